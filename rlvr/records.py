@@ -1,0 +1,137 @@
+"""The nouns that cross rooms: problems, completions, rewards, rollouts, and who makes them. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Split = Literal["train", "test"]
+Outcome = Literal["correct", "wrong", "unparsable", "timeout", "error"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One verifiable question. `id` is unique and stable within its task and split: noise and tables are keyed by it."""
+
+    id: str
+    prompt: str
+    answer: Any = None  # what the verifier needs, JSON-serialisable
+    source: str = ""  # the benchmark this problem belongs to: a column of the tables
+
+
+@dataclass(frozen=True)
+class Reward:
+    """What the verifier says. `outcome` keeps a wrong answer, a slow one and a broken verifier apart.
+
+    `error` means that the verifier failed, not the answer: such a completion has no reward and is never trained on
+    or averaged. A `timeout` is an answer that could not be verified in its time: it earns `value` and is counted.
+    """
+
+    value: float
+    outcome: Outcome
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome == "correct"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to be sampled `num_samples` times. `key`: 64 bits naming the problem, for counter-based noise."""
+
+    prompt: NDArray[np.int64]  # [L] token ids
+    num_samples: int
+    key: int
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. Noise is a function of (seed, step, request key, sample index, position) and nothing else."""
+
+    max_tokens: int
+    seed: int
+    step: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled response. The *policy* is softmax(logits / temperature); sampling may truncate it further (top-p)."""
+
+    tokens: NDArray[np.int64]  # [T] token ids, the end token included when it was sampled
+    logp: NDArray[np.float32]  # [T] nats, under the policy
+    logp_sampling: NDArray[np.float32]  # [T] nats, under the distribution the token was drawn from
+    finished: bool  # ended by itself, not cut at max_tokens
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A problem, its G completions and what the verifier said of each: one group."""
+
+    problem: Problem
+    prompt: NDArray[np.int64]  # [L] token ids
+    completions: tuple[Completion, ...]  # G
+    texts: tuple[str, ...]  # G, decoded without special tokens
+    rewards: tuple[Reward, ...]  # G
+
+
+class Task(Protocol):
+    """Where problems come from and how answers are judged."""
+
+    name: str
+
+    def size(self, split: Split) -> int | None:
+        """Number of problems of a split; None if the stream never ends."""
+        ...
+
+    def problem(self, split: Split, index: int) -> Problem:
+        """Problem `index` of a split: a pure function of its arguments."""
+        ...
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """Judge (problem, response text) pairs, in order."""
+        ...
+
+    def close(self) -> None:
+        """Stop worker processes, if any."""
+        ...
+
+
+class TaughtTask(Task, Protocol):
+    """A task with a closed vocabulary and known solutions: a base policy can be pre-trained on it from nothing."""
+
+    vocabulary: tuple[str, ...]  # words; prompts and responses are words joined by one space
+    end_word: str  # the word that ends a response
+
+    def demonstration(self, index: int) -> tuple[str, str]:
+        """(prompt, response) number `index` of the pre-training stream: disjoint from the test split."""
+        ...
+
+
+class Engine(Protocol):
+    """Samples responses from the weights it was last given."""
+
+    def sync(self, weights: Iterable[tuple[str, Any]]) -> None:
+        """Take new weights: (Hugging Face parameter name, full tensor) pairs."""
+        ...
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Sample every request `num_samples` times; results in the order of the requests."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Tracker(Protocol):
+    """Where the metrics of a run go. Must never block or stop training."""
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of a step. A step that is on record already keeps what the first attempt measured."""
+        ...
+
+    def close(self) -> None: ...
