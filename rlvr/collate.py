@@ -1,0 +1,66 @@
+"""The only crossing from text to tensors: prompts to token ids, rollouts to a `Batch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlvr.batch import Advantage, Batch
+from rlvr.records import Problem, Rollout
+
+
+def encode(tokenizer: Any, problems: Sequence[Problem], *, chat: bool) -> list[NDArray[np.int64]]:
+    """Token ids of each prompt, [L] int64; with `chat` the prompt is the user's turn of the model's own template."""
+    ids: list[Sequence[int]]
+    if chat:
+        turns = [[{"role": "user", "content": p.prompt}] for p in problems]
+        texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]  # the template writes its special tokens itself
+    else:
+        ids = tokenizer([p.prompt for p in problems])["input_ids"]
+    return [np.asarray(i, dtype=np.int64) for i in ids]
+
+
+def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], end_tokens: Sequence[int]) -> list[str]:
+    """Response texts. Only the end token is dropped: other special tokens stay visible to the verifier."""
+    ends = set(end_tokens)
+    return tokenizer.batch_decode([[int(t) for t in row if int(t) not in ends] for row in tokens])
+
+
+def collate(rollouts: Sequence[Rollout], advantage: Advantage, *, pad_token_id: int) -> Batch:
+    """Whole groups, in order, as one right-padded batch on the CPU. Advantages are taken over all groups at once.
+
+    Raises ValueError if a completion has no reward because its verifier failed: such groups are dropped before.
+    """
+    rows = [(g, c, r) for g, group in enumerate(rollouts) for c, r in zip(group.completions, group.rewards, strict=True)]
+    if any(r.outcome == "error" for _, _, r in rows):
+        raise ValueError("a completion whose verifier failed has no reward and cannot be trained on")
+    reward = torch.tensor([r.value for _, _, r in rows], dtype=torch.float32)
+    group = torch.tensor([g for g, _, _ in rows], dtype=torch.int64)
+    length = torch.tensor([len(c.tokens) for _, c, _ in rows])
+    T = int(length.max())
+    mask = torch.arange(T) < length[:, None]
+    prompts = [g.prompt for g in rollouts]
+    L = max(len(p) for p in prompts)
+    return Batch(
+        tokens=_pad([c.tokens for _, c, _ in rows], T, pad_token_id),
+        mask=mask,
+        logp_old=_pad([c.logp for _, c, _ in rows], T, 0.0),
+        advantage=advantage(reward, group),
+        reward=reward,
+        group=group,
+        prompt=_pad([p[::-1] for p in prompts], L, pad_token_id).flip(1),  # left-padded
+        prompt_mask=(torch.arange(L) < torch.tensor([len(p) for p in prompts])[:, None]).flip(1),
+    )
+
+
+def _pad(rows: Sequence[NDArray[Any]], width: int, value: float) -> Tensor:
+    padded = np.full((len(rows), width), value, dtype=rows[0].dtype)
+    for row, content in zip(padded, rows, strict=True):
+        row[: len(content)] = content
+    return torch.from_numpy(padded)

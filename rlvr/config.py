@@ -1,0 +1,217 @@
+"""The top level of a run's configuration: its schema, every cross-field check, and its identity. No torch.
+
+A component's own schema is the signature of its `_target_` (rlvr/signature.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rlvr.paths import home
+from rlvr.signature import bind, components
+
+PACKAGE = Path(__file__).parent
+CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
+
+# What does not change a run's results has no part in its identity.
+NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "choices")
+
+
+@dataclass
+class RolloutConfig:
+    prompts: int = MISSING
+    samples: int = MISSING
+    temperature: float = MISSING
+    top_p: float = MISSING
+    max_tokens: int | None = None
+    dynamic_sampling: str = MISSING
+    max_rounds: int = MISSING
+    engine: Any = MISSING
+
+
+@dataclass
+class EvaluationConfig:
+    every: int = MISSING
+    samples: int = MISSING
+    k: list[int] = field(default_factory=list[int])
+    temperature: float = MISSING
+    top_p: float = MISSING
+    problems: int | None = None
+
+
+@dataclass
+class TrackerConfig:
+    enabled: bool = True
+    uri: str | None = None
+
+
+@dataclass
+class ClusterConfig:
+    backend: str = MISSING
+    workers: int | None = None
+    threads: int = 1
+    ranks: int = 1
+    retries: int = 1
+
+
+@dataclass
+class CheckpointConfig:
+    every: int = MISSING
+    keep: int = MISSING
+
+
+@dataclass
+class RunConfig:
+    """One run. Components (`Any`) are described by the signature of their `_target_`."""
+
+    eta: float | None = None
+    beta: float | None = None
+    seed: int = MISSING
+    steps: int = MISSING
+    lr: float = MISSING
+    loss: Any = MISSING
+    divergence: Any = None
+    advantage: Any = MISSING
+    task: Any = MISSING
+    model: Any = MISSING
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    trainer: Any = MISSING
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+
+def register() -> None:
+    """Make the schema and the resolvers known to Hydra and OmegaConf. Harmless when repeated."""
+    ConfigStore.instance().store(name="schema", node=RunConfig)
+    OmegaConf.register_new_resolver("default", lambda value, fallback: fallback if value is None else value, replace=True)
+    OmegaConf.register_new_resolver("rlvr_home", lambda: str(home()), replace=True)
+
+
+def options(group: str) -> list[str]:
+    return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+
+
+def losses_mentioning(text: str) -> list[str]:
+    return sorted(p.stem for p in (CONF / "loss").glob("*.yaml") if text in p.read_text())
+
+
+# --- checks across fields ----------------------------------------------------------------------------------------------
+
+
+def check(config: DictConfig, choices: Mapping[str, str | None]) -> None:
+    """Everything about a composed config that can be known before launch. Raises ValueError with one clear line."""
+    for path, node in components(config):
+        bind(path, node)
+    _check_shorthands(config, choices)
+    _check_ranges(config)
+    _check_shapes(config, choices)
+
+
+def _check_shorthands(config: DictConfig, choices: Mapping[str, str | None]) -> None:
+    raw = json.dumps(OmegaConf.to_container(config.loss, resolve=False))
+    for name in ("eta", "beta"):
+        if config[name] is not None and f"${{{name}}}" not in raw:
+            readers = losses_mentioning(f"${{{name}}}")
+            advice = f"Drop {name} or pass loss={readers[0]}." if readers else f"Drop {name}."
+            raise ValueError(
+                f"{name}={config[name]} has no effect with loss={choices.get('loss')}. "
+                f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}"
+            )
+
+
+def _check_ranges(config: DictConfig) -> None:
+    positive = ("eta", "beta", "lr", "steps", "rollout.prompts", "rollout.samples", "rollout.temperature",
+                "rollout.max_tokens", "rollout.max_rounds", "evaluation.every", "evaluation.samples",
+                "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "checkpoint.every",
+                "checkpoint.keep", "trainer.updates", "trainer.epochs", "trainer.token_budget")  # fmt: skip
+    for key in positive:
+        value = OmegaConf.select(config, key)
+        if value is not None and not value > 0:
+            raise ValueError(f"{key}={value} must be greater than 0.")
+    if config.seed < 0:
+        raise ValueError(f"seed={config.seed} must be 0 or more.")
+    for key in ("rollout.top_p", "evaluation.top_p"):
+        if not 0 < OmegaConf.select(config, key) <= 1:
+            raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")
+    if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
+        raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
+
+
+def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None:
+    P, G, U = config.rollout.prompts, config.rollout.samples, config.trainer.updates
+    if P < U:
+        raise ValueError(
+            f"trainer.updates={U} mini-batches cannot be made of rollout.prompts={P} groups: a group never splits. "
+            f"Pass trainer.updates={P} or less."
+        )
+    if P % U:
+        fits = [u for u in range(1, P + 1) if P % u == 0]
+        raise ValueError(
+            f"rollout.prompts={P} groups do not divide into trainer.updates={U} equal mini-batches. "
+            f"Divisors of {P}: {', '.join(map(str, fits))}."
+        )
+    if P // U < config.cluster.ranks:
+        raise ValueError(
+            f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
+            f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
+        )
+    if G < 2 and choices.get("advantage") not in (None, "reinforce"):
+        raise ValueError(
+            f"rollout.samples={G} makes advantage={choices['advantage']} zero for every response: it compares the "
+            "responses of a group. Pass rollout.samples=2 or more."
+        )
+    if not config.evaluation.k or min(config.evaluation.k) < 1:
+        raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")
+    if max(config.evaluation.k) > config.evaluation.samples:
+        raise ValueError(
+            f"evaluation.k={max(config.evaluation.k)} is larger than evaluation.samples={config.evaluation.samples}: "
+            f"pass@k needs k samples. Pass evaluation.samples={max(config.evaluation.k)} or a smaller k."
+        )
+
+
+# --- identity ------------------------------------------------------------------------------------------------------------
+
+
+def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
+    """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else."""
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
+    return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
+
+
+def run_id(plain: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits naming what determines a run's results."""
+    kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def group_id(config: DictConfig) -> str:
+    """The identity without the seed: runs that differ by their seed alone are repetitions of one group."""
+    same = OmegaConf.merge(config, {"seed": 0})
+    assert isinstance(same, DictConfig)
+    return run_id(frozen(same, {}))
+
+
+def run_name(plain: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """A short readable name such as `lad-js-eta0.5-s0`: a label, not an identity."""
+    choices = plain["choices"]
+    parts = [choices["loss"], *([choices["divergence"]] if choices.get("divergence") else [])]
+    loss = plain["loss"]
+    parts += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
+    told = {"loss", "divergence", "eta", "beta", "seed", "study"}
+    for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o):
+        if key not in told and not key.startswith(("hydra", *NOT_IDENTITY)):
+            value = Path(value).stem if "/" in value else value
+            parts.append(f"{key.rsplit('.', 1)[-1]}{value}" if "." in key or key in plain and key not in choices else value)
+    return "-".join([*parts, f"s{plain['seed']}"])

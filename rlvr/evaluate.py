@@ -1,0 +1,80 @@
+"""A policy on held-out problems: avg@n and pass@k per benchmark, and every sample on disk."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlvr.collect import Sampler, Spent
+from rlvr.metrics import avg_at_k, pass_at_k
+from rlvr.records import Problem, Rollout, Sampling, Task
+
+# Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
+# common random numbers.
+NOISE_STREAM = 1 << 32
+
+
+def held_out(task: Task, limit: int | None) -> list[Problem]:
+    """The test problems, at most `limit` of each benchmark."""
+    size = task.size("test")
+    if size is None:
+        raise ValueError(f"task {task.name} has no finite test split to evaluate on")
+    taken: dict[str, int] = defaultdict(int)
+    problems = []
+    for problem in (task.problem("test", i) for i in range(size)):
+        taken[problem.source] += 1
+        if limit is None or taken[problem.source] <= limit:
+            problems.append(problem)
+    return problems
+
+
+def evaluate(
+    sampler: Sampler, problems: Sequence[Problem], *, samples: int, k: Sequence[int], sampling: Sampling
+) -> tuple[dict[str, float], list[Rollout]]:
+    """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the rollouts they come from.
+
+    A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
+    samples leaves pass@k; `…/error` is the share of such samples.
+    """
+    rollouts = sampler(problems, samples, sampling, Spent())
+    by_source: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        by_source[rollout.problem.source].append(rollout)
+    metrics: dict[str, float] = {}
+    for source, groups in by_source.items():
+        n = np.array([sum(r.outcome != "error" for r in g.rewards) for g in groups])
+        c = np.array([sum(r.correct for r in g.rewards) for g in groups])
+        where = f"evaluation/{source}"
+        metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(groups) * samples)
+        if (n > 0).any():
+            metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
+        for size in k:
+            if (n >= size).any():
+                metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
+    return metrics, rollouts
+
+
+def write_samples(rollouts: Sequence[Rollout], path: Path, *, step: int) -> None:
+    """One Parquet row per sample, written aside and renamed into place."""
+    rows = [
+        {
+            "step": step, "source": g.problem.source, "problem_id": g.problem.id, "sample": i, "response": text,
+            "outcome": reward.outcome, "reward": reward.value, "num_tokens": len(completion.tokens),
+            "finished": completion.finished,
+        }
+        for g in rollouts
+        for i, (completion, text, reward) in enumerate(zip(g.completions, g.texts, g.rewards, strict=True))
+    ]  # fmt: skip
+    write_parquet(pa.Table.from_pylist(rows), path)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".writing")
+    pq.write_table(table, aside, compression="zstd")
+    aside.replace(path)

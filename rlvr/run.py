@@ -1,0 +1,102 @@
+"""`python -m rlvr.run`: compose, check, plan, launch. `-m` sweeps; `--help` explains the knobs. No torch here."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlvr import config as schema
+from rlvr.signature import close_match
+from sweeps import launcher
+from sweeps.plan import plan
+
+INTERRUPTED = 130  # what a shell reports of a program stopped by Ctrl-C
+
+
+@hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name="run")
+def _one(config: DictConfig) -> None:
+    """A run without -m is a sweep of one."""
+    hydra_config = HydraConfig.get()
+    overrides = [str(o) for o in hydra_config.overrides.task]
+    choices = OmegaConf.to_container(hydra_config.runtime.choices)
+    assert isinstance(choices, dict)
+    point = (overrides, config, {str(k): v for k, v in choices.items()})
+    launcher.launch(plan([point], command=launcher.command()), config)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 all finished, 1 a run failed, 2 bad input, nothing launched, 130 interrupted."""
+    debug = "--debug" in sys.argv or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    sys.argv = [a for a in sys.argv if a != "--debug"]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
+    schema.register()
+    launcher.register()
+    try:
+        _one()
+    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+        if debug:
+            raise
+        print(f"rlvr: {explain(error, sys.argv[1:])}", file=sys.stderr)
+        sys.exit(2)
+    for outcome in launcher.outcomes:
+        if outcome.interrupted:
+            sys.exit(INTERRUPTED)
+        if outcome.failed:
+            sys.exit(1)
+
+
+def explain(error: BaseException, arguments: list[str]) -> str:
+    """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type."""
+    while isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException | HydraException):
+        if str(error.__cause__).split("\n")[0] not in str(error):
+            break
+        error = error.__cause__
+    text = str(error)
+    keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
+    if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
+        losses = schema.losses_mentioning("/divergence@")
+        return (
+            f"divergence={keys['divergence']} has no effect with loss={keys.get('loss', '?')}. "
+            f"Losses that take a divergence: {', '.join(losses)}. Drop divergence or pass loss={losses[0]}."
+        )
+    if found := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
+        group, option = found.groups()
+        known = schema.options(group)
+        return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
+    if found := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
+        return f"{found.group(1)} is not a knob.{_near(found.group(1))} `python -m rlvr.run --cfg job` lists all."
+    if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
+        return f"{found.group(1)} has no value: pass {found.group(1)}=..."
+    return " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("    ref"))
+
+
+def _near(key: str) -> str:
+    """Did you mean ...? over every knob and group of the default config."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        default = compose("run")
+    known = [*_paths("", OmegaConf.to_container(default)), *(p.name for p in schema.CONF.iterdir() if p.is_dir())]
+    match = close_match(key, known)
+    if not match and "." in key:  # a knob under the wrong group
+        match = close_match(key.rsplit(".", 1)[1], [k.rsplit(".", 1)[-1] for k in known])
+    return match
+
+
+def _paths(prefix: str, node: object) -> list[str]:
+    if not isinstance(node, dict):
+        return [prefix]
+    return [p for k, v in node.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Hydra's launcher for this project: all points of a grid become one plan, one ledger entry and one launch."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from rlvr.paths import home
+from sweeps.ledger import Ledger
+from sweeps.local import Outcome, run_local
+from sweeps.plan import Plan, plan, write
+
+# What the newest launch of this process came to: Hydra gives a launcher no way to set the exit code.
+outcomes: list[Outcome] = []
+
+
+class RlvrLauncher(Launcher):
+    """Composes every point, checks all of them, and only then starts anything."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context = hydra_context
+        self.config = config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        points = [self._compose(index, overrides) for index, overrides in enumerate(job_overrides, initial_job_idx)]
+        launched = launch(plan(points, command=command()), points[0][1])
+        return [_returned(launched) for _ in points]
+
+    def _compose(self, index: int, overrides: Sequence[str]) -> tuple[list[str], DictConfig, dict[str, Any]]:
+        composed = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(composed):
+            composed.hydra.job.num = index
+            choices = OmegaConf.to_container(composed.hydra.runtime.choices)
+            task_overrides = OmegaConf.to_container(composed.hydra.overrides.task)
+            del composed["hydra"]
+        assert isinstance(choices, dict)
+        assert isinstance(task_overrides, list)
+        return [str(o) for o in task_overrides], composed, {str(k): v for k, v in choices.items()}
+
+
+def register() -> None:
+    """Make the launcher known to Hydra as `hydra/launcher=rlvr`. Harmless when repeated."""
+    target = {"_target_": f"{RlvrLauncher.__module__}.{RlvrLauncher.__qualname__}"}
+    ConfigStore.instance().store(group="hydra/launcher", name="rlvr", node=target, provider="rlvr")
+    Plugins.instance().register(RlvrLauncher)
+
+
+def launch(planned: Plan, config: DictConfig) -> Outcome:
+    """Write the plan to the ledger and run what is not finished. `config`: its cluster and tracker settings."""
+    ledger = Ledger(home())
+    write(planned, ledger)
+    cluster, tracker = config.cluster, config.tracker
+    if cluster.backend == "auto" and shutil.which("sbatch"):
+        print("sbatch is on PATH, but this version has no SLURM backend yet: running on this machine.", file=sys.stderr)
+    elif cluster.backend not in ("auto", "local"):
+        raise ValueError(f"cluster.backend={cluster.backend} is unknown: use auto or local.")
+    shipper = None
+    if tracker.enabled:
+        shipper = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home()), "--sweep", planned.sweep_id]
+        shipper += ["--follow", *(["--uri", tracker.uri] if tracker.uri else [])]
+    outcome = run_local(
+        ledger, planned.sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
+        retries=cluster.retries, shipper=shipper,
+    )  # fmt: skip
+    outcomes.append(outcome)
+    return outcome
+
+
+def _returned(outcome: Outcome) -> JobReturn:
+    result = JobReturn()
+    result.return_value = outcome
+    result.status = JobStatus.COMPLETED
+    return result
+
+
+def command() -> str:
+    return shlex.join(["python", "-m", "rlvr.run", *sys.argv[1:]])

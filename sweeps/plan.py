@@ -1,0 +1,130 @@
+"""From composed configs to runs: check each, name each, refuse two that are the same, and set the finished aside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.config import check, frozen, group_id, run_id, run_name
+from sweeps.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a sweep."""
+
+    run_id: str
+    group_id: str
+    name: str
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]  # resolved
+
+
+@dataclass(frozen=True)
+class Plan:
+    sweep_id: str
+    study: str
+    command: str
+    runs: tuple[Planned, ...]
+
+    @property
+    def swept(self) -> dict[str, list[str]]:
+        """The override keys that differ between the runs, with their values in order of appearance."""
+        values: dict[str, list[str]] = {}
+        for run in self.runs:
+            for key, value in _pairs(run.overrides).items():
+                if value not in values.setdefault(key, []):
+                    values[key].append(value)
+        return {k: v for k, v in values.items() if len(v) > 1}
+
+
+def _pairs(overrides: Sequence[str]) -> dict[str, str]:
+    return dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
+
+
+def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | None]]], *, command: str) -> Plan:
+    """Check and identify every (overrides, composed config, Hydra choices).
+
+    Raises ValueError, with the point it is about, before anything is written.
+    """
+    runs: dict[str, Planned] = {}
+    tasks: set[str] = set()
+    for overrides, config, choices in points:
+        try:
+            check(config, choices)
+            plain = frozen(config, choices)
+            _try_task(plain["task"], tasks)
+        except ValueError as error:
+            raise ValueError(f"{error}{_where(points, overrides)}") from None
+        run = Planned(run_id(plain), group_id(config), run_name(plain, overrides), tuple(overrides), plain)
+        if run.run_id in runs:
+            raise ValueError(_twins(runs[run.run_id], run))
+        runs[run.run_id] = run
+    study = next(iter(runs.values())).config["choices"].get("study") or "default"
+    key = "\n".join([study, *sorted(runs)])
+    return Plan(hashlib.sha256(key.encode()).hexdigest()[:8], study, command, tuple(runs.values()))
+
+
+def _try_task(node: dict[str, Any], seen: set[str]) -> None:
+    """Build a task once per distinct setting: a missing data file is found here, not in a job."""
+    key = repr(node)
+    if key not in seen:
+        seen.add(key)
+        instantiate(node).close()
+
+
+def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
+    return f" (in the grid point {' '.join(overrides)})" if len(points) > 1 else ""
+
+
+def _twins(first: Planned, second: Planned) -> str:
+    a, b = _pairs(first.overrides), _pairs(second.overrides)
+    keys = [k for k in b if a.get(k) != b[k]]
+    if keys:
+        values = ", ".join(f"{k}={a.get(k)} and {k}={b[k]}" for k in keys)
+        return f"{values} make the same run ({second.name}): the sweep of {', '.join(keys)} changes nothing. Drop one."
+    return f"The point {' '.join(second.overrides)} stands twice in the grid. Drop one."
+
+
+def write(plan: Plan, ledger: Ledger) -> None:
+    """Put the plan on the ledger. Harmless when repeated."""
+    sha, dirty = git_state()
+    now = time.time()
+    for run in plan.runs:
+        info = {
+            "run_id": run.run_id, "group_id": run.group_id, "name": run.name, "study": plan.study, "created": now,
+            "git_sha": sha, "git_dirty": dirty, "host": socket.gethostname(), "command": plan.command,
+        }  # fmt: skip
+        ledger.create_run(run.run_id, OmegaConf.to_yaml(OmegaConf.create(dict(run.config))), info)
+    ledger.record_sweep(
+        plan.sweep_id,
+        {"sweep_id": plan.sweep_id, "study": plan.study, "command": plan.command, "created": now, "swept": plan.swept},
+        [
+            {"run_id": r.run_id, "name": r.name, "overrides": list(r.overrides), "index": i}
+            for i, r in enumerate(plan.runs)
+        ],
+    )
+
+
+def git_state() -> tuple[str, bool]:
+    """(commit, whether files differ from it) of the checkout that this package runs from; ("", False) elsewhere."""
+    where = Path(__file__).parent.parent
+    if not (where / ".git").exists():
+        return "", False
+
+    def git(*args: str) -> str:
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        done = subprocess.run(["git", *args], cwd=where, capture_output=True, text=True, env=environment, check=False)
+        return done.stdout.strip()
+
+    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
