@@ -1,0 +1,44 @@
+"""Where results live, and how a small JSON file is written so that a reader never sees half of it. Light imports only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def home() -> Path:
+    """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else where you are."""
+    if chosen := os.environ.get("RLVR_HOME"):
+        return Path(chosen).expanduser().resolve()
+    root = Path(__file__).resolve().parent.parent
+    if (root / "pyproject.toml").is_file() and (root / "conf").is_dir():
+        return root
+    return Path.cwd()
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a file in one step. durable=False skips the fsync: after a power cut the file may be empty."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replace a JSON file in one step."""
+    write_text(path, json.dumps(content) + "\n", durable=durable)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if the file is missing, torn or holds something else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
