@@ -37,7 +37,9 @@ def collate(rollouts: Sequence[Rollout], advantage: Advantage, *, pad_token_id: 
 
     Raises ValueError if a completion has no reward because its verifier failed: such groups are dropped before.
     """
-    rows = [(g, c, r) for g, group in enumerate(rollouts) for c, r in zip(group.completions, group.rewards, strict=True)]
+    rows = [
+        (g, c, r) for g, group in enumerate(rollouts) for c, r in zip(group.completions, group.rewards, strict=True)
+    ]
     if any(r.outcome == "error" for _, _, r in rows):
         raise ValueError("a completion whose verifier failed has no reward and cannot be trained on")
     reward = torch.tensor([r.value for _, _, r in rows], dtype=torch.float32)

@@ -93,7 +93,9 @@ class RunConfig:
 def register() -> None:
     """Make the schema and the resolvers known to Hydra and OmegaConf. Harmless when repeated."""
     ConfigStore.instance().store(name="schema", node=RunConfig)
-    OmegaConf.register_new_resolver("default", lambda value, fallback: fallback if value is None else value, replace=True)
+    OmegaConf.register_new_resolver(
+        "default", lambda value, fallback: fallback if value is None else value, replace=True
+    )
     OmegaConf.register_new_resolver("rlvr_home", lambda: str(home()), replace=True)
 
 
@@ -160,7 +162,7 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
             f"rollout.prompts={P} groups do not divide into trainer.updates={U} equal mini-batches. "
             f"Divisors of {P}: {', '.join(map(str, fits))}."
         )
-    if P // U < config.cluster.ranks:
+    if config.cluster.ranks > P // U:
         raise ValueError(
             f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
             f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
@@ -213,5 +215,7 @@ def run_name(plain: Mapping[str, Any], overrides: Sequence[str]) -> str:
     for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o):
         if key not in told and not key.startswith(("hydra", *NOT_IDENTITY)):
             value = Path(value).stem if "/" in value else value
-            parts.append(f"{key.rsplit('.', 1)[-1]}{value}" if "." in key or key in plain and key not in choices else value)
+            parts.append(
+                f"{key.rsplit('.', 1)[-1]}{value}" if "." in key or (key in plain and key not in choices) else value
+            )
     return "-".join([*parts, f"s{plain['seed']}"])

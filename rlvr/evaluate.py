@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlvr.collect import Sampler, Spent
-from rlvr.metrics import avg_at_k, pass_at_k
+from rlvr.metrics import pass_at_k
 from rlvr.records import Problem, Rollout, Sampling, Task
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under

@@ -91,7 +91,9 @@ def bind(path: str, node: DictConfig) -> None:
         if str(key) in {"_target_", "_partial_", "_convert_"}:
             continue
         if key not in knobs:
-            raise ValueError(f"{path}.{key} is unknown: {path} takes {', '.join(sorted(knobs))}.{close_match(str(key), knobs)}")
+            raise ValueError(
+                f"{path}.{key} is unknown: {path} takes {', '.join(sorted(knobs))}.{close_match(str(key), knobs)}"
+            )
         if OmegaConf.is_missing(node, key):
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
         _check_type(f"{path}.{key}", parameters[str(key)].annotation, node[key])

@@ -1,0 +1,51 @@
+# Every command a person needs. `make` lists them.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test test-fast lint check bench browse clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## create the environment and install everything
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+quickstart: $(STAMP)  ## base policy, twelve runs, tables and figures (about eight minutes on two cores)
+	$(BIN)/python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4
+	$(BIN)/python -m rlvr.run loss=grpo
+	$(BIN)/python -m analysis
+	@echo
+	@echo "Browse the runs:   make browse   (MLflow on http://127.0.0.1:5000)"
+
+browse: $(STAMP)  ## the MLflow dashboard on loopback
+	$(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
+
+test: $(STAMP)  ## all tests, the slow and the real ones too
+	$(BIN)/python -m pytest
+
+test-fast: $(STAMP)  ## the tests that take a minute
+	$(BIN)/python -m pytest -m 'not slow and not real'
+
+lint: $(STAMP)  ## style, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+check: lint test-fast  ## lint and the fast tests
+
+bench: $(STAMP)  ## speed, as ratios against named peers in one run
+	$(BIN)/python -m tests.bench
+
+clean:  ## remove the environment (never runs, reports or mlflow.db)
+	rm -rf $(VENV) .venv-trl

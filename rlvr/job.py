@@ -1,0 +1,269 @@
+"""One run: a frozen config becomes objects, and the objects become the training loop. The only file that joins rooms.
+
+`python -m rlvr.job RUN_DIR` runs one (under torchrun: one of its ranks). `python -m rlvr.job --serve` imports torch
+once and runs what it is told on standard input, a JSON line each: the warm worker of the local launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr import config as schema
+from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, StopFlag, cause_of
+from rlvr.collate import collate, decode, encode
+from rlvr.collect import Sampler, Stream, collect
+from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_policy, write_samples
+from rlvr.model import end_tokens, load
+from rlvr.records import Sampling
+from rlvr.tracker.spool import Spool
+from rlvr.trainer import distributed
+from rlvr.trainer.fsdp import Trainer
+
+log = logging.getLogger("rlvr")
+
+
+class Run:
+    """Everything one run is made of, built from its frozen config."""
+
+    def __init__(self, config: DictConfig, run_dir: Path, spool: Spool | None) -> None:
+        self.config, self.dir, self.spool = config, run_dir, spool
+        self.rank, self.world, self.device = distributed.start()
+        self.task = instantiate(config.task, _convert_="all")
+        base = instantiate(config.model, self.task, run_dir.parent / "stages", _convert_="all")
+        model, tokenizer = load(base, dtype=torch.float32)
+        ends = end_tokens(model, tokenizer)
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+        self.max_tokens = config.rollout.max_tokens or self.task.max_tokens
+        self.pad = pad
+        self.advantage = instantiate(config.advantage)
+        self.trainer: Trainer = _partial(config.trainer)(
+            model, loss=instantiate(config.loss), device=self.device, pad_token_id=pad, max_tokens=self.max_tokens
+        )
+        own, _ = load(base, dtype=torch.float32)
+        self.engine = _partial(config.rollout.engine)(own.to(self.device), eos_token_ids=ends, pad_token_id=pad)
+        self.sampler = Sampler(
+            self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),
+            lambda tokens: decode(tokenizer, tokens, ends), self.rank, self.world, distributed.gather,
+        )  # fmt: skip
+        self.tokenizer = tokenizer
+        self.stream = Stream(self.task, config.seed)
+        self.problems = held_out(self.task, config.evaluation.problems)
+
+    def train(self, attempt: Attempt | None, stop: StopFlag) -> str:
+        """From the newest checkpoint to the last step, or until told to stop. Every durable write is in `_finish`."""
+        done = self._resume()
+        if done == 0 and not self._on_record(0):
+            self._finish(0, self._evaluate(0), attempt)
+        for step in range(done + 1, self.config.steps + 1):
+            if distributed.any_rank(bool(stop)):
+                self._save(step - 1)
+                return stop.cause
+            metrics = self._step(step)
+            if step % self.config.evaluation.every == 0 or step == self.config.steps:
+                metrics |= self._evaluate(step)
+            self._finish(step, metrics, attempt)
+        return "ok"
+
+    def _step(self, step: int) -> dict[str, float]:
+        began = time.perf_counter()
+        rollout = self.config.rollout
+        self.engine.sync(self.trainer.weights())
+        sampling = Sampling(self.max_tokens, self.config.seed, step, rollout.temperature, rollout.top_p)
+        groups, spent = collect(
+            self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
+            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
+        )  # fmt: skip
+        batch = collate(groups, self.advantage, pad_token_id=self.pad)
+        ready = time.perf_counter()
+        learned = self.trainer.learn(batch)
+        ended = time.perf_counter()
+        metrics = {**spent.metrics(), **learned, "time/train_s": ended - ready, "time/step_s": ended - began}
+        tokens = max(metrics["tokens/rollout"], 1.0)
+        metrics["throughput/train_tokens_per_s"] = metrics["tokens/train"] / metrics["time/train_s"]
+        metrics["throughput/tokens_per_s"] = tokens / metrics["time/step_s"]
+        metrics["throughput/gpu_s_per_token"] = self.world * metrics["time/step_s"] / tokens
+        return metrics
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        began = time.perf_counter()
+        wanted = self.config.evaluation
+        self.engine.sync(self.trainer.weights())
+        sampling = Sampling(self.max_tokens, self.config.seed + NOISE_STREAM, 0, wanted.temperature, wanted.top_p)
+        metrics, rollouts = evaluate(
+            self.sampler, self.problems, samples=wanted.samples, k=list(wanted.k), sampling=sampling
+        )
+        if self.rank == 0:
+            write_samples(rollouts, self.dir / "samples" / f"test-{step:08d}.parquet", step=step)
+        if hasattr(self.task, "arms"):
+            write_policy(self, step)
+        return {**metrics, "time/evaluation_s": time.perf_counter() - began}
+
+    def _finish(self, step: int, metrics: dict[str, float], attempt: Attempt | None) -> None:
+        """Put a step on record; then, when it is time, a checkpoint that contains it."""
+        if self.spool is not None:
+            self.spool.record(step, metrics)
+        if attempt is not None:
+            accuracy = next((v for k, v in metrics.items() if k.startswith("evaluation/") and "/avg_at_" in k), None)
+            attempt.heartbeat(step, self.config.steps, "train", accuracy)
+        if step and (step % self.config.checkpoint.every == 0 or step == self.config.steps):
+            self._save(step)
+        log.info("step %d/%d %s", step, self.config.steps, _brief(metrics))
+
+    def _on_record(self, step: int) -> bool:
+        return distributed.any_rank(self.spool is not None and step in self.spool.steps)
+
+    def _checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        return sorted(p for p in (self.dir / "checkpoints").glob("step-*") if p.name.removeprefix("step-").isdigit())
+
+    def _save(self, step: int) -> None:
+        path = self.dir / "checkpoints" / f"step-{step:08d}"
+        if self.spool is not None:
+            self.spool.flush()  # a checkpoint never knows of a step that the record does not
+        if not path.exists():
+            self.trainer.save(path, {"step": step, "position": self.stream.position})
+        if self.rank == 0:
+            for old in self._checkpoints()[: -self.config.checkpoint.keep]:
+                _remove(old)
+
+    def _resume(self) -> int:
+        found = self._checkpoints()
+        if not found:
+            return 0
+        extra = self.trainer.load(found[-1])
+        self.stream.position = extra["position"]
+        log.info("resuming from %s", found[-1].name)
+        return extra["step"]
+
+    def close(self) -> None:
+        self.engine.close()
+        self.task.close()
+
+
+def _partial(node: DictConfig) -> Any:
+    """The component with its knobs bound, waiting for what only this file can pass."""
+    return instantiate(node, _partial_=True, _convert_="all")
+
+
+def _brief(metrics: dict[str, float]) -> str:
+    names = [
+        k for k in metrics if k.startswith("evaluation/") or k in ("reward/accuracy", "policy/entropy", "loss/total")
+    ]
+    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint so that no reader ever sees half of one: it loses its name first."""
+    aside = path.with_name(f"deleting-{path.name}")
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def run(run_dir: Path) -> tuple[str, str]:
+    """Run what `run_dir`/config.yaml says, as one attempt on the ledger. Returns why it ended, and a message.
+
+    Raises Busy if another process holds the run.
+    """
+    schema.register()
+    config = OmegaConf.load(run_dir / "config.yaml")
+    assert isinstance(config, DictConfig)
+    with StopFlag() as stop:
+        if int(os.environ.get("RANK", "0")):
+            return _guarded(lambda: _train(config, run_dir, None, stop))
+        with Attempt.open(run_dir, ranks=int(os.environ.get("WORLD_SIZE", "1"))) as attempt:
+            with _logging_to(attempt.log_path):
+                cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
+            attempt.close(cause, message=message)
+            return cause, message
+
+
+def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> str:
+    with contextlib.ExitStack() as stack:
+        spool = None
+        if attempt is not None:
+            attempt.heartbeat(0, config.steps, "start")
+            spool = stack.enter_context(
+                contextlib.closing(Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease))
+            )
+        made = stack.enter_context(contextlib.closing(Run(config, run_dir, spool)))
+        return made.train(attempt, stop)
+
+
+def _guarded(work: Callable[[], str]) -> tuple[str, str]:
+    """Every way a run can end gets a name: the one place that sees them all, so the one broad `except`."""
+    try:
+        return work(), ""
+    except Exception as error:
+        log.exception("the run failed")
+        return cause_of(error), f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[IO[str]]:
+    """Log records, prints and warnings of this attempt go to its own file."""
+    with path.open("a", buffering=1) as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield file
+        finally:
+            root.removeHandler(handler)
+
+
+def serve() -> None:
+    """Run what standard input asks for until it ends; answer on the standard output that we were given.
+
+    Protocol, a JSON object a line: {"ready": true}; then for each {"run_dir": …} one {"run_dir", "cause", "code",
+    "message"}. Anything else that is printed goes to standard error, so that it cannot break the protocol.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        run_dir = Path(json.loads(line)["run_dir"])
+        cause, code, message = attempt_once(run_dir)
+        answer = {"run_dir": str(run_dir), "cause": cause, "code": code, "message": message}
+        print(json.dumps(answer), file=answers)
+
+
+def attempt_once(run_dir: Path) -> tuple[str, int, str]:
+    """(cause, exit code, message) of one attempt, or of finding the run held by another process."""
+    try:
+        cause, message = run(run_dir)
+    except Busy as error:
+        return "busy", BUSY, str(error)
+    return cause, EXIT_CODES[cause], message
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+        return
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
+    cause, code, message = attempt_once(Path(sys.argv[1]))
+    if message:
+        print(f"{cause}: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

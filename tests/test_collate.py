@@ -1,0 +1,62 @@
+"""Rollouts become a batch: text to tensors, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlvr.advantage import dr_grpo
+from rlvr.collate import collate
+from rlvr.records import Completion, Problem, Reward, Rollout
+
+
+def completion(*tokens: int) -> Completion:
+    logp = -np.arange(1, len(tokens) + 1, dtype=np.float32)
+    return Completion(np.array(tokens, dtype=np.int64), logp, logp, finished=True)
+
+
+def rollout(name: str, prompt: list[int], *responses: tuple[list[int], float]) -> Rollout:
+    rewards = tuple(Reward(value, "correct" if value else "wrong") for _, value in responses)
+    completions = tuple(completion(*tokens) for tokens, _ in responses)
+    return Rollout(Problem(name, name), np.array(prompt), completions, ("",) * len(responses), rewards)
+
+
+def test_prompts_are_left_padded_and_responses_right_padded() -> None:
+    groups = [rollout("a", [5, 6, 7], ([1, 2], 1.0), ([3], 0.0)), rollout("b", [8], ([4, 4, 4], 0.0), ([9], 0.0))]
+    batch = collate(groups, dr_grpo, pad_token_id=0)
+    assert batch.prompt.tolist() == [[5, 6, 7], [0, 0, 8]]
+    assert batch.prompt_mask.tolist() == [[True] * 3, [False, False, True]]
+    assert batch.tokens.tolist() == [[1, 2, 0], [3, 0, 0], [4, 4, 4], [9, 0, 0]]
+    assert batch.mask.sum(1).tolist() == [2, 1, 3, 1]
+    assert batch.logp_old.tolist() == [[-1, -2, 0], [-1, 0, 0], [-1, -2, -3], [-1, 0, 0]]
+    assert batch.group.tolist() == [0, 0, 1, 1]
+
+
+def test_advantages_compare_the_responses_of_one_group_only() -> None:
+    groups = [rollout("a", [1], ([1], 1.0), ([2], 0.0)), rollout("b", [1], ([1], 1.0), ([2], 1.0))]
+    # group a: rewards 1, 0 minus mean ½; group b: rewards 1, 1 minus mean 1
+    assert collate(groups, dr_grpo, pad_token_id=0).advantage.tolist() == [0.5, -0.5, 0.0, 0.0]
+
+
+def test_a_completion_whose_verifier_failed_is_refused() -> None:
+    group = rollout("a", [1], ([1], 1.0), ([2], 0.0))
+    broken = Rollout(
+        group.problem, group.prompt, group.completions, group.texts, (group.rewards[0], Reward(0, "error"))
+    )
+    with pytest.raises(ValueError, match="verifier failed"):
+        collate([broken], dr_grpo, pad_token_id=0)
+
+
+def test_selecting_groups_keeps_their_rows_and_renumbers_them() -> None:
+    groups = [rollout(str(i), [i], ([i, i], 1.0), ([i], 0.0)) for i in range(4)]
+    part = collate(groups, dr_grpo, pad_token_id=0).select(torch.tensor([1, 3]))
+    assert part.prompt.tolist() == [[1], [3]]
+    assert part.tokens.tolist() == [[1, 1], [1, 0], [3, 3], [3, 0]]
+    assert part.group.tolist() == [0, 0, 1, 1]
+
+
+def test_a_split_group_is_refused() -> None:
+    batch = collate([rollout("a", [1], ([1], 1.0)), rollout("b", [1], ([1], 1.0))], dr_grpo, pad_token_id=0)
+    with pytest.raises(ValueError, match="groups stay whole"):
+        type(batch)(**{**vars(batch), "group": torch.tensor([1, 0])})
