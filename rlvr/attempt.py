@@ -22,24 +22,43 @@ exit.json is `lost`; whoever reads the ledger finds that out (sweeps/ledger.py),
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from rlvr import lock as locks
 from rlvr.paths import read_json, write_json
 
-EXIT_CODES = {
-    "ok": 0, "error": 1, "user_error": 2, "diverged": 4, "gpu_oom": 5, "host_oom": 6, "node": 7,
-    "preempted": 75, "time_limit": 75,
+
+class Cause(StrEnum):
+    """Why an attempt ended; the table above."""
+
+    OK = "ok"
+    ERROR = "error"
+    USER_ERROR = "user_error"
+    DIVERGED = "diverged"
+    GPU_OOM = "gpu_oom"
+    HOST_OOM = "host_oom"
+    NODE = "node"
+    PREEMPTED = "preempted"
+    TIME_LIMIT = "time_limit"
+    BUSY = "busy"
+
+    @property
+    def code(self) -> int:
+        """Exit code of the process."""
+        return _CODES[self]
+
+
+_CODES = {
+    Cause.OK: 0, Cause.ERROR: 1, Cause.USER_ERROR: 2, Cause.DIVERGED: 4, Cause.GPU_OOM: 5, Cause.HOST_OOM: 6,
+    Cause.NODE: 7, Cause.PREEMPTED: 75, Cause.TIME_LIMIT: 75, Cause.BUSY: 73,
 }  # fmt: skip
-BUSY = 73
-REQUEUE = 75
 HEARTBEAT_S = 1.0
 
 
@@ -47,101 +66,10 @@ class Busy(RuntimeError):
     """Another process holds the run."""
 
 
-class Diverged(ArithmeticError):
-    """Training met a number from which it cannot go on. Say which quantity and at which step."""
-
-
-def cause_of(error: BaseException) -> str:
-    """The exit cause that an exception stands for. torch's out-of-memory error is known by name: no torch here."""
-    if any(cls.__name__ == "OutOfMemoryError" for cls in type(error).__mro__):
-        return "gpu_oom"
-    causes = ((MemoryError, "host_oom"), (Diverged, "diverged"), (ValueError, "user_error"))
-    return next((cause for cls, cause in causes if isinstance(error, cls)), "error")
-
-
-# --- who is alive ------------------------------------------------------------------------------------------------------
-
-
-def _machine() -> dict[str, str]:
-    """What must agree before a process number means the same process: this boot, this process namespace."""
-    try:
-        return {
-            "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            "namespace": str(Path("/proc/self/ns/pid").readlink()),
-        }
-    except OSError:  # not Linux: locks alone tell who is alive
-        return {"boot": "", "namespace": ""}
-
-
-def _process_start(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot; None if there is none, or only a zombie. Tells reused numbers apart."""
-    try:
-        # The name in parentheses may hold spaces and parentheses itself: fields count from the last one.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def is_alive(job: Mapping[str, Any]) -> bool | None:
-    """Does the process of a job.json still run? None: it was started elsewhere, it cannot be told from here."""
-    machine = _machine()
-    if not machine["boot"] or any(job.get(key) != value for key, value in machine.items()):
-        return None
-    return job.get("process_start") is not None and _process_start(int(job["pid"])) == job["process_start"]
-
-
-def lock_is_held(path: Path) -> bool | None:
-    """Does any process hold this lock? None where the file system cannot say. Takes the lock for an instant."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return False
-
-
-# A flock belongs to the open file, which forked children share: a verifier's worker that outlives a killed trainer
-# would keep the run locked. So children drop their copy. (Those that exec lose it anyway.)
-_held: set[int] = set()
-
-
-def _drop_inherited_locks() -> None:
-    while _held:
-        os.close(_held.pop())
-
-
-os.register_at_fork(after_in_child=_drop_inherited_locks)
-
-
-def _lock(path: Path, patience_s: float = 0.5) -> int | None:
-    """File descriptor that holds the lock; None if another process does. The patience outlasts `lock_is_held`."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(fd)
-                return None
-            time.sleep(0.02)
-        else:
-            _held.add(fd)
-            return fd
-
-
 def newest_attempt(run_dir: Path) -> int:
-    """Number of the newest attempt, 0 if there is none. Lists the directory: on NFS a listing is fresher than a stat."""
+    """Number of the newest attempt, 0 if there is none. Lists the directory: on NFS that is fresher than a stat."""
     try:
-        return max((int(name) for name in os.listdir(run_dir / "attempts") if name.isdigit()), default=0)  # noqa: PTH208
+        return max((int(each.name) for each in os.scandir(run_dir / "attempts") if each.name.isdigit()), default=0)
     except FileNotFoundError:
         return 0
 
@@ -153,21 +81,24 @@ def _busy(run_dir: Path) -> Busy:
     return Busy(f"run {run_dir.name} is held by {who}. Wait for it or stop it; the run goes on where it left off.")
 
 
-# --- the attempt -------------------------------------------------------------------------------------------------------
+def _job(number: int, ranks: int) -> dict[str, Any]:
+    pid = os.getpid()
+    who = {"pid": pid, "host": socket.gethostname(), "process_start": locks.process_start(pid), **locks.machine()}
+    return {"attempt": number, "started": time.time(), "ranks": ranks, **who}
 
 
 class Attempt:
     """A numbered claim on a run. Between `open` and `close` no other process can open the run.
 
-    As a context manager: an exception on the way out closes it with that exception's cause.
+    As a context manager it is closed on the way out if it is not yet: an exception is an error, Ctrl-C a preemption.
     """
 
     def __init__(self, run_dir: Path, number: int, lock: int) -> None:
         self.run_dir, self.number = run_dir, number
         self.path = run_dir / "attempts" / str(number)
         self.log_path = self.path / "log.txt"
-        self.closed: str | None = None  # the cause
-        self._lock, self._pid, self._started = lock, os.getpid(), time.monotonic()
+        self.closed: Cause | None = None
+        self._lock, self._started = lock, time.monotonic()
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": None}
         self._first_step: int | None = None
         self._written, self._pending = float("-inf"), False
@@ -179,15 +110,16 @@ class Attempt:
         With several ranks the first one opens the attempt, alone.
         """
         run_dir = Path(run_dir)
-        lock = _lock(run_dir / "lock")
+        lock = locks.lock(run_dir / "lock")
         if lock is None:
             raise _busy(run_dir)
-        number = newest_attempt(run_dir) + 1
-        attempt = cls(run_dir, number, lock)
-        attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
-        pid = os.getpid()
-        job = {"attempt": number, "pid": pid, "host": socket.gethostname(), "started": time.time(), "ranks": ranks}
-        write_json(attempt.path / "job.json", {**job, "process_start": _process_start(pid), **_machine()})
+        try:
+            attempt = cls(run_dir, newest_attempt(run_dir) + 1, lock)
+            attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
+            write_json(attempt.path / "job.json", _job(attempt.number, ranks))
+        except OSError:
+            locks.unlock(lock)
+            raise
         return attempt
 
     def holds_lease(self) -> bool:
@@ -199,7 +131,7 @@ class Attempt:
         if self.closed is not None:
             return False
         try:
-            mine, there = os.fstat(self._lock), os.stat(self.run_dir / "lock")
+            mine, there = os.fstat(self._lock), (self.run_dir / "lock").stat()
         except FileNotFoundError:
             return False
         same = (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
@@ -229,25 +161,21 @@ class Attempt:
         write_json(self.path / "heartbeat.json", self._beat, durable=False)
         self._written, self._pending = time.monotonic(), False
 
-    def close(self, cause: str, code: int | None = None, message: str = "") -> int:
+    def close(self, cause: Cause | str, message: str = "") -> int:
         """Write how it ended, give the run back, return the exit code for the process. The first verdict stands."""
         if self.closed is not None:
-            return EXIT_CODES[self.closed] if code is None else code
-        assert cause in EXIT_CODES, f"{cause} is not one of {sorted(EXIT_CODES)}"
-        if cause == "ok" and not self.holds_lease():
-            cause, code, message = "error", None, "finished without the lease: a newer attempt owns the run"
-        code = EXIT_CODES[cause] if code is None else code
+            return self.closed.code
+        cause = Cause(cause)
+        if cause is Cause.OK and not self.holds_lease():
+            cause, message = Cause.ERROR, "finished without the lease: a newer attempt owns the run"
         self.closed = cause
-        seconds = time.monotonic() - self._started
         try:
             if self._pending:
                 self._write_beat()
-            _write_exit(self.path, cause, code, message, seconds)
+            _write_exit(self.path, cause, cause.code, message, time.monotonic() - self._started)
         finally:
-            if os.getpid() == self._pid:  # a forked child has dropped its copy
-                _held.discard(self._lock)
-                os.close(self._lock)
-        return code
+            locks.unlock(self._lock)
+        return cause.code
 
     def __enter__(self) -> Attempt:
         return self
@@ -256,17 +184,18 @@ class Attempt:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.closed is None and error is not None:
-            self.close(cause_of(error), None, f"{type(error).__name__}: {error}")
+            stopped = isinstance(error, KeyboardInterrupt)
+            self.close(Cause.PREEMPTED if stopped else Cause.ERROR, f"{type(error).__name__}: {error}")
         elif self.closed is None:
-            self.close("error", None, "the attempt was left without a verdict")
+            self.close(Cause.ERROR, "the attempt was left without a verdict")
 
 
-def _write_exit(path: Path, cause: str, code: int, message: str, seconds: float) -> None:
-    exit = {"cause": cause, "code": code, "time": time.time(), "message": message, "seconds": seconds}
-    write_json(path / "exit.json", exit)
+def _write_exit(path: Path, cause: Cause, code: int, message: str, seconds: float) -> None:
+    verdict = {"cause": cause.value, "code": code, "time": time.time(), "message": message, "seconds": seconds}
+    write_json(path / "exit.json", verdict)
 
 
-def record_death(run_dir: Path, number: int, cause: str, code: int, message: str) -> bool:
+def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
     """Write the exit of an attempt whose process is dead and left none. False if it had left one: its word stands."""
     path = run_dir / "attempts" / str(number)
     if read_json(path / "exit.json") is not None:
@@ -275,8 +204,6 @@ def record_death(run_dir: Path, number: int, cause: str, code: int, message: str
     _write_exit(path, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
     return True
 
-
-# --- being told to stop ------------------------------------------------------------------------------------------------
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
@@ -293,15 +220,16 @@ class StopFlag:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def __bool__(self) -> bool:
+    @property
+    def raised(self) -> bool:
         return self.received is not None
 
     @property
-    def cause(self) -> str:
-        """Exit cause to close the attempt with."""
-        return "time_limit" if self.received == signal.SIGUSR2 else "preempted"
+    def cause(self) -> Cause:
+        """What to close the attempt with."""
+        return Cause.TIME_LIMIT if self.received == signal.SIGUSR2 else Cause.PREEMPTED
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, _: FrameType | None) -> None:
         if self.received == number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)

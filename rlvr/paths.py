@@ -1,4 +1,4 @@
-"""Where results live, and how a small JSON file is written so that a reader never sees half of it. Light imports only."""
+"""Where results live, and how a small JSON file is written so that a reader never sees half of it. Imports little."""
 
 from __future__ import annotations
 
