@@ -34,8 +34,8 @@ def kl(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 def rkl(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """KL(target ‖ π): f(x) = −log x, weak: its derivative −w does not depend on the policy."""
     log_ratio, a = _widen(log_ratio, a)
-    w = _exp(a)
-    return -w * (log_ratio - a), -w
+    w, gap = _exp(a), log_ratio - a
+    return -w * gap, (-w).expand_as(gap)
 
 
 def jf(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,5 +93,4 @@ def _exp(log: Tensor) -> Tensor:
 
 def _widen(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(torch.promote_types(log_ratio.dtype, a.dtype), torch.float32)
-    log_ratio, a = torch.broadcast_tensors(log_ratio.to(wide), a.to(wide))
-    return log_ratio, a
+    return log_ratio.to(wide), a.to(wide)
