@@ -1,0 +1,42 @@
+"""Terms that any loss may add: distance to the reference policy, and entropy."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | None = None) -> Tensor:
+    """Per-token estimate of KL(π ‖ π_ref), [B, T] nats, with gradient (Schulman 2020, "Approximating KL divergence").
+
+    logp, logp_ref: [B, T] nats. With d = logp_ref − logp: k1 = −d, k2 = ½d², k3 = e^d − d − 1 with d clamped to ±20
+    (no gradient beyond: there e^20 already says what is to be said). mask: [B, T] bool; elsewhere the result is 0 and
+    without gradient, whatever the inputs hold. Raises ValueError for an unknown estimator.
+    """
+    d = logp_ref - logp
+    if mask is not None:
+        d = torch.where(mask, d, 0.0)
+    match estimator:
+        case "k1":
+            return -d
+        case "k2":
+            return d.square() / 2
+        case "k3":
+            d = d.clamp(-20, 20)
+            return torch.expm1(d) - d
+        case _:
+            raise ValueError(f"KL estimator {estimator!r} is unknown. Pass one of: {', '.join(get_args(Estimator))}.")
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy H = logsumexp(z) − Σ p·z of softmax(z), [...] nats, with gradient; a bonus enters a loss as −coef·H.
+
+    logits: [..., V]; computed in float32 at least. Tokens with logit −inf have p = 0 and add nothing.
+    """
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    finite = torch.where(z == -torch.inf, 0.0, z)  # 0 · −inf is NaN
+    return z.logsumexp(-1) - (z.softmax(-1) * finite).sum(-1)

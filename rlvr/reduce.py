@@ -1,0 +1,50 @@
+"""Terms to one number: mask, weigh, divide by *global* counts. The only place where a loss is averaged."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Mode = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+
+
+def counts(mask: Tensor) -> Tensor:
+    """[2] int64: response tokens and non-empty sequences of mask [B, T]. Sum it over micro-batches and ranks."""
+    return torch.stack([mask.sum(), mask.any(-1).sum()])
+
+
+def aggregate(
+    terms: Tensor, mask: Tensor, mode: Mode, *, num_tokens: Tensor | int, num_sequences: Tensor | int, max_tokens: int
+) -> Tensor:
+    """One scalar from unreduced terms, such that the sum over any split into micro-batches is the whole's value.
+
+    terms: [B, T] per token or [B] per sequence. mask: [B, T] bool. num_tokens N and num_sequences S: `counts` of the
+    whole optimiser mini-batch, over all micro-batches and ranks. max_tokens: the constant of `seq-mean-token-sum-norm`,
+    the longest response allowed. With L a token's term and n_b the tokens of sequence b (libraries disagree on names):
+
+    - `token-mean` (DAPO, arXiv:2503.14476)            Σ_b Σ_t L / N
+    - `seq-mean-token-mean` (GRPO, arXiv:2402.03300)   Σ_b (Σ_t L / n_b) / S
+    - `seq-mean-token-sum`                             Σ_b Σ_t L / S
+    - `seq-mean-token-sum-norm` (Dr. GRPO, arXiv:2503.20783)   Σ_b Σ_t L / (S · max_tokens)
+
+    Terms per sequence have no token to weigh: under every mode they give Σ_b L_b / S.
+
+    A row without tokens adds nothing and is no sequence. What stands at padded places, NaN included, changes neither
+    the value nor the gradient with respect to `terms`. (NaN inside a loss can still spoil *its* gradient, as 0 · NaN:
+    losses mask their inputs.) With nothing to average the result is 0. Raises ValueError for an unknown mode.
+    """
+    if mode not in get_args(Mode):
+        raise ValueError(f"aggregation {mode!r} is unknown. Pass one of: {', '.join(get_args(Mode))}.")
+    tokens, sequences = (torch.as_tensor(n, device=terms.device).clamp(min=1) for n in (num_tokens, num_sequences))
+    wide = torch.promote_types(terms.dtype, torch.float32)
+    if terms.dim() == 1:
+        return torch.where(mask.any(-1), terms.to(wide), 0.0).sum() / sequences
+    divisor = {
+        "token-mean": tokens,
+        "seq-mean-token-mean": sequences * mask.sum(-1, keepdim=True).clamp(min=1),
+        "seq-mean-token-sum": sequences,
+        "seq-mean-token-sum-norm": sequences * max_tokens,
+    }[mode]
+    return (torch.where(mask, terms.to(wide), 0.0) / divisor).sum()
