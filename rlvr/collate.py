@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlvr.batch import Advantage, Batch
+from rlvr.model import encode as token_ids
 from rlvr.records import Problem, Rollout
 
 
 def encode(tokenizer: Any, problems: Sequence[Problem], *, chat: bool) -> list[NDArray[np.int64]]:
     """Token ids of each prompt, [L] int64; with `chat` the prompt is the user's turn of the model's own template."""
-    ids: list[Sequence[int]]
+    texts = [p.prompt for p in problems]
     if chat:
-        turns = [[{"role": "user", "content": p.prompt}] for p in problems]
+        turns = [[{"role": "user", "content": text}] for text in texts]
         texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]  # the template writes its special tokens itself
-    else:
-        ids = tokenizer([p.prompt for p in problems])["input_ids"]
-    return [np.asarray(i, dtype=np.int64) for i in ids]
+    return [np.asarray(token_ids(tokenizer, text), dtype=np.int64) for text in texts]
 
 
 def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], end_tokens: Sequence[int]) -> list[str]:

@@ -149,7 +149,7 @@ def collect(
             break
         if spent.rounds == max_rounds:
             raise NothingToLearn(
-                f"{max_rounds} generation rounds gave {len(kept)} of {prompts} groups with both right and wrong answers "
+                f"{max_rounds} generation rounds gave {len(kept)} of {prompts} groups with right and wrong answers "
                 f"(accuracy {spent.metrics()['reward/accuracy']:.3f}): the problems are too easy or too hard for this "
                 "policy. Pass rollout.dynamic_sampling=drop, more rollout.samples, or other problems."
             )

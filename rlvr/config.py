@@ -107,7 +107,7 @@ def losses_mentioning(text: str) -> list[str]:
     return sorted(p.stem for p in (CONF / "loss").glob("*.yaml") if text in p.read_text())
 
 
-# --- checks across fields ----------------------------------------------------------------------------------------------
+# --- checks across fields ---
 
 
 def check(config: DictConfig, choices: Mapping[str, str | None]) -> None:
@@ -181,7 +181,7 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
         )
 
 
-# --- identity ------------------------------------------------------------------------------------------------------------
+# --- identity ---
 
 
 def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:

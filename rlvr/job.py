@@ -17,17 +17,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import config as schema
 from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, StopFlag, cause_of
+from rlvr.batch import Batch
 from rlvr.collate import collate, decode, encode
 from rlvr.collect import Sampler, Stream, collect
-from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_policy, write_samples
+from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
-from rlvr.records import Sampling
+from rlvr.records import Problem, Sampling
 from rlvr.tracker.spool import Spool
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
@@ -108,8 +112,28 @@ class Run:
         if self.rank == 0:
             write_samples(rollouts, self.dir / "samples" / f"test-{step:08d}.parquet", step=step)
         if hasattr(self.task, "arms"):
-            write_policy(self, step)
+            self._write_policy(step)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
+
+    def _write_policy(self, step: int) -> None:
+        """A bandit's whole policy, exactly: every arm as the one-token response of one group."""
+        arms = [Problem(arm, arm) for arm in self.task.arms]
+        tokens = torch.tensor([int(ids[0]) for ids in encode(self.tokenizer, arms, chat=False)])[:, None]
+        prompt = torch.from_numpy(self.sampler.encode(self.problems[:1])[0])[None]
+        reward = torch.tensor(self.task.rewards(), dtype=torch.float32)
+        group = torch.zeros(len(arms), dtype=torch.int64)
+        nothing = torch.zeros(tokens.shape)
+        advantage = self.advantage(reward, group)
+        batch = Batch(
+            tokens, nothing == 0, nothing, advantage, reward, group, prompt, torch.ones_like(prompt, dtype=torch.bool)
+        )
+        probability = self.trainer.logp(batch)[:, 0].double().exp().cpu().numpy()
+        if self.rank == 0:
+            first = self.dir / "samples" / "policy-00000000.parquet"
+            old = pq.read_table(first)["probability"].to_numpy() if first.exists() else probability
+            columns = {"arm": np.arange(len(arms)), "reward": reward.numpy(), "advantage": advantage.numpy()}
+            table = pa.table({**columns, "probability": probability, "probability_old": old})
+            write_parquet(table, first.with_name(f"policy-{step:08d}.parquet"))
 
     def _finish(self, step: int, metrics: dict[str, float], attempt: Attempt | None) -> None:
         """Put a step on record; then, when it is time, a checkpoint that contains it."""

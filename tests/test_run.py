@@ -1,0 +1,89 @@
+"""The command line as a user meets it: real processes, nothing launched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def rlvr(*arguments: str, home: Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "RLVR_HOME": str(home), "COLUMNS": "100", **environment}
+    command = [sys.executable, "-m", "rlvr.run", *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+MISTAKES = {
+    "a shorthand that the loss does not read": (
+        ["loss=grpo", "eta=2"],
+        "eta=2.0 has no effect with loss=grpo. Losses that read eta: lad. Drop eta or pass loss=lad.",
+    ),
+    "a divergence without a loss that takes one": (
+        ["loss=grpo", "divergence=js"],
+        "divergence=js has no effect with loss=grpo. Losses that take a divergence: lad. "
+        "Drop divergence or pass loss=lad.",
+    ),
+    "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
+    "an unknown option names its neighbour": (["divergence=jss"], "Did you mean js?"),
+    "a misspelt knob": (["sede=1"], "sede is not a knob. Did you mean seed?"),
+    "a misspelt nested knob": (["rollout.sample=4"], "rollout.sample is not a knob. Did you mean rollout.samples?"),
+    "a knob added by force": (["+task.sise=9"], "task.sise is unknown: task takes seed, size, test_problems."),
+    "a malformed number": (["eta=abc"], "eta"),
+    "a malformed component knob": (["task.size=big"], "task.size=big"),
+    "a malformed grid": (["-m", "eta=0.5,1,x"], "eta"),
+    "groups that do not divide": (["rollout.prompts=30", "trainer.updates=4"], "do not divide into"),
+    "more mini-batches than groups": (["rollout.prompts=1", "trainer.updates=2"], "a group never splits"),
+    "k beyond the samples": (["evaluation.k=[1,16]"], "evaluation.k=16 is larger than evaluation.samples=8"),
+    "a group of one": (["rollout.samples=1"], "compares the responses of a group"),
+    "an even maze": (["task.size=8"], "task.size=8: a maze has an odd size"),
+    "a negative temperature": (["eta=-1"], "eta=-1.0 must be greater than 0."),
+    "one run twice in a grid": (["-m", "eta=1,1.0"], "eta=1 and eta=1.0 make the same run"),
+    "a sweep of what changes no result": (["-m", "cluster.threads=1,2"], "changes nothing"),
+    "a missing data file": (["task=math", "task.train=nowhere.jsonl", "task.test=nowhere.jsonl"], "nowhere.jsonl"),
+    "a mandatory knob": (["model=hf"], "model.path has no value: pass model.path=..."),
+    "a syntax error": (["eta=[1,"], "eta"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_path: Path) -> None:
+    arguments, message = MISTAKES[mistake]
+    done = rlvr(*arguments, home=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("rlvr: ")
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = rlvr("loss=grpo", "eta=2", "--debug", home=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+    assert "Traceback" in rlvr("loss=grpo", "eta=2", home=tmp_path, HYDRA_FULL_ERROR="1").stderr
+
+
+def test_help_fits_a_screen_and_imports_no_torch(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    done = rlvr("--help", home=tmp_path, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 0
+    assert "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4" in done.stdout
+    assert "loss: dapo, grpo, lad, reinforce" in done.stdout
+    assert len(done.stdout.splitlines()) <= 60
+    modules = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert not modules & {"torch", "transformers", "mlflow", "pandas", "vllm", "ray"}
+    assert time.perf_counter() - began < 30  # a hang, not a benchmark
+
+
+def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> None:
+    done = rlvr("--cfg", "job", "eta=0.5", "divergence=hd", home=tmp_path, cwd=ROOT / "tests")
+    assert done.returncode == 0, done.stderr
+    assert "_target_: rlvr.divergence.hd" in done.stdout
+    assert "eta: 0.5" in done.stdout
