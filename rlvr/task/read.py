@@ -1,0 +1,121 @@
+"""Rows of a data set: JSON lines (plain or gzip) and Parquet by path, or a data set of the Hugging Face hub by name."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
+HUB_NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with the place each came from, for messages, and a short name of the whole."""
+
+    name: str
+    rows: list[tuple[str, Row]]  # (place, row)
+
+
+def read(where: str, split: str) -> Table:
+    """The rows at `where`: a file, or `organisation/name`, `organisation/name/config`, each with an optional `:split`.
+
+    split: which split of a hub data set is meant if none is given. Relative paths start at the current directory.
+    Raises ValueError: no such file, not a known format, a corrupt line (with its number), no rows.
+    """
+    path = Path(where).expanduser()
+    reader = next((reader for suffix, reader in READERS.items() if path.name.endswith(suffix)), None)
+    if path.is_file() and reader is not None:
+        table = Table(_name(path), list(reader(path)))
+    elif path.exists():
+        inside = f", such as {_listed(path)}" if path.is_dir() else ""
+        raise ValueError(f"{where} is not a data file: pass a {', '.join(READERS)} file{inside}.")
+    elif reader is None and (name := HUB_NAME.fullmatch(where)):
+        table = Table(name["path"].split("/")[1], _hub(where, name, split))
+    else:
+        raise ValueError(f"{where} does not exist.{_nearby(path)}")
+    if not table.rows:
+        raise ValueError(f"{where} has no rows.")
+    return table
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        with opened(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{path}:{number}", _object(line)
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}:{number}: {error}") from None
+
+
+def _object(line: bytes) -> Row:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"a JSON object is expected, not {line[:40].decode(errors='replace').strip()}")
+    return row
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        rows = parquet.ParquetFile(path).read().to_pylist()
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: {error}") from None
+    for number, row in enumerate(rows, 1):
+        yield f"{path}, row {number}", row
+
+
+READERS: dict[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
+    ".jsonl": _jsonl,
+    ".jsonl.gz": _jsonl,
+    ".parquet": _parquet,
+}
+
+
+def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
+    try:
+        from datasets import load_dataset  # type: ignore[import-not-found]
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"{where} is not a file here.{_nearby(Path(where))} "
+            "To read a data set from the Hugging Face hub: pip install rlvr[hub]"
+        ) from None
+    try:
+        rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
+    except (ValueError, OSError) as error:  # unknown data set, config or split; no network
+        raise ValueError(f"{where} cannot be read from the hub: {' '.join(str(error).split())}") from None
+    return [(f"{where}, row {number}", dict(row)) for number, row in enumerate(rows, 1)]
+
+
+def _name(path: Path) -> str:
+    """The file's name without suffixes, or its folder's where the file is named for a split (gsm8k/test.jsonl.gz)."""
+    stem = path.name.split(".")[0]
+    return path.absolute().parent.name if stem in SPLITS else stem
+
+
+def _nearby(path: Path) -> str:
+    """What there is where the path stops existing."""
+    absolute = path.absolute()
+    parent = next(p for p in absolute.parents if p.is_dir())
+    missing = absolute.relative_to(parent).parts[0]
+    names = sorted(p.name for p in parent.iterdir())
+    if close := difflib.get_close_matches(missing, names, n=1):
+        return f" Did you mean {parent / close[0]}?"
+    return f" {parent} has: {_listed(parent)}."
+
+
+def _listed(folder: Path, most: int = 8) -> str:
+    names = sorted(p.name + "/" * p.is_dir() for p in folder.iterdir() if not p.name.startswith("."))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
