@@ -35,7 +35,7 @@ def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
 
 
 def maxrl(reward: Tensor, group: Tensor) -> Tensor:
-    """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL). Binary rewards only, else ValueError.
+    """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Binary rewards only, else ValueError.
 
     Its expected gradient is that of the log-likelihood's expansion to order T = G − 1, with population weight
     (1 − (1 − p)^T)/p. (The paper's order G is that of the estimator without the baseline.)

@@ -1,4 +1,4 @@
-"""f-divergences between the policy and LAD's target, per term (LAD, arXiv:2602.20132, sections 3 and 4).
+"""f-divergences between the policy and LAD's target, per term (LAD, arXiv:2602.20132).
 
 Every function takes ℓ = log π/π_old and a = A/η (float tensors that broadcast, nats) and returns, elementwise,
 (value, derivative) of the integrand w·f(r/w), where r = e^ℓ and w = e^a: value = w·f(r/w), derivative = d value/dℓ =

@@ -1,0 +1,35 @@
+"""The clipped surrogate of PPO, GRPO and DAPO."""
+
+from __future__ import annotations
+
+import torch
+
+from rlvr.batch import Batch, Policy, Terms
+
+
+def grpo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, dual_clip: float | None) -> Terms:
+    """max(−A·r, −A·clip(r, 1 − clip_low, 1 + clip_high)) per token [B, T] (GRPO, arXiv:2402.03300; separate
+    bounds: DAPO, arXiv:2503.14476, section 3.1).
+
+    r = π/π_old. dual_clip: a number c > 1 bounds the loss by −A·c where A < 0 (arXiv:1912.09729); None, as in the
+    papers, does not. log r is clamped to ±20, and beyond that a token has no gradient.
+
+    metrics["clip_fraction"]: 1 where the clipped branch is the larger, so that the token has no gradient: A > 0 and
+    r > 1 + clip_high, or A < 0 and r < 1 − clip_low. metrics["dual_clip_fraction"], with dual_clip only: 1 where the
+    bound −A·c holds. Both [B, T]; averaged over tokens they are fractions. Raises ValueError for dual_clip ≤ 1.
+    """
+    ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0).clamp(-20, 20).exp()
+    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
+    advantage = torch.where(batch.mask, advantage, 0.0)
+    plain = -advantage * ratio
+    clipped = -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = torch.maximum(plain, clipped)
+    metrics = {"clip_fraction": (clipped > plain).float()}
+    if dual_clip is not None:
+        if not dual_clip > 1:
+            raise ValueError(f"loss.dual_clip={dual_clip} must be more than 1, for example 3, or null for none.")
+        bound = -advantage * dual_clip
+        bounded = (advantage < 0) & (loss > bound)
+        loss = torch.where(bounded, bound, loss)
+        metrics["dual_clip_fraction"] = bounded.float()
+    return Terms(loss=loss, metrics=metrics)

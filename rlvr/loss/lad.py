@@ -1,0 +1,56 @@
+"""LAD (arXiv:2602.20132): move the policy towards π_old·e^{A/η} under an f-divergence."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Divergence, Policy, Terms
+
+Ratio = Literal["token", "sequence", "sequence_geomean"]
+
+
+def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: float, ratio: Ratio) -> Terms:
+    """w·f(r/w) with w = e^{A/η} and r = π/π_old (LAD, arXiv:2602.20132).
+
+    divergence: a function of `rlvr.divergence`. eta: > 0, the paper's η; small η means sharp targets.
+    ratio: what r is, which the paper leaves open. `token` compares each token, terms [B, T]; `sequence` the product
+    of a response's ratios (ℓ = Σ_t ℓ_t) and `sequence_geomean` their geometric mean (ℓ = mean_t ℓ_t), terms [B]; these
+    need an advantage [B]. By the chain rule each token of a response then gets d value/dℓ, divided by the response's
+    length under `sequence_geomean`.
+
+    The loss has the divergence's value and, exactly, its derivative, both given in closed form: differentiating the
+    value itself would yield inf · 0 where w overflows. metrics["divergence"]: the value, in nats, [B, T] or [B].
+    Raises ValueError for η ≤ 0, an unknown ratio, or an advantage per token with a ratio per sequence.
+    """
+    if not eta > 0:
+        raise ValueError(
+            f"eta={eta} with loss=lad: η divides the advantage and must be positive, for example eta=0.25."
+        )
+    per_token = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
+    advantage = batch.advantage
+    if ratio == "token":
+        log_ratio = per_token
+        advantage = torch.where(batch.mask, advantage if advantage.dim() == 2 else advantage[:, None], 0.0)
+    else:
+        log_ratio = _pool(per_token, batch.mask, ratio)
+        if advantage.dim() == 2:
+            raise ValueError(
+                f"loss.ratio={ratio} takes one advantage per response and got one per token. "
+                "Pass loss.ratio=token, or an advantage that does not differ between tokens."
+            )
+    value, derivative = divergence(log_ratio.detach(), advantage / eta)
+    return Terms(loss=value + derivative * (log_ratio - log_ratio.detach()), metrics={"divergence": value})
+
+
+def _pool(log_ratio: Tensor, mask: Tensor, ratio: Ratio) -> Tensor:
+    """[B, T], zero at padding → [B]."""
+    match ratio:
+        case "sequence":
+            return log_ratio.sum(-1)
+        case "sequence_geomean":
+            return log_ratio.sum(-1) / mask.sum(-1).clamp(min=1)
+        case _:
+            raise ValueError(f"loss.ratio={ratio!r} is unknown. Pass one of: {', '.join(get_args(Ratio))}.")

@@ -1,0 +1,26 @@
+"""Each YAML of the objectives names an existing function, exactly its knobs, and says what it is."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+CONF = Path(__file__).parents[2] / "conf"
+FILES = sorted(path for group in ("loss", "divergence", "advantage") for path in (CONF / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_yaml_gives_every_knob_of_its_function_and_no_other(path: Path) -> None:
+    assert path.read_text().startswith("# ")
+    content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert isinstance(content, dict)
+    module, name = content["_target_"].rsplit(".", 1)
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters.values()
+    knobs = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert all(p.default is p.empty for p in parameters), "defaults live in YAML alone"
+    assert set(content) - {"_target_", "_partial_", "defaults"} == knobs
+    assert content["_partial_"] is True
