@@ -1,0 +1,131 @@
+"""Evaluation metrics on counts and answers. numpy only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
+    """1 − C(n − c, k)/C(n, k): the chance that k of n samples, c of them correct, include a correct one.
+
+    n, c: integer arrays that broadcast, one entry per problem; the result has their shape. Unbiased (Chen et al. 2021,
+    arXiv:2107.03374), as the product Π_{i<k} (n − c − i)/(n − i), which neither overflows nor rounds a 1 away.
+    Raises ValueError unless 1 ≤ k ≤ n and 0 ≤ c ≤ n.
+    """
+    n, c = np.broadcast_arrays(np.asarray(n, dtype=np.int64), np.asarray(c, dtype=np.int64))
+    if k < 1 or (n < k).any():
+        raise ValueError(f"pass@{k} needs 1 ≤ k ≤ samples, and there are {n.min()} samples of some problem. Lower k.")
+    if ((c < 0) | (c > n)).any():
+        raise ValueError("pass@k got a number of correct samples below 0 or above the number of samples.")
+    fail = np.ones(n.shape)
+    for i in range(k):
+        fail *= np.maximum(n - c - i, 0) / (n - i)
+    return 1 - fail
+
+
+def avg_at_k(correct: ArrayLike, k: int) -> Floats:
+    """Mean of the first k samples of each problem: correct [..., n] bool or score → [...]. ValueError if k > n."""
+    correct = np.asarray(correct, dtype=np.float64)
+    _check_samples("avg", k, correct.shape[-1])
+    return np.asarray(correct[..., :k].mean(-1))
+
+
+def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
+    """Chance that the most frequent answer among the first k samples of a problem is right, ties broken at random.
+
+    answers: [n] parsed answers, None where there was none to parse: such samples never win, and if no sample has an
+    answer the result is 0. correct: [n] verdicts; where verdicts on one answer differ, their mean counts.
+    Raises ValueError if k > n or the lengths differ.
+    """
+    _check_samples("maj", k, len(answers))
+    pairs = [(a, ok) for a, ok in zip(answers, correct, strict=True)][:k]
+    votes = Counter(answer for answer, _ in pairs if answer is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    tied = [answer for answer, count in votes.items() if count == most]
+    return float(np.mean([np.mean([ok for a, ok in pairs if a == answer]) for answer in tied]))
+
+
+def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:
+    """Different n-grams over all n-grams of a set of responses (sequences of words or token ids).
+
+    Li et al. 2016, arXiv:1510.03055. NaN if no response is n long. Falls with the size of the set: compare sets of one size.
+    """
+    grams = [tuple(response[i : i + n]) for response in responses for i in range(len(response) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else float("nan")
+
+
+def coverage(c: ArrayLike) -> float:
+    """Fraction of problems with a correct sample. c: [P] number of correct samples. NaN without problems."""
+    return _mean(np.asarray(c) > 0)
+
+
+def keep_rate(base: ArrayLike, c: ArrayLike) -> float:
+    """Of the problems the base model solves, the fraction still solved (DPH-RL, arXiv:2509.07430).
+
+    base, c: [P] number of correct samples of the base model and of this one, at equal numbers of samples. NaN if there
+    is no such problem.
+    """
+    return _mean((np.asarray(c) > 0)[np.asarray(base) > 0])
+
+
+def exploration_rate(base: ArrayLike, c: ArrayLike) -> float:
+    """Of the problems the base model does not solve, the fraction now solved. Arguments as for `keep_rate`."""
+    return _mean((np.asarray(c) > 0)[np.asarray(base) == 0])
+
+
+def weight_rl(p: ArrayLike) -> Floats:
+    """w(p) = 1: how much reinforcement learning weighs a problem of success rate p (MaxRL, arXiv:2602.02710).
+
+    Population weights: the expected gradient of a problem is w(p)·∇p. p: success rates in [0, 1].
+    """
+    return np.ones(_rates(p).shape)
+
+
+def weight_grpo(p: ArrayLike) -> Floats:
+    """w(p) = 1/√(p(1 − p)), in the limit of large groups; inf at p = 0 and 1."""
+    p = _rates(p)
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / np.sqrt(p * (1 - p)))
+
+
+def weight_maxrl(p: ArrayLike, order: int) -> Floats:
+    """w(p) = (1 − (1 − p)^T)/p = Σ_{i<T} (1 − p)^i with T = order: 1 is `weight_rl`, ∞ `weight_ml`; T at p = 0.
+
+    The estimator `rlvr.advantage.maxrl` with G samples has T = G − 1.
+    """
+    if order < 1:
+        raise ValueError(f"MaxRL has orders 1, 2, …, got {order}.")
+    p = _rates(p)
+    some = np.where(p > 0, p, 1.0)
+    with np.errstate(divide="ignore"):
+        return np.where(p > 0, -np.expm1(order * np.log1p(-some)) / some, float(order))
+
+
+def weight_ml(p: ArrayLike) -> Floats:
+    """w(p) = 1/p: maximum likelihood, the gradient of log p; inf at p = 0."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(1 / _rates(p))
+
+
+def _rates(p: ArrayLike) -> Floats:
+    p = np.asarray(p, dtype=np.float64)
+    if not ((p >= 0) & (p <= 1)).all():
+        raise ValueError("success rates lie in [0, 1].")
+    return p
+
+
+def _mean(x: NDArray[np.bool_]) -> float:
+    return float(x.mean()) if x.size else float("nan")
+
+
+def _check_samples(name: str, k: int, n: int) -> None:
+    if not 1 <= k <= n:
+        raise ValueError(f"{name}@{k} needs 1 ≤ k ≤ samples, and there are {n} samples. Lower k or sample more.")

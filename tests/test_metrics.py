@@ -1,0 +1,133 @@
+"""Evaluation metrics against brute force over subsets, exact fractions and cases worked by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.metrics import (
+    avg_at_k,
+    coverage,
+    distinct_n,
+    exploration_rate,
+    keep_rate,
+    maj_at_k,
+    pass_at_k,
+    weight_grpo,
+    weight_maxrl,
+    weight_ml,
+    weight_rl,
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pass_at_k_is_the_fraction_of_subsets_with_a_success(n: int) -> None:
+    for c in range(n + 1):
+        samples = [True] * c + [False] * (n - c)
+        for k in range(1, n + 1):
+            subsets = list(itertools.combinations(samples, k))
+            assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-15)
+
+
+def test_pass_at_k_by_hand() -> None:
+    # n = 4, k = 2: 1 − C(4 − c, 2)/6 = 0, 1 − 3/6, 1 − 1/6, 1, 1
+    np.testing.assert_allclose(pass_at_k(4, [0, 1, 2, 3, 4], 2), [0, 1 / 2, 5 / 6, 1, 1], atol=1e-15)
+    # problems with different numbers of samples: 1 − C(1, 1)/C(2, 1), 1 − C(3, 1)/C(4, 1)
+    np.testing.assert_allclose(pass_at_k([2, 4], [1, 1], 1), [1 / 2, 1 / 4], atol=1e-15)
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4096, 1, 2048), (4096, 3, 1), (100_000, 2, 1000), (1024, 600, 1024)])
+def test_pass_at_k_agrees_with_exact_fractions_at_large_n(n: int, c: int, k: int) -> None:
+    expected = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+    assert pass_at_k(n, c, k) == pytest.approx(float(expected), rel=1e-11)
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_grows_with_k_from_the_mean_to_one(case: tuple[int, int, int]) -> None:
+    n, c, k = case
+    assert pass_at_k(n, c, 1) == pytest.approx(c / n)
+    assert pass_at_k(n, c, n) == float(c > 0)
+    assert pass_at_k(n, c, k) >= pass_at_k(n, c, max(1, k - 1)) - 1e-15
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 5, 2), (4, -1, 2), (4, 1, 0), ([8, 4], [1, 1], 5)])
+def test_pass_at_k_refuses_impossible_counts(n: int | list[int], c: int | list[int], k: int) -> None:
+    with pytest.raises(ValueError, match=r"pass@"):
+        pass_at_k(n, c, k)
+
+
+def test_avg_at_k_is_the_mean_of_the_first_k() -> None:
+    np.testing.assert_array_equal(avg_at_k([[1, 0, 0, 0], [1, 1, 1, 0]], 4), [0.25, 0.75])
+    np.testing.assert_array_equal(avg_at_k([[1, 0, 0, 0], [1, 1, 1, 0]], 2), [0.5, 1.0])
+    with pytest.raises(ValueError, match=r"avg@5 needs"):
+        avg_at_k([[1, 0, 0, 0]], 5)
+
+
+@pytest.mark.parametrize(
+    ("answers", "correct", "expected"),
+    [
+        (["7", "7", "3"], [True, True, False], 1.0),
+        (["7", "3", "3"], [True, False, False], 0.0),
+        (["7", "3"], [True, False], 0.5),  # a tie of two
+        (["7", "3", "5", None, None, None], [True, False, False, False, False, False], 1 / 3),  # None has most votes
+        (["7", "7", "3", "3", "5"], [True, True, False, False, False], 0.5),
+        ([None, None], [False, False], 0.0),
+    ],
+)
+def test_maj_at_k_takes_the_mean_over_tied_answers(
+    answers: list[str | None], correct: list[bool], expected: float
+) -> None:
+    assert maj_at_k(answers, correct, len(answers)) == pytest.approx(expected)
+
+
+def test_maj_at_k_looks_at_the_first_k_only() -> None:
+    assert maj_at_k(["7", "3", "3"], [True, False, False], 1) == 1.0
+    with pytest.raises(ValueError, match=r"maj@4 needs"):
+        maj_at_k(["7"], [True], 4)
+
+
+def test_distinct_n_by_hand() -> None:
+    responses = [["a", "b", "a", "b"], ["a", "b", "c"], ["a"]]
+    # bigrams: ab ba ab | ab bc → 3 different of 5; unigrams: a b c of 8
+    assert distinct_n(responses, 2) == pytest.approx(3 / 5)
+    assert distinct_n(responses, 1) == pytest.approx(3 / 8)
+    assert math.isnan(distinct_n(responses, 5))
+
+
+def test_coverage_keep_and_exploration_by_hand() -> None:
+    base, c = [0, 0, 0, 2, 8], [0, 1, 0, 0, 3]
+    assert coverage(base) == 2 / 5
+    assert coverage(c) == 2 / 5
+    assert keep_rate(base, c) == 1 / 2  # of problems 3 and 4, the last
+    assert exploration_rate(base, c) == pytest.approx(1 / 3)  # of problems 0, 1 and 2, the second
+    assert math.isnan(keep_rate([0], [1]))
+    assert math.isnan(exploration_rate([1], [1]))
+    assert math.isnan(coverage([]))
+
+
+@given(p=st.floats(1e-9, 1), order=st.integers(1, 60))
+def test_maxrl_weight_is_the_truncated_geometric_series(p: float, order: int) -> None:
+    assert weight_maxrl(p, order) == pytest.approx(sum((1 - p) ** i for i in range(order)), rel=1e-6)
+    assert weight_rl(p) - 1e-12 <= weight_maxrl(p, order) <= weight_ml(p) + 1e-9
+
+
+def test_population_weights_by_hand() -> None:
+    # p = 0.2: 1, 1/√0.16, 1 + 0.8 + 0.64, 1/0.2
+    assert weight_rl(0.2) == 1
+    assert weight_grpo(0.2) == pytest.approx(2.5)
+    assert weight_maxrl(0.2, 3) == pytest.approx(2.44)
+    assert weight_ml(0.2) == pytest.approx(5)
+
+
+def test_population_weights_at_the_ends() -> None:
+    np.testing.assert_array_equal(weight_maxrl([0, 1], 7), [7, 1])
+    np.testing.assert_array_equal(weight_grpo([0, 1]), [np.inf, np.inf])
+    np.testing.assert_array_equal(weight_ml([0, 1]), [np.inf, 1])
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        weight_ml([1.5])
