@@ -56,7 +56,8 @@ def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int
 def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:
     """Different n-grams over all n-grams of a set of responses (sequences of words or token ids).
 
-    Li et al. 2016, arXiv:1510.03055. NaN if no response is n long. Falls with the size of the set: compare sets of one size.
+    Li et al. 2016, arXiv:1510.03055. NaN if no response is n long. Falls with the size of the set: compare
+    sets of one size.
     """
     grams = [tuple(response[i : i + n]) for response in responses for i in range(len(response) - n + 1)]
     return len(set(grams)) / len(grams) if grams else float("nan")
