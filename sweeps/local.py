@@ -1,0 +1,284 @@
+"""Runs the runs of a sweep on this machine: a pool of warm workers, one launcher, no daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlvr import lock
+from rlvr.attempt import Cause, newest_attempt
+from sweeps import verdict
+from sweeps.ledger import Ledger
+from sweeps.progress import Progress
+from sweeps.verdict import Outcome, Verdict
+from sweeps.worker import WARM, Guard, Shipper, Worker, kill_tagged, new_tag, torchrun
+
+FALSE_STARTS = 3  # workers in a row that die before they are ready: then nothing can run
+POLL_S = 0.2  # for what sends no event: signals, deaths whose pipes stay open, runs held elsewhere
+SHIPPER_S = 60.0
+
+
+def available_cores() -> int:
+    """CPU cores this process may use: affinity, and the quota of its control group (containers)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # no control groups here, or "max": no quota
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, max(1, round(int(quota) / int(period))))
+    return cores
+
+
+def run_local(
+    ledger: Ledger, sweep_id: str, *, workers: int | None = None, threads: int = 1, ranks: int = 1, retries: int = 1,
+    shipper: Sequence[str] | None = None, show: bool = True, command: Sequence[str] | None = None,
+) -> Outcome:  # fmt: skip
+    """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
+
+    workers: runs at a time (None: as many as the cores allow). ranks > 1: torchrun starts that many processes per run.
+    retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
+    shipper: command of a process that carries metrics away meanwhile. command: of a worker (see `Worker`).
+
+    Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
+    Call it from the main thread: that is where signals arrive.
+    """
+    run_ids = ledger.sweep(sweep_id).run_ids
+    size = workers or max(1, available_cores() // (threads * ranks))
+    command = command or (WARM if ranks == 1 else torchrun(ranks))
+    tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
+    pool = [
+        Worker(command, threads=threads, tag=f"{tag}-{k}", log=logs / f"worker-{k}.log", warm=ranks == 1)
+        for k in range(min(size, max(1, len(run_ids))))
+    ]
+    progress = Progress(ledger, run_ids, show=show)
+    launch = _Launch(ledger, run_ids, pool, progress, retries, tag)
+    with launch.signals():
+        started = Shipper(shipper, logs / "shipper.log") if shipper else None
+        launch.run()
+        if started and (trouble := started.finish(SHIPPER_S, hurry=launch.told_again())):
+            progress.say(trouble)
+    progress.failures(launch.outcome.messages)
+    progress.say(launch.outcome.summary())
+    return launch.outcome
+
+
+class _Launch:
+    """The event loop: gives runs to idle workers and books what comes back. One thread, no locks of its own."""
+
+    def __init__(
+        self, ledger: Ledger, run_ids: Sequence[str], pool: list[Worker], progress: Progress, retries: int, tag: str
+    ) -> None:
+        self.ledger, self.pool, self.progress, self.retries, self.tag = ledger, pool, progress, retries, tag
+        self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state == "finished"])
+        self.queue = deque(r for r in run_ids if r not in set(self.outcome.skipped))
+        self.held: dict[str, int] = {}  # run at work elsewhere -> its newest attempt before that
+        self.retried: dict[str, int] = {}
+        self.told = 0  # times that a signal said stop
+        self.stopping = self.killing = False
+        self.false_starts, self._looked = 0, 0.0
+        self._told_held: set[str] = set()
+        self.selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """From the first run to the last."""
+        began = time.monotonic()
+        if self.queue:
+            guard = Guard(self.tag)
+            try:
+                with self.progress:
+                    self._loop()
+            finally:
+                self._dismiss(guard)
+        self.outcome.seconds = time.monotonic() - began
+        self.outcome.busy_s = [worker.busy_s for worker in self.pool]
+        self.outcome.interrupted = self.stopping
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Signals to stop are counted while this is entered."""
+
+        def receive(*_: object) -> None:
+            self.told += 1
+
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup wants to survive the terminal
+            wanted.append(signal.SIGHUP)
+        before = {each: signal.signal(each, receive) for each in wanted}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def told_again(self) -> Any:
+        """A function that says whether another signal came since now."""
+        before = self.told
+        return lambda: self.told > before
+
+    # --- the loop
+
+    def _loop(self) -> None:
+        while self.queue or self.held or self._active():
+            if self.told and not self.stopping:
+                self._stop()
+            if self.told > 1 and not self.killing:
+                self.killing = True
+                kill_tagged(self.tag)
+            self._look_at_held()
+            self._dispatch()
+            self._listen()
+            for worker in self.pool:
+                if (status := worker.poll()) is not None:
+                    self._died(worker, status)
+            self.progress.tick(self._active())
+
+    def _active(self) -> list[str]:
+        return [worker.run_id for worker in self.pool if worker.run_id is not None]
+
+    def _stop(self) -> None:
+        self.stopping = True
+        active = len(self._active())
+        self.progress.say(f"Stopping: {active} runs finish their step and save. Once more to kill them at once.")
+        self.outcome.queued += [*self.queue, *self.held]
+        self.queue.clear()
+        self.held.clear()
+        for worker in self.pool:
+            worker.ask_to_stop()
+
+    def _dispatch(self) -> None:
+        for worker in self.pool:
+            if worker.run_id is None and worker.ready and (run_id := self._next_run()):
+                worker.give(run_id, self.ledger.run_dir(run_id))
+                self.progress.started(run_id)
+        coming = sum(worker.process is not None and not worker.ready for worker in self.pool)
+        for worker in self.pool:
+            if worker.warm and worker.process is None and len(self.queue) > coming:
+                worker.start()
+                self.selector.register(worker.answers, selectors.EVENT_READ, worker)
+                worker.listening = True
+                coming += 1
+
+    def _next_run(self) -> str | None:
+        while self.queue:
+            run_id = self.queue.popleft()
+            state = self.ledger.state(run_id)
+            if state.state == "finished":
+                self._finished(run_id)
+            elif state.state == "running":
+                self._hold(run_id, state.attempt - 1)
+            else:
+                return run_id
+        return None
+
+    def _hold(self, run_id: str, before: int) -> None:
+        if self.stopping:
+            self.outcome.queued.append(run_id)
+            return
+        self.held[run_id] = before
+        if run_id not in self._told_held:
+            self._told_held.add(run_id)
+            self.progress.say(f"waiting   {self.progress.states[run_id].name}: another process is at work on it")
+
+    def _look_at_held(self) -> None:
+        if time.monotonic() - self._looked < 1:
+            return
+        self._looked = time.monotonic()
+        for run_id, before in list(self.held.items()):
+            state = self.ledger.state(run_id)
+            if state.state == "running" or lock.lock_is_held(self.ledger.run_dir(run_id) / "lock"):
+                continue
+            del self.held[run_id]
+            if state.state == "finished":
+                self._finished(run_id)
+            elif state.state == "failed" and state.attempt > before:
+                self._failed(run_id, state.message)
+            else:
+                self.queue.append(run_id)
+
+    def _listen(self) -> None:
+        for key, _ in self.selector.select(POLL_S):
+            self._read(key.data)
+
+    def _read(self, worker: Worker) -> None:
+        answers, ended = worker.read()
+        for answer in answers:
+            if "ready" in answer:
+                worker.ready, self.false_starts = True, 0
+            elif worker.run_id is not None:
+                run_id = worker.take()
+                self._book(run_id, verdict.of_answer(self.ledger.run_dir(run_id), worker.before, answer))
+        if ended:
+            self.selector.unregister(worker.answers)
+            worker.listening = False
+            worker.await_end(2.0)
+
+    # --- how runs end
+
+    def _died(self, worker: Worker, status: int) -> None:
+        """The process of a worker has ended, by itself or not."""
+        if worker.listening:
+            self._read(worker)  # its last words
+        if worker.listening:
+            self.selector.unregister(worker.answers)
+            worker.listening = False
+        was_ready, run_id = worker.ready, worker.take() if worker.run_id is not None else None
+        worker.bury()
+        if run_id is not None:
+            run_dir = self.ledger.run_dir(run_id)
+            told = {"stopping": self.stopping, "log": worker.log_path}
+            self._book(run_id, verdict.of_death(run_dir, worker.before, status, **told))
+        elif not was_ready and not self.stopping:
+            self.false_starts += 1
+            if self.false_starts >= FALSE_STARTS:
+                self._give_up(worker)
+
+    def _book(self, run_id: str, end: Verdict) -> None:
+        tries = self.retried.get(run_id, 0)
+        if end.cause is Cause.OK:
+            self._finished(run_id)
+        elif end.cause is Cause.BUSY:
+            self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)
+        elif end.again and not self.stopping and tries < self.retries:
+            self.retried[run_id] = tries + 1
+            self.queue.appendleft(run_id)
+            self.progress.say(f"again     {self.progress.states[run_id].name}: {end.message or end.cause.value}")
+        elif end.cause in verdict.AGAIN:
+            self.outcome.preempted.append(run_id)
+            self.progress.ended(run_id)
+        else:
+            self._failed(run_id, end.message)
+
+    def _failed(self, run_id: str, message: str) -> None:
+        self.outcome.failed.append(run_id)
+        self.outcome.messages[run_id] = message
+        self.progress.ended(run_id)
+
+    def _finished(self, run_id: str) -> None:
+        self.outcome.finished.append(run_id)
+        self.progress.ended(run_id)
+
+    def _give_up(self, worker: Worker) -> None:
+        lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["no word"]
+        message = f"no worker could start: {lines[-1]} ({worker.log_path})"
+        for run_id in self.queue:
+            self.outcome.failed.append(run_id)
+            self.outcome.messages[run_id] = message
+        self.queue.clear()
+
+    def _dismiss(self, guard: Guard) -> None:
+        """Workers leave when their input ends; whatever lingers is killed."""
+        for worker in self.pool:
+            worker.dismiss()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and any(w.process is not None and w.poll() is None for w in self.pool):
+            time.sleep(0.02)
+        guard.dismiss()
+        for worker in self.pool:
+            if worker.process is not None:
+                worker.bury()
+        self.selector.close()

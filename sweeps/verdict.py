@@ -1,0 +1,120 @@
+"""How a run ended, from what its worker said, how the worker died, and above all what the ledger holds; and a launch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvr import lock
+from rlvr.attempt import Attempt, Busy, Cause, newest_attempt, record_death
+from rlvr.paths import read_json
+from sweeps.progress import duration
+
+AGAIN = (Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE)  # ends after which a run may go on by itself
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why an attempt ended. again: the run itself is not at fault, trying once more makes sense."""
+
+    cause: Cause
+    message: str
+    again: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a launch came to, in run ids. Every run of the sweep is in one of the lists."""
+
+    finished: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)  # stopped, resumable
+    skipped: list[str] = field(default_factory=list)  # finished before this launch
+    queued: list[str] = field(default_factory=list)  # not begun: the launch was stopped
+    seconds: float = 0.0  # wall time
+    busy_s: list[float] = field(default_factory=list)  # each worker's time with runs
+    interrupted: bool = False
+    messages: dict[str, str] = field(default_factory=dict)  # why each failed
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return 130
+        return 1 if self.failed or self.preempted or self.queued else 0
+
+    def summary(self) -> str:
+        """`11 of 12 runs finished (2 before), 1 failed. 6m10s; 2 workers busy 97% of the time`."""
+        done, resumable = len(self.finished) + len(self.skipped), len(self.preempted) + len(self.queued)
+        total = done + resumable + len(self.failed)
+        text = f"{done} of {total} runs finished" + (f" ({len(self.skipped)} before)" if self.skipped else "")
+        text += f", {len(self.failed)} failed" if self.failed else ""
+        text += f", {resumable} resumable: run the same command again" if resumable else ""
+        text += f". {duration(self.seconds)}"
+        if not self.seconds or not any(self.busy_s):
+            return text
+        share = sum(self.busy_s) / len(self.busy_s) / self.seconds
+        return f"{text}; {len(self.busy_s)} worker{'s' * (len(self.busy_s) > 1)} busy {share:.0%} of the time"
+
+
+def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
+    """A worker's answer. `before`: newest attempt when it was given the run.
+
+    The attempt's exit.json counts; the answer's word only where there is none.
+    """
+    cause, message = Cause(answer["cause"]), str(answer.get("message") or "")
+    if cause is Cause.BUSY:
+        return Verdict(cause, message)
+    if (written := _written(run_dir, before)) is not None:
+        return written
+    if cause is Cause.OK:
+        return Verdict(Cause.ERROR, "its worker says that it is finished, but the ledger has no such attempt")
+    if cause in AGAIN:
+        return Verdict(cause, message, again=True)
+    return _write_down(run_dir, before, Verdict(cause, message))
+
+
+def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Path) -> Verdict:
+    """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left."""
+    if (written := _written(run_dir, before)) is not None:
+        return written
+    if lock.lock_is_held(run_dir / "lock"):  # not by ours, they are dead
+        return Verdict(Cause.BUSY, "")
+    opened = newest_attempt(run_dir) > before
+    if not stopping:
+        verdict = Verdict(Cause.ERROR, f"its process {_say(status)}; see {log}", again=opened or status < 0)
+        return _write_down(run_dir, before, verdict)
+    verdict = Verdict(Cause.PREEMPTED, f"stopped before it could save: its process {_say(status)}", again=True)
+    return _write_down(run_dir, before, verdict) if opened else verdict
+
+
+def _written(run_dir: Path, before: int) -> Verdict | None:
+    newest = newest_attempt(run_dir)
+    verdict = read_json(run_dir / "attempts" / str(newest) / "exit.json") if newest > before else None
+    if verdict is None:
+        return None
+    cause = Cause(verdict["cause"])
+    return Verdict(cause, str(verdict.get("message") or ""), again=cause in AGAIN)
+
+
+def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
+    """Put an end on the ledger that the run's process could not: in its attempt, or in one made for that."""
+    newest = newest_attempt(run_dir)
+    if newest > before:
+        record_death(run_dir, newest, verdict.cause, verdict.cause.code, verdict.message)
+        return verdict
+    try:
+        with Attempt.open(run_dir) as attempt:
+            attempt.close(verdict.cause, verdict.message)
+    except Busy as busy:
+        return Verdict(Cause.BUSY, str(busy))
+    return verdict
+
+
+def _say(status: int) -> str:
+    if status >= 0:
+        return f"ended with code {status} and no word"
+    name = {each.value: each.name for each in signal.Signals}.get(-status, "?")
+    return f"was killed by signal {-status} ({name}{': out of memory?' if name == 'SIGKILL' else ''})"
