@@ -35,9 +35,9 @@ def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
 
 
 def maxrl(reward: Tensor, group: Tensor) -> Tensor:
-    """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Binary rewards only, else ValueError.
+    """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710).
 
-    Its expected gradient is that of the log-likelihood's expansion to order T = G − 1, with population weight
+    Rewards must be 0 or 1, else ValueError. The expected gradient is that of the log-likelihood's expansion to order T = G − 1, with population weight
     (1 − (1 − p)^T)/p. (The paper's order G is that of the estimator without the baseline.)
     """
     strange = reward[(reward != 0) & (reward != 1)]
