@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parent
 CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
 
 # What does not change a run's results has no part in its identity.
-NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "choices")
+NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "choices", "also")
 
 
 @dataclass
@@ -88,6 +88,7 @@ class RunConfig:
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    also: list[str] = field(default_factory=list[str])
 
 
 def register() -> None:

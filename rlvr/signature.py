@@ -7,7 +7,7 @@ import difflib
 import importlib.util
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,24 @@ def signature(target: str) -> list[Parameter]:
     if spec is None or spec.origin is None:
         raise ValueError(f"_target_: {target}: no module {module}")
     body = ast.parse(Path(spec.origin).read_text()).body
-    found = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
-    if not found:
+    # `Ratio = Literal[...]` of the same module stands for its value.
+    aliases = {
+        t.id: ast.unparse(n.value)
+        for n in body
+        if isinstance(n, ast.Assign)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    }
+    node = next((n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name), None)
+    if node is None:
         raise ValueError(f"_target_: {target}: {module} defines no {name}")
-    node = found[0]
     if isinstance(node, ast.ClassDef):
         inits = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
         if not inits:
             return [_field(n) for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
         node = inits[0]
-    return [p for p in _parameters(node) if p.name != "self"]
+    found = [p for p in _parameters(node) if p.name != "self"]
+    return [replace(p, annotation=aliases.get(p.annotation, p.annotation)) for p in found]
 
 
 def _field(node: ast.AnnAssign) -> Parameter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -32,9 +35,11 @@ class RlvrLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        points = [self._compose(index, overrides) for index, overrides in enumerate(job_overrides, initial_job_idx)]
+        jobs = [list(o) for o in job_overrides]
+        jobs += also(list(self.config.also), jobs, list(self.config.hydra.sweeper.get("params") or {}))
+        points = [self._compose(index, overrides) for index, overrides in enumerate(jobs, initial_job_idx)]
         launched = launch(plan(points, command=command()), points[0][1])
-        return [_returned(launched) for _ in points]
+        return [_returned(launched) for _ in job_overrides]
 
     def _compose(self, index: int, overrides: Sequence[str]) -> tuple[list[str], DictConfig, dict[str, Any]]:
         composed = self.context.config_loader.load_sweep_config(self.config, list(overrides))
@@ -74,6 +79,29 @@ def launch(planned: Plan, config: DictConfig) -> Outcome:
     )  # fmt: skip
     outcomes.append(outcome)
     return outcome
+
+
+def also(arms: Sequence[str], grid: Sequence[Sequence[str]], own: Sequence[str]) -> list[list[str]]:
+    """The points of a study's `also` lines: arms that its grid cannot express, such as a baseline without η.
+
+    Each line is written as on a command line and may sweep. What the user sweeps beside the study's `own` axes (seeds,
+    say) repeats these arms too, unless the line sets it itself.
+    """
+    repeats = {tuple(o for o in point if o.split("=", 1)[0].lstrip("+") not in own): None for point in grid}
+    points: dict[tuple[str, ...], None] = {}
+    for line in arms:
+        parsed = OverridesParser.create().parse_overrides(shlex.split(line))
+        axes = [[f"{o.get_key_element()}={v}" for v in _values(o)] for o in parsed]
+        for arm, repeat in itertools.product(itertools.product(*axes), repeats):
+            told = {o.split("=", 1)[0] for o in arm}
+            points[(*(o for o in repeat if o.split("=", 1)[0] not in told), *arm)] = None
+    return [list(point) for point in points]
+
+
+def _values(override: Override) -> list[str]:
+    if override.is_discrete_sweep():
+        return list(override.sweep_string_iterator())
+    return [override.get_value_element_as_str()]
 
 
 def _returned(outcome: Outcome) -> JobReturn:
