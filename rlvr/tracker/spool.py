@@ -20,7 +20,7 @@ import posixpath
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,11 @@ class Spool:
         except ValueError:
             os.close(self._file)
             raise
+
+    @property
+    def steps(self) -> Set[int]:
+        """Steps on record, by any attempt."""
+        return self._steps
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step, all of them in one call: a step already on record is left as it is."""

@@ -1,0 +1,144 @@
+"""The calls that write to MLflow, each safe to repeat. The only file of the tracker that imports mlflow."""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
+
+from filelock import FileLock
+from mlflow import MlflowClient
+from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from rlvr.tracker.spool import Record
+from rlvr.tracker.store import Refused, StoreDown, sqlite_path
+
+METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
+IDENTITY = "rlvr.identity"
+# What MLflow says when this one run or experiment is the trouble; everything else is taken for trouble of the store.
+_OF_ONE_RUN = {
+    "INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "BAD_REQUEST",
+}  # fmt: skip
+T = TypeVar("T")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        raise (Refused if error.error_code in _OF_ONE_RUN else StoreDown)(str(error)) from error
+    except (OSError, SQLAlchemyError, ImportError) as error:  # ImportError: no driver for this kind of database
+        raise StoreDown(str(error)) from error
+
+
+class Client:
+    """An MLflow store with its tables made. `artifacts`: where new experiments keep artifacts, None: as it likes."""
+
+    def __init__(self, uri: str, artifacts: str | None) -> None:
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self.identities: dict[str, str] = {}  # of experiments, by id; to be cleared now and then
+        self._artifacts = artifacts
+        path = sqlite_path(uri)
+        # Processes that make the tables of one database at the same time crash in its migrations.
+        with _translated(), FileLock(f"{path}.lock", timeout=60) if path else nullcontext():
+            self._mlflow = MlflowClient(tracking_uri=uri)
+            self._mlflow.search_experiments(max_results=1)
+
+    def identity(self, experiment_id: str) -> str:
+        """A random tag of an experiment, "" if there is no such experiment.
+
+        The same address with another database behind it, say after mlflow.db was deleted, does not have it.
+        """
+        if experiment_id not in self.identities:
+            try:
+                with _translated():
+                    found = self._mlflow.get_experiment(experiment_id)
+            except Refused:
+                return ""
+            _check_active(found)
+            self.identities[experiment_id] = found.tags.get(IDENTITY, "")
+        return self.identities[experiment_id]
+
+    def experiment(self, name: str) -> str:
+        """Id of an experiment, made if need be."""
+        with _translated():
+            found = self._mlflow.get_experiment_by_name(name)
+            if found is None:
+                try:
+                    self._mlflow.create_experiment(name, self._artifacts, tags={IDENTITY: uuid.uuid4().hex})
+                except MlflowException as error:
+                    if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another home was faster
+                        raise
+                found = self._mlflow.get_experiment_by_name(name)
+            assert found is not None
+            _check_active(found)
+            if IDENTITY not in found.tags:  # made by hand
+                self._mlflow.set_experiment_tag(found.experiment_id, IDENTITY, uuid.uuid4().hex)
+        return found.experiment_id
+
+    def find_or_create(
+        self, experiment_id: str, name: str, key: Mapping[str, str], tags: Mapping[str, str], created: float
+    ) -> str:
+        """Id of the run that has the tags `key`; made with `tags` if there is none. created: seconds, 0: now."""
+        where = " and ".join(f"tags.`{k}` = '{v}'" for k, v in key.items())
+        with _translated():
+            found = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
+            if found:
+                return found[0].info.run_id
+            start = _milliseconds(created) if created else None
+            return self._mlflow.create_run(experiment_id, start, dict(tags), name).info.run_id
+
+    def send_metrics(self, run_id: str, records: Sequence[Record]) -> None:
+        """The finite values of some lines, with the lines' own steps and times."""
+        metrics = [
+            Metric(name, value, _milliseconds(record.time), record.step)
+            for record in records
+            for name, value in record.metrics.items()
+            if math.isfinite(value)
+        ]
+        for part in _parts(metrics, METRICS_PER_CALL):
+            with _translated():
+                self._mlflow.log_batch(run_id, metrics=part)
+
+    def send_params(self, run_id: str, params: Mapping[str, str]) -> None:
+        """Params cannot be changed in MLflow: the same ones again are accepted, others Refused."""
+        for part in _parts([Param(k, v) for k, v in params.items()], OTHERS_PER_CALL):
+            with _translated():
+                self._mlflow.log_batch(run_id, params=part)
+
+    def send_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        for part in _parts([RunTag(k, v) for k, v in tags.items()], OTHERS_PER_CALL):
+            with _translated():
+                self._mlflow.log_batch(run_id, tags=part)
+
+    def send_status(self, run_id: str, status: str, ended: float) -> None:
+        """RUNNING, FINISHED or FAILED. ended: seconds since the epoch, 0: now."""
+        with _translated():
+            if RunStatus.is_terminated(RunStatus.from_string(status)):
+                self._mlflow.set_terminated(run_id, status, _milliseconds(ended) if ended else None)
+            else:
+                self._mlflow.update_run(run_id, status)
+
+
+def _check_active(experiment: Experiment) -> None:
+    if experiment.lifecycle_stage != "active":
+        raise Refused(
+            f"experiment {experiment.name!r} is deleted in MLflow. Restore it: mlflow experiments restore "
+            f"--experiment-id {experiment.experiment_id}"
+        )
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,123 @@
+"""Ship the metrics of runs to MLflow: `python -m rlvr.tracker.mlflow --home H [--sweep ID ...] [--follow]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import stat
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rlvr import paths
+from rlvr.tracker import runs
+from rlvr.tracker.shipper import Report, Shipper
+
+__all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]
+
+PERIOD_S = 2.0
+LONGEST_WAIT_S = 60.0  # between tries of a store that is down
+LEFT = 3  # exit code: something could not be shipped
+
+
+def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
+    """Directories of the runs of these sweeps, or of every run on the ledger. ValueError: no such sweep."""
+    if not sweep_ids:
+        return sorted(path.parent for path in (home / "runs").glob("*/run.json"))
+    known = {sweep.sweep_id: sweep for sweep in runs.sweeps(home)}
+    for sweep_id in sweep_ids:
+        if sweep_id not in known:
+            raise ValueError(
+                f"no sweep {sweep_id!r} in {home / 'runs' / 'sweeps'}. Sweeps there: {', '.join(known) or 'none'}. "
+                f"Leave --sweep out to ship every run."
+            )
+    ids = dict.fromkeys(run_id for sweep_id in sweep_ids for run_id in known[sweep_id].run_ids)
+    return [home / "runs" / run_id for run_id in ids]
+
+
+def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
+    """Passes until `stop` is set, or until no run can write any more; then a last one. Its report sums them all up.
+
+    A store that is down is tried again after 2, 4, ... 60 seconds.
+    """
+    shipped: Counter[str] = Counter()
+    wait = PERIOD_S
+    said: str | None = None
+    while True:
+        last = stop.is_set()
+        report = shipper.ship(run_dirs(shipper.home, sweep_ids))
+        shipped.update(report.shipped)
+        trouble = report.error or report.warning
+        if trouble is not None and trouble != said:
+            print(f"MLflow: {trouble}", file=sys.stderr, flush=True)
+        said = trouble
+        if last or (until_done and not report.running and report.complete):
+            report.shipped = dict(shipped)
+            return report
+        wait = min(2 * wait, LONGEST_WAIT_S) if report.error else PERIOD_S
+        stop.wait(wait)
+
+
+def _stop_on(stop: threading.Event) -> None:
+    """Set `stop` on SIGTERM, on Ctrl-C, and when whoever started us with a pipe closes it or dies."""
+
+    def asked(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one is not so patient
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return  # no standard input at all
+    # /dev/null is at its end from the start: a job in the background is not thereby asked to stop.
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        threading.Thread(target=_watch, args=(stop,), daemon=True).start()
+
+
+def _watch(stop: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    stop.set()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rlvr.tracker.mlflow",
+        description="Ship the metrics of runs to MLflow. Safe to repeat, to kill and to run twice: every line arrives "
+        f"once. Exit code 0: everything is there; {LEFT}: something is left, try again later.",
+    )
+    parser.add_argument("--home", type=Path, help="the directory that holds runs/ (default: $RLVR_HOME, the checkout)")
+    parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
+    parser.add_argument("--sweep", nargs="+", default=[], metavar="ID", help="only the runs of these sweeps")
+    parser.add_argument("--follow", action="store_true", help=f"a pass every {PERIOD_S:.0f} s, until SIGTERM")
+    parser.add_argument("--until-done", action="store_true", help="follow until every run has ended and is shipped")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        shipper = Shipper((options.home or paths.home()).resolve(), options.uri)
+        if options.follow or options.until_done:
+            stop = threading.Event()
+            _stop_on(stop)
+            report = follow(shipper, options.sweep, stop, until_done=options.until_done)
+        else:
+            report = shipper.ship(run_dirs(shipper.home, options.sweep))
+            if report.warning:
+                print(f"MLflow: {report.warning}", file=sys.stderr)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(report)
+    return 0 if report.complete else LEFT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

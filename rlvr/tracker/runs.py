@@ -1,0 +1,161 @@
+"""What the ledger says of a run or a sweep, put in MLflow's words: name, tags, params, status. Imports no mlflow."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvr.paths import read_json
+from rlvr.tracker.store import redact
+
+MAX_VALUE = 6000  # characters of a param or tag that MLflow keeps
+NOT_PARAMS = ("cluster", "tracker", "choices", "hydra")  # where and how it ran: no part of what it is
+AGAIN = ("preempted", "time_limit", "node", "busy")  # exits after which the run goes on by itself
+_BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """runs/sweeps/<sweep_id>: a set of runs."""
+
+    directory: Path
+    sweep_id: str
+    study: str
+    command: str
+    created: float
+    run_ids: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.study or self.command or self.sweep_id
+
+
+def sweeps(home: Path) -> list[Sweep]:
+    """Every sweep on the ledger, oldest first."""
+    found: list[Sweep] = []
+    for path in (home / "runs" / "sweeps").glob("*/sweep.json"):
+        info = read_json(path)
+        if info is not None:
+            ids = tuple(dict.fromkeys(_run_ids(path.parent / "manifest.jsonl")))
+            name = str(info.get("sweep_id") or path.parent.name)
+            study, command = info.get("study"), redact(str(info.get("command") or ""))
+            found.append(Sweep(path.parent, name, str(study or ""), command, seconds(info.get("created")), ids))
+    return sorted(found, key=lambda sweep: (sweep.created, sweep.sweep_id))
+
+
+def _run_ids(manifest: Path) -> Iterator[str]:
+    text = manifest.read_text(encoding="utf-8") if manifest.exists() else ""
+    for line in text.split("\n")[:-1]:  # what follows the last newline is a write in progress
+        yield str(json.loads(line)["run_id"])
+
+
+def seconds(moment: object) -> float:
+    """A moment of the ledger as seconds since the epoch; 0 if it is not a number."""
+    return float(moment) if isinstance(moment, (int, float)) else 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """runs/<run_id> as the ledger describes it now."""
+
+    directory: Path
+    info: Mapping[str, Any]  # run.json
+    attempts: int
+    cause: str | None  # how the newest attempt ended; None if it has not
+    ended: float  # seconds since the epoch, 0 if it has not
+    host: str  # of the newest attempt
+
+    @classmethod
+    def open(cls, directory: Path) -> Run | None:
+        """None if the directory holds no run.json (yet)."""
+        info = read_json(directory / "run.json")
+        if info is None:
+            return None
+        numbers = [int(p.name) for p in (directory / "attempts").glob("*") if p.name.isdigit()]
+        newest = directory / "attempts" / str(max(numbers, default=0))
+        job, end = read_json(newest / "job.json") or {}, read_json(newest / "exit.json") or {}
+        host = str(job.get("host") or info.get("host") or "")
+        return cls(directory, info, len(numbers), end.get("cause"), seconds(end.get("time")), host)
+
+    @property
+    def run_id(self) -> str:
+        return str(self.info.get("run_id") or self.directory.name)
+
+    @property
+    def name(self) -> str:
+        return str(self.info.get("name") or self.run_id)
+
+    @property
+    def study(self) -> str:
+        return str(self.info.get("study") or "")
+
+    @property
+    def created(self) -> float:
+        return seconds(self.info.get("created"))
+
+    @property
+    def status(self) -> str:
+        """MLflow's word. A run that will go on by itself, or that waits for its first attempt, is RUNNING."""
+        if self.cause is None or self.cause in AGAIN:
+            return "RUNNING"
+        return "FINISHED" if self.cause == "ok" else "FAILED"
+
+    def tags(self, sweep_ids: list[str]) -> dict[str, str]:
+        """Identity and circumstances: everything that may differ between attempts is here, never in a param."""
+        info = self.info
+        tags = {
+            "rlvr.run_id": self.run_id, "rlvr.group_id": info.get("group_id"), "rlvr.created": info.get("created"),
+            "rlvr.git_sha": info.get("git_sha"), "rlvr.git_dirty": info.get("git_dirty"), "rlvr.host": self.host,
+            "rlvr.attempts": self.attempts, "rlvr.cause": self.cause or "-", "rlvr.sweeps": ",".join(sweep_ids),
+            "mlflow.source.name": redact(str(info.get("command") or "")),
+            "mlflow.source.git.commit": info.get("git_sha"),
+        }  # fmt: skip
+        return {name: as_text(value)[:MAX_VALUE] for name, value in tags.items() if value not in (None, "")}
+
+    def config(self) -> Mapping[str, Any]:
+        """The frozen config."""
+        import yaml  # not needed to say what is left to ship
+
+        path = self.directory / "config.yaml"
+        if not path.exists():
+            return {}
+        try:
+            content = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is not YAML: {error}") from error
+        return content if isinstance(content, dict) else {}
+
+
+def choice_tags(config: Mapping[str, Any]) -> dict[str, str]:
+    """Hydra's group choices as tags: rlvr.loss=lad, rlvr.divergence=js."""
+    chosen = config.get("choices") or {}
+    return {f"rlvr.{_key(str(k).partition('@')[0])}": str(v) for k, v in chosen.items() if v is not None}
+
+
+def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """(the config flattened with dots, names of the values that had to be cut at 6000 characters)."""
+    flat = dict(_flatten({k: v for k, v in config.items() if k not in NOT_PARAMS}, ""))
+    cut = sorted(name for name, text in flat.items() if len(text) > MAX_VALUE)
+    return {name: text[:MAX_VALUE] for name, text in flat.items()}, cut
+
+
+def _flatten(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in node.items():
+        name = f"{prefix}{_key(str(key))}"
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, name + ".")
+        else:
+            yield name[:250], as_text(value)
+
+
+def as_text(value: object) -> str:
+    """Text as it is; everything else as JSON, so that null, true and [1, 2] read the same everywhere."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _key(text: str) -> str:
+    return _BAD_KEY.sub("_", text).strip(".") or "_"

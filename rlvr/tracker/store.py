@@ -1,0 +1,139 @@
+"""Which MLflow store to write to, and whether it answers. Imports no mlflow: a dead store is found in seconds."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import sqlite3
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+ANSWER_S = 3.0  # how long a store may take to say that it is there
+_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+_ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
+_SECRET = re.compile(r"((?:password|passwd|pwd|token|secret|api_key)=)[^&;\s]+", re.IGNORECASE)
+_USER_INFO = re.compile(r"(\w://)[^/@\s]+@")
+_NETWORK_FILESYSTEMS = {
+    "nfs", "nfs3", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.glusterfs",
+    "fuse.sshfs", "afs", "orangefs", "pvfs2", "panfs", "wekafs",
+}  # fmt: skip
+
+
+class StoreDown(Exception):
+    """The store does not answer, or another pass holds the lock: nothing can be shipped now."""
+
+
+class Refused(Exception):
+    """The store answers, and will not take this run."""
+
+
+def resolve(home: Path, uri: str | None) -> str:
+    """The URI to write to: as given, else $MLFLOW_TRACKING_URI, else sqlite in `home`. A path in it becomes absolute.
+
+    A relative sqlite path counts from `home`, not from the directory that happens to be current.
+    """
+    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
+    scheme = _scheme(chosen)
+    if scheme not in _ALLOWED:
+        raise ValueError(
+            f"tracking URI {redact(chosen)!r} has no usable scheme. Allowed: {', '.join(_ALLOWED)}; for example "
+            f"sqlite:///{home / 'mlflow.db'} or http://127.0.0.1:5000."
+        )
+    if scheme != "sqlite":
+        return chosen.rstrip("/")
+    path, _, query = chosen.partition(":///")[2].partition("?")
+    if not path or path == ":memory:":
+        raise ValueError(f"tracking URI {chosen!r} names no file: type sqlite:///{home / 'mlflow.db'}")
+    return f"sqlite:///{(home / path).resolve()}{'?' + query if query else ''}"
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].partition("+")[0].lower()
+
+
+def redact(text: str) -> str:
+    """The text without user:password@ and without password=..., for people, logs and files."""
+    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """File of a resolved sqlite URI; None for any other store."""
+    return Path(uri.partition(":///")[2].partition("?")[0]) if _scheme(uri) == "sqlite" else None
+
+
+def is_local(uri: str) -> bool:
+    """Does this process write the database itself, without a server that owns the artifacts?"""
+    return _scheme(uri) == "sqlite" or _scheme(uri) in _PORTS
+
+
+def fault(uri: str) -> str | None:
+    """Why the store cannot be written to now, in words; None if it can. Creates the folder of a sqlite file."""
+    path = sqlite_path(uri)
+    if path is not None:
+        return _sqlite_fault(path)
+    if _scheme(uri) in ("http", "https"):
+        return _http_fault(uri)
+    parts = urlsplit(uri)
+    port = _PORTS.get(_scheme(uri))
+    if port is None or not parts.hostname:
+        return None
+    try:
+        socket.create_connection((parts.hostname, parts.port or port), timeout=ANSWER_S).close()
+    except OSError as error:
+        return f"{parts.hostname}:{parts.port or port} does not answer ({error})"
+    return None
+
+
+def _sqlite_fault(path: Path) -> str | None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=ANSWER_S)
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        finally:
+            connection.close()
+    except (OSError, sqlite3.Error) as error:
+        return f"{path} cannot be used as a database ({error})"
+    return None if os.access(path, os.W_OK) else f"{path} is read-only"
+
+
+def _http_fault(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    try:
+        urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S).close()
+    except urllib.error.HTTPError as error:
+        # Below 500 something answers, though a gateway in front of it may know no /health.
+        return f"{server} answers {error.code} {error.reason}" if error.code >= 500 else None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"{server} does not answer ({getattr(error, 'reason', error)})"
+    return None
+
+
+def network_filesystem(path: Path) -> str | None:
+    """Type of the network filesystem that holds `path`, as nfs4; None if it is on a local disk or nobody knows."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return _network_filesystem(path.resolve(), mounts)
+
+
+def _network_filesystem(path: Path, mounts: str) -> str | None:
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        point = Path(fields[1].replace("\\040", " ")) if len(fields) > 2 else None
+        if point is not None and path.is_relative_to(point) and len(point.parts) >= best:  # a later mount hides
+            best, kind = len(point.parts), fields[2]
+    return kind if kind in _NETWORK_FILESYSTEMS else None
+
+
+def secrets(uri: str) -> list[str]:
+    """The parts of a URI that must not be printed, as they may turn up in the messages of others."""
+    password = urlsplit(uri).password
+    return [part for part in {password, unquote(password or "")} if part]
