@@ -1,0 +1,1 @@
+"""Tables and figures rebuilt from what runs left behind: the ledger on disk, or MLflow."""

@@ -1,0 +1,66 @@
+"""The bandit figure: learned density over the arms against LAD's target, a panel per method (LAD, figure 1)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis import style
+from analysis.arms import inverse
+from analysis.load import Frames
+from analysis.target import Match, matches
+
+QUESTION = "Which methods learn the target density over the arms, and which collapse onto one mode?"
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None if no run stored a bandit policy."""
+    found = matches(frames)
+    return style.drawn(lambda: _draw(found)) if found else None
+
+
+def _draw(found: list[Match]) -> Figure:
+    columns = min(len(found), 4 if len(found) > 6 else 3)
+    rows = math.ceil(len(found) / columns)
+    drawing = Figure(figsize=(style.WIDTH, 1.9 * rows + 0.4), layout="constrained")
+    grid = drawing.subplots(rows, columns, squeeze=False, sharex=True)
+    for axes, match in zip(grid.ravel(), found, strict=False):
+        _panel(axes, match)
+    for axes in grid.ravel()[len(found) :]:
+        axes.set_visible(False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("probability")
+    for j in range(columns):
+        lowest = max(i for i in range(rows) if i * columns + j < len(found))
+        grid[lowest, j].set_xlabel("arm")
+        grid[lowest, j].tick_params(labelbottom=True)
+    handles = [Patch(color="#D0D0D0"), Line2D([], [], color=style.FAMILY["strict"]),
+               Patch(color=style.FAMILY["strict"], alpha=0.2)]  # fmt: skip
+    drawing.legend(handles, [r"target $P_A \propto e^{A/\eta}$", r"learned $P_\pi = (\pi/\pi_{old})/Z$",
+                             "seeds, lowest to highest"], loc="outside lower center", ncols=3)  # fmt: skip
+    return drawing
+
+
+def _panel(axes: Axes, match: Match) -> None:
+    axes.set_title(f"{match.method}, 1/η = {inverse(match.eta)}", loc="left", fontsize=8)
+    axes.grid(visible=False, axis="x")
+    if not len(match.learned):
+        state = match.states[0] if match.states else "missing"
+        axes.text(0.5, 0.5, state, transform=axes.transAxes, ha="center", color=style.BASE)
+        return
+    arms = np.arange(match.learned.shape[1])
+    axes.bar(arms, match.target.mean(axis=0), width=1.0, color="#D0D0D0")
+    name = match.method.removeprefix("lad-").split(",")[0]
+    colour = style.COLOURS.get(name, style.GRPO)
+    axes.fill_between(arms, match.learned.min(0), match.learned.max(0), color=colour, alpha=0.2, linewidth=0)
+    axes.plot(arms, match.learned.mean(axis=0), color=colour, linewidth=1.3)
+    tv, modes = match.total_variation, match.modes_covered
+    text = f"TV {tv.mean():.3f}" + (f" (worst {tv.max():.3f})" if len(tv) > 1 else "")
+    text += f"\nmodes {modes.mean():.3g} of {match.num_modes}" + (f"\n{len(tv)} seeds" if len(tv) > 1 else "\n1 seed")
+    axes.text(0.98, 0.97, text, transform=axes.transAxes, ha="right", va="top", fontsize=7)
+    axes.set_ylim(0, 1.45 * max(match.target.mean(axis=0).max(), match.learned.max()))
