@@ -1,4 +1,4 @@
-"""How a run ended, from what its worker said, how the worker died, and above all what the ledger holds; and a launch."""
+"""How a run ended (from its worker's answer, its death, and above all the ledger), and what a launch came to."""
 
 from __future__ import annotations
 

@@ -1,0 +1,196 @@
+"""`python -m sweeps`: how the sweeps stand, their logs, and shipping metrics that are still to be shipped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlvr.paths import home
+from sweeps.ledger import Ledger, RunState, Sweep
+from sweeps.progress import count, table, why
+
+EPILOG = """examples:
+  python -m sweeps status               the sweep that was launched last
+  python -m sweeps status 3f2a --json   the sweep whose id begins with 3f2a, for a program
+  python -m sweeps watch                the same table, redrawn until all runs have ended
+  python -m sweeps logs lad-js-eta0.5-s0 --follow
+  python -m sweeps sync                 ship to MLflow what a launch could not
+"""
+POLL_S = 0.3
+NOTHING = "Nothing has been launched yet. Start with: python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m sweeps",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument("--home", type=Path, default=None, help="directory of runs/ (default: $RLVR_HOME, the checkout)")
+    commands = made.add_subparsers(dest="command", metavar="command")
+
+    status = commands.add_parser("status", parents=[place], help="a table of the runs of a sweep")
+    status.add_argument("sweep", nargs="?", help="id or its beginning, or a study (default: the newest sweep)")
+    status.add_argument("--all", action="store_true", help="every sweep, newest last, and runs of no sweep")
+    status.add_argument("--json", action="store_true", help="for programs: a list of sweeps with their runs")
+    status.set_defaults(run=_status)
+
+    watch = commands.add_parser("watch", parents=[place], help="status, redrawn until all runs have ended")
+    watch.add_argument("sweep", nargs="?", help="id or its beginning, or a study (default: the newest sweep)")
+    watch.set_defaults(run=_watch)
+
+    logs = commands.add_parser("logs", parents=[place], help="the log of a run's newest attempt")
+    logs.add_argument("name", metavar="run", help="id or name, or the beginning of one")
+    logs.add_argument("--attempt", type=int, default=None, help="another attempt than the newest")
+    logs.add_argument("--follow", action="store_true", help="print what is added until the run ends")
+    logs.set_defaults(run=_logs)
+
+    sync = commands.add_parser("sync", parents=[place], help="ship metrics to MLflow that are not there yet")
+    sync.add_argument("--uri", default=None, help="tracking server (default: sqlite in the home directory)")
+    sync.set_defaults(run=_sync)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0, or 2 for what does not exist."""
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.command is None:
+        made.print_help()
+        return 0
+    try:
+        return options.run(options, Ledger(options.home or home()))
+    except ValueError as error:
+        print(f"sweeps: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, `head` for instance, has seen enough
+        sys.stderr.close()
+        return 0
+
+
+# --- status and watch
+
+
+def _chosen(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
+    """The sweeps to show, newest last."""
+    if options.sweep:
+        return [ledger.resolve_sweep(options.sweep)]
+    sweeps = ledger.sweeps()
+    if not getattr(options, "all", False):
+        return sweeps[:1]
+    told = {run_id for sweep in sweeps for run_id in sweep.run_ids}
+    single = tuple({"run_id": run_id} for run_id in ledger.runs() if run_id not in told)
+    return [*([Sweep("-", {"study": "runs of no sweep"}, single)] if single else []), *reversed(sweeps)]
+
+
+def _status(options: argparse.Namespace, ledger: Ledger) -> int:
+    sweeps = _chosen(options, ledger)
+    if options.json:
+        print(json.dumps([_plain(sweep, ledger.states(sweep.run_ids)) for sweep in sweeps], indent=2))
+        return 0
+    if not sweeps:
+        print(NOTHING)
+        return 0
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+    for sweep in sweeps:
+        _print(console, sweep, ledger.states(sweep.run_ids))
+    others = len(ledger.sweeps()) - len(sweeps)
+    if others > 0 and not options.all:
+        print(f"\n{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
+    return 0
+
+
+def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
+    swept: Mapping[str, Sequence[Any]] = sweep.info.get("swept") or {}
+    grid = "  ".join(f"{key}={','.join(map(str, values))}" for key, values in swept.items())
+    return f"{sweep.info.get('study') or 'sweep'} {sweep.sweep_id}: {count(states)}" + (f"   ({grid})" if grid else "")
+
+
+def _print(console: Any, sweep: Sweep, states: Sequence[RunState]) -> None:
+    console.print(_title(sweep, states), markup=False, style="bold")
+    console.print(table(states, ids=True))
+    for state in states:
+        if state.state in ("failed", "lost", "preempted"):
+            console.print(f"{state.state} {state.name}: {why(state)}\n    {state.log}", markup=False)
+    console.print()
+
+
+def _plain(sweep: Sweep, states: Sequence[RunState]) -> dict[str, Any]:
+    runs = [{**asdict(state), "log": str(state.log) if state.log else None} for state in states]
+    return {**sweep.info, "sweep_id": sweep.sweep_id, "runs": runs}
+
+
+def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
+    from rich.live import Live
+
+    sweeps = _chosen(options, ledger)
+    if not sweeps:
+        print(NOTHING)
+        return 0
+    sweep = sweeps[0]
+    with Live(auto_refresh=False) as live:
+        while True:
+            states = ledger.states(sweep.run_ids)
+            live.update(table(states, title=_title(sweep, states)), refresh=True)
+            if not any(state.state in ("running", "queued") for state in states):
+                return 0
+            time.sleep(1)
+
+
+# --- logs
+
+
+def _logs(options: argparse.Namespace, ledger: Ledger) -> int:
+    run_id = ledger.resolve_run(options.name)
+    state = ledger.state(run_id)
+    attempt = options.attempt or state.attempt
+    if not attempt:
+        raise ValueError(f"Run {state.name} ({run_id}) has not begun: there is no log yet.")
+    path = ledger.run_dir(run_id) / "attempts" / str(attempt) / "log.txt"
+    if not path.parent.is_dir():
+        raise ValueError(f"Run {state.name} ({run_id}) has {state.attempt} attempts, no number {attempt}.")
+    place = _print_from(path, 0)
+    while options.follow:
+        running = ledger.state(run_id).state == "running"  # asked first: what it wrote last is still printed
+        place = _print_from(path, place)
+        if not running:
+            break
+        time.sleep(POLL_S)
+    return 0
+
+
+def _print_from(path: Path, place: int) -> int:
+    """Print a file from a byte on; returns where it ends now. No file yet is an empty one."""
+    if not path.exists():
+        return place
+    with path.open("rb") as file:
+        file.seek(place)
+        new = file.read()
+    sys.stdout.write(new.decode(errors="replace"))
+    sys.stdout.flush()
+    return place + len(new)
+
+
+# --- sync
+
+
+def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
+    command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(ledger.home)]
+    return subprocess.run([*command, *(["--uri", options.uri] if options.uri else [])], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
