@@ -52,14 +52,26 @@ class Cause(StrEnum):
     @property
     def code(self) -> int:
         """Exit code of the process."""
-        return _CODES[self]
+        return EXIT_CODES[self]
 
 
-_CODES = {
+EXIT_CODES = {
     Cause.OK: 0, Cause.ERROR: 1, Cause.USER_ERROR: 2, Cause.DIVERGED: 4, Cause.GPU_OOM: 5, Cause.HOST_OOM: 6,
     Cause.NODE: 7, Cause.PREEMPTED: 75, Cause.TIME_LIMIT: 75, Cause.BUSY: 73,
 }  # fmt: skip
+BUSY = EXIT_CODES[Cause.BUSY]
 HEARTBEAT_S = 1.0
+
+# By the names of their classes: torch and the trainer are not imported here.
+_CAUSES = {
+    "OutOfMemoryError": Cause.GPU_OOM, "MemoryError": Cause.HOST_OOM, "Diverged": Cause.DIVERGED,
+    "ValueError": Cause.USER_ERROR,
+}  # fmt: skip
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The cause that an exception stands for: that of its nearest class that has one."""
+    return next((_CAUSES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in _CAUSES), Cause.ERROR)
 
 
 class Busy(RuntimeError):
@@ -185,7 +197,7 @@ class Attempt:
     ) -> None:
         if self.closed is None and error is not None:
             stopped = isinstance(error, KeyboardInterrupt)
-            self.close(Cause.PREEMPTED if stopped else Cause.ERROR, f"{type(error).__name__}: {error}")
+            self.close(Cause.PREEMPTED if stopped else cause_of(error), f"{type(error).__name__}: {error}")
         elif self.closed is None:
             self.close(Cause.ERROR, "the attempt was left without a verdict")
 
@@ -220,8 +232,7 @@ class StopFlag:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    @property
-    def raised(self) -> bool:
+    def __bool__(self) -> bool:
         return self.received is not None
 
     @property

@@ -131,6 +131,18 @@ def test_the_first_verdict_stands(tmp_path: Path) -> None:
     assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
 
 
+def test_an_exception_has_the_cause_of_its_nearest_named_class() -> None:
+    class OutOfMemoryError(RuntimeError):  # as torch names its own
+        pass
+
+    class Diverged(ArithmeticError):
+        pass
+
+    raised = [OutOfMemoryError(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt()]
+    found = [attempts.cause_of(error).value for error in raised]
+    assert found == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
+
+
 def test_exit_codes_are_those_of_the_documented_table() -> None:
     assert attempts.__doc__ is not None
     table = dict(re.findall(r"^\| `(\w+)` +\| (\d+) ", attempts.__doc__, re.MULTILINE))
@@ -160,9 +172,9 @@ def test_a_zombie_is_not_alive() -> None:
 def test_a_signal_to_stop_raises_the_flag_and_says_why(number: signal.Signals, cause: str) -> None:
     before = signal.getsignal(number)
     with StopFlag() as stop:
-        assert not stop.raised
+        assert not stop
         os.kill(os.getpid(), number)
-        assert stop.raised
+        assert stop
         assert (stop.received, stop.cause.value, stop.cause.code) == (number, cause, 75)
     assert signal.getsignal(number) == before
 
@@ -172,7 +184,7 @@ def test_a_second_ctrl_c_interrupts() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert stop.raised
+    assert stop
 
 
 def test_home_is_the_environments_choice_else_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
