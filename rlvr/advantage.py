@@ -37,8 +37,9 @@ def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
 def maxrl(reward: Tensor, group: Tensor) -> Tensor:
     """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710).
 
-    Rewards must be 0 or 1, else ValueError. The expected gradient is that of the log-likelihood's expansion to order T = G − 1, with population weight
-    (1 − (1 − p)^T)/p. (The paper's order G is that of the estimator without the baseline.)
+    Rewards must be 0 or 1, else ValueError. The expected gradient is that of the log-likelihood's expansion to order
+    T = G − 1, with population weight (1 − (1 − p)^T)/p. (The paper's order G is that of the estimator without
+    the baseline.)
     """
     strange = reward[(reward != 0) & (reward != 1)]
     if strange.numel():
