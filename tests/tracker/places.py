@@ -1,0 +1,160 @@
+"""Homes made by hand, real MLflow servers, and what is in a store, counted without our code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from rlvr.tracker.spool import encode
+
+ROOT = Path(__file__).resolve().parents[2]
+T0 = 1_795_000_000.0  # a moment, seconds since the epoch
+
+
+def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **info: object) -> Path:
+    """A run as the ledger lays it out, with `steps` lines in its spool."""
+    directory = home / "runs" / run_id
+    directory.mkdir(parents=True)
+    run = {
+        "run_id": run_id, "group_id": f"g-{run_id}", "name": f"lad-js-{run_id}", "study": study, "created": T0,
+        "git_sha": "0123abc", "git_dirty": True, "host": "login", "command": "python -m rlvr.run -m eta=1,2", **info,
+    }  # fmt: skip
+    (directory / "run.json").write_text(json.dumps(run))
+    config = {
+        "eta": 0.5, "beta": None, "seed": 0, "lr": "2e-4", "empty": "", "task": {"size": 7, "test": ["a", "b"]},
+        "loss": {"_target_": "rlvr.loss.lad.lad", "_partial_": True}, "cluster": {"host": "node7", "job": 123},
+        "tracker": {"uri": None}, "choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None},
+    }  # fmt: skip
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    add_steps(directory, range(steps))
+    return directory
+
+
+def metrics_of(step: int) -> dict[str, float]:
+    """Values that a lossy path would change: sevenths have no short binary or decimal form."""
+    return {"reward/mean": step / 7, "optim/grad_norm": 1e-300 * (step + 1), "evaluation/maze/avg_at_8": -step / 3}
+
+
+def add_steps(directory: Path, steps: Sequence[int] | range, attempt: int = 1) -> None:
+    with (directory / "metrics.jsonl").open("ab") as file:
+        for step in steps:
+            file.write(encode(step, T0 + step + 0.123, attempt, metrics_of(step)))
+
+
+def end_attempt(directory: Path, number: int, cause: str | None) -> None:
+    path = directory / "attempts" / str(number)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "job.json").write_text(json.dumps({"attempt": number, "host": f"node{number}", "started": T0}))
+    if cause is not None:
+        (path / "exit.json").write_text(json.dumps({"cause": cause, "code": 0, "time": T0 + 1000.5, "message": ""}))
+
+
+def make_sweep(home: Path, sweep_id: str, run_ids: Sequence[str], *, study: str = "eta", created: float = T0) -> None:
+    directory = home / "runs" / "sweeps" / sweep_id
+    directory.mkdir(parents=True)
+    sweep = {"sweep_id": sweep_id, "study": study, "command": "python -m rlvr.run -m eta=1,2", "created": created}
+    (directory / "sweep.json").write_text(json.dumps(sweep))
+    lines = [json.dumps({"run_id": r, "name": r, "overrides": [], "index": i}) + "\n" for i, r in enumerate(run_ids)]
+    (directory / "manifest.jsonl").write_text("".join(lines))
+
+
+def query(database: Path, sql: str) -> list[tuple]:
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def stored(database: Path) -> dict[str, list[tuple]]:
+    """{rlvr.run_id: sorted (name, step, milliseconds, value) rows} of the metrics in an MLflow database."""
+    rows = query(
+        database,
+        "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join tags t "
+        "on t.run_uuid = m.run_uuid and t.key = 'rlvr.run_id'",
+    )
+    found: dict[str, list[tuple]] = {}
+    for run_id, key, step, stamp, value, is_nan in rows:
+        assert not is_nan
+        found.setdefault(run_id, []).append((key, step, stamp, value))
+    return {run_id: sorted(each) for run_id, each in found.items()}
+
+
+def expected(steps: Sequence[int] | range) -> list[tuple]:
+    """The rows that the steps of `add_steps` must give: the line's own time in whole milliseconds, values exact."""
+    return sorted((k, s, int(T0 + s) * 1000 + 123, v) for s in steps for k, v in metrics_of(s).items())
+
+
+def num_runs(database: Path) -> int:
+    """MLflow runs, without the parent runs of sweeps."""
+    return query(database, "select count(*) from tags where key = 'rlvr.run_id'")[0][0]
+
+
+def ship(home: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """The command, started."""
+    command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), *arguments]
+    environment = {**os.environ, **(env or {})}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A real `mlflow server` on its own sqlite database. Restartable on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.database = folder / "server.db"
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [
+            sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{self.database}",
+            "--artifacts-destination", str(self.folder / "artifacts"), "--host", "127.0.0.1", "--port", str(self.port),
+            "--workers", "1",
+        ]  # fmt: skip
+        environment = {
+            **os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
+        }  # fmt: skip
+        log = (self.folder / "server.log").open("ab")
+        self._process = subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        until = time.monotonic() + 90
+        while not self._healthy():
+            assert self._process.poll() is None, (self.folder / "server.log").read_text()
+            assert time.monotonic() < until, (self.folder / "server.log").read_text()
+            time.sleep(0.2)
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """The whole process group, at once, as a machine dies."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None

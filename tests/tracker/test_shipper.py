@@ -1,0 +1,473 @@
+"""What is in MLflow after any history of passes, crashes and retries: each line of the spools, once."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlvr.tracker import shipper as shipping
+from rlvr.tracker.mlflow import Shipper, main, run_dirs
+from rlvr.tracker.spool import encode, read
+from tests.tracker.places import (
+    ROOT, T0, Server, add_steps, end_attempt, expected, free_port, make_run, make_sweep, metrics_of, num_runs, query,
+    ship, stored,
+)  # fmt: skip
+
+
+@dataclass
+class Store:
+    uri: str
+    database: Path  # read behind MLflow's back
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's tables take 1.5 s to make: once, then copied."""
+    home = tmp_path_factory.mktemp("template")
+    Shipper(home, None).ship([make_run(home, "warm")])
+    return home / "mlflow.db"
+
+
+@pytest.fixture
+def local(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    database = tmp_path / "store" / "mlflow.db"
+    database.parent.mkdir()
+    shutil.copy(empty_database, database)
+    return Store(f"sqlite:///{database}", database)
+
+
+@pytest.fixture(scope="session")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("server", marks=[pytest.mark.real, pytest.mark.slow])])
+def any_store(request: pytest.FixtureRequest) -> Store:
+    if request.param == "sqlite":
+        return request.getfixturevalue("local")
+    server = request.getfixturevalue("running_server")
+    return Store(server.uri, server.database)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "home"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A run id of this test alone: the server is shared."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-40:].strip("-")
+
+
+def test_steps_times_and_values_arrive_exactly(any_store, home, name):
+    run = make_run(home, name, steps=20)
+    report = Shipper(home, any_store.uri).ship([run])
+    assert report.complete
+    assert report.shipped == {f"lad-js-{name}": 20}
+    assert stored(any_store.database)[name] == expected(range(20))
+
+
+def test_the_reader_of_mlflow_and_the_reader_of_the_spool_see_the_same(any_store, home, name):
+    from mlflow import MlflowClient
+
+    run = make_run(home, name, steps=10)
+    Shipper(home, any_store.uri).ship([run])
+    client = MlflowClient(tracking_uri=any_store.uri)
+    experiment = client.get_experiment_by_name("eta")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id], f"tags.`rlvr.run_id` = '{name}'")
+    records, _ = read(run / "metrics.jsonl")
+    for metric in metrics_of(0):
+        history = client.get_metric_history(found.info.run_id, metric)
+        assert [(m.step, m.value) for m in history] == [(r.step, r.metrics[metric]) for r in records]
+
+
+def test_a_crash_after_a_batch_and_before_its_cursor_adds_no_row(any_store, home, name):
+    run = make_run(home, name, steps=3)
+    Shipper(home, any_store.uri).ship([run])
+    cursor = (run / "mlflow.json").read_bytes()
+    add_steps(run, range(3, 9))
+    Shipper(home, any_store.uri).ship([run])
+    (run / "mlflow.json").write_bytes(cursor)  # as if the process had died between the two writes
+    add_steps(run, range(9, 11))
+    report = Shipper(home, any_store.uri).ship([run])
+    assert report.complete
+    assert stored(any_store.database)[name] == expected(range(11))
+
+
+def test_a_lost_cursor_finds_its_run_again(any_store, home, name):
+    run = make_run(home, name, steps=5)
+    Shipper(home, any_store.uri).ship([run])
+    before = num_runs(any_store.database)
+    (run / "mlflow.json").unlink()
+    add_steps(run, range(5, 7))
+    Shipper(home, any_store.uri).ship([run])
+    assert num_runs(any_store.database) == before
+    assert stored(any_store.database)[name] == expected(range(7))
+
+
+def test_passes_send_only_news_and_a_pass_without_news_nothing(local, home):
+    run = make_run(home, "r", steps=4)
+    shipper = Shipper(home, local.uri)
+    sent = []
+    for steps in (range(4, 6), range(0), range(6, 7)):
+        sent.append(shipper.ship([run]).shipped["lad-js-r"])
+        add_steps(run, steps)
+    sent.append(shipper.ship([run]).shipped["lad-js-r"])
+    assert sent == [4, 2, 0, 1]
+    assert stored(local.database)["r"] == expected(range(7))
+
+
+def test_a_step_that_two_attempts_raced_for_is_shipped_once(local, home):
+    run = make_run(home, "r", steps=4)
+    Shipper(home, local.uri).ship([run])
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(encode(3, T0 + 500, 2, {"reward/mean": 9.0}))  # on record already
+        file.write(encode(4, T0 + 501, 2, {"reward/mean": 4.0}))
+        file.write(encode(4, T0 + 502, 1, {"reward/mean": 9.0}))
+    report = Shipper(home, local.uri).ship([run])  # a new process: it knows of step 3 from the spool alone
+    assert report.complete
+    extra = ("reward/mean", 4, 1000 * int(T0 + 501), 4.0)
+    assert stored(local.database)["r"] == sorted([*expected(range(4)), extra])
+    assert Shipper(home, local.uri).ship([run]).shipped == {"lad-js-r": 0}
+
+
+def test_a_torn_line_waits_until_it_is_whole(local, home):
+    run = make_run(home, "r", steps=2)
+    line = encode(2, T0 + 2.123, 1, metrics_of(2))
+    with (run / "metrics.jsonl").open("ab", buffering=0) as file:
+        file.write(line[:30])
+        report = Shipper(home, local.uri).ship([run])
+        assert (report.shipped, report.complete) == ({"lad-js-r": 2}, True)
+        file.write(line[30:])
+    Shipper(home, local.uri).ship([run])
+    assert stored(local.database)["r"] == expected(range(3))
+
+
+def test_values_that_are_not_finite_are_counted_not_sent(local, home):
+    run = make_run(home, "r")
+    lines = [{"loss": math.inf, "x": 1.0}, {"loss": math.nan, "x": 2.0}, {"loss": 0.5, "x": -math.inf}]
+    shipper = Shipper(home, local.uri)
+    for step, metrics in enumerate(lines):
+        with (run / "metrics.jsonl").open("ab") as file:
+            file.write(encode(step, T0 + step, 1, metrics))
+        shipper.ship([run])
+    rows = [(key, step, value) for key, step, _, value in stored(local.database)["r"]]
+    assert rows == [("loss", 2, 0.5), ("x", 0, 1.0), ("x", 1, 2.0)]
+    assert json.loads(tags_of(local, "r")["rlvr.non_finite"]) == {"loss": 2, "x": 1}
+
+
+def tags_of(store: Store, run_id: str) -> dict[str, str]:
+    where = f"where run_uuid = (select run_uuid from tags where key = 'rlvr.run_id' and value = '{run_id}')"
+    return dict(query(store.database, f"select key, value from tags {where}"))
+
+
+def run_of(store: Store, run_id: str) -> tuple:
+    where = f"where run_uuid = (select run_uuid from tags where key = 'rlvr.run_id' and value = '{run_id}')"
+    return query(store.database, f"select name, status, start_time, end_time from runs {where}")[0]
+
+
+def test_a_line_of_more_than_a_thousand_metrics_arrives_whole(local, home):
+    run = make_run(home, "r")
+    many = {f"m/{i}": i / 3 for i in range(2345)}
+    (run / "metrics.jsonl").write_bytes(encode(0, T0, 1, many) + encode(1, T0, 1, {"x": 1.0}))
+    assert Shipper(home, local.uri).ship([run]).complete
+    assert {key: value for key, _, _, value in stored(local.database)["r"]} == {**many, "x": 1.0}
+
+
+def test_params_are_the_config_without_places_and_long_values_are_cut_and_said_to_be(any_store, home, name):
+    run = make_run(home, name)
+    with (run / "config.yaml").open("a") as file:
+        file.write("prompt: " + "p" * 7000 + "\n")
+        file.write("many: {" + ", ".join(f"k{i}: {i}" for i in range(230)) + "}\n")
+    assert Shipper(home, any_store.uri).ship([run]).complete
+    where = f"where run_uuid = (select run_uuid from tags where key = 'rlvr.run_id' and value = '{name}')"
+    params = dict(query(any_store.database, f"select key, value from params {where}"))
+    for i in range(230):
+        assert params.pop(f"many.k{i}") == str(i)
+    assert params == {
+        "eta": "0.5", "beta": "null", "seed": "0", "lr": "2e-4", "empty": "", "task.size": "7",
+        "task.test": '["a", "b"]', "loss._target_": "rlvr.loss.lad.lad", "loss._partial_": "true", "prompt": "p" * 6000,
+    }  # fmt: skip
+    assert tags_of(any_store, name)["rlvr.params_cut"] == "prompt"
+
+
+def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
+    for run_id in ("a", "b"):
+        make_run(home, run_id, steps=1)
+    make_sweep(home, "s1", ["a"])
+    make_sweep(home, "s2", ["a", "b"], created=T0 + 60)
+    end_attempt(home / "runs" / "a", 1, "preempted")
+    end_attempt(home / "runs" / "a", 2, None)
+    shipper = Shipper(home, local.uri)
+    assert shipper.ship(run_dirs(home)).complete
+    tags = tags_of(local, "a")
+    parent = tags.pop("mlflow.parentRunId")
+    assert tags == {
+        "rlvr.run_id": "a", "rlvr.group_id": "g-a", "rlvr.sweep_id": "s1", "rlvr.sweeps": "s1,s2", "rlvr.attempts": "2",
+        "rlvr.git_sha": "0123abc", "rlvr.git_dirty": "true", "rlvr.host": "node2", "rlvr.created": str(T0),
+        "rlvr.cause": "-", "rlvr.loss": "lad", "rlvr.divergence": "js", "mlflow.runName": "lad-js-a",
+        "mlflow.source.name": "python -m rlvr.run -m eta=1,2", "mlflow.source.git.commit": "0123abc",
+    }  # fmt: skip
+    parents = query(local.database, "select run_uuid, value from tags where key = 'rlvr.sweep_id' and value like 's%' "
+                    "and run_uuid in (select run_uuid from tags where key = 'rlvr.kind')")  # fmt: skip
+    assert dict((s, r) for r, s in parents) == {"s1": parent, "s2": tags_of(local, "b")["mlflow.parentRunId"]}
+    assert query(local.database, "select count(*) from experiments where name = 'eta'") == [(1,)]
+    assert query(local.database, "select count(*) from runs r join experiments e using (experiment_id) "
+                 "where e.name = 'eta'") == [(5,)]  # fmt: skip  # a, b, two parents, the warm run of the template
+
+
+@pytest.mark.parametrize(("cause", "status"), [
+    (None, "RUNNING"), ("ok", "FINISHED"), ("preempted", "RUNNING"), ("time_limit", "RUNNING"), ("node", "RUNNING"),
+    ("gpu_oom", "FAILED"), ("host_oom", "FAILED"), ("diverged", "FAILED"), ("user_error", "FAILED"), ("error", "FAILED"),
+])  # fmt: skip
+def test_status_is_that_of_the_last_attempt(local, home, cause, status):
+    run = make_run(home, "r", steps=1)
+    make_sweep(home, "s", ["r"])
+    shipper = Shipper(home, local.uri)
+    end_attempt(run, 1, "error")
+    shipper.ship([run])
+    assert run_of(local, "r")[1] == "FAILED"
+    end_attempt(run, 2, cause)
+    report = shipper.ship([run])
+    name, found, start, end = run_of(local, "r")
+    assert (name, found, start) == ("lad-js-r", status, int(T0) * 1000)
+    assert status == "RUNNING" or end == int(T0 + 1000) * 1000 + 500
+    assert report.running == (status == "RUNNING")
+    parent = "select r.status from runs r join tags t using (run_uuid) where t.key = 'rlvr.kind'"
+    assert query(local.database, parent) == [(status,)]
+
+
+def test_another_store_gets_everything_from_the_start(local, home, tmp_path, empty_database):
+    run = make_run(home, "r", steps=3)
+    Shipper(home, local.uri).ship([run])
+    second = tmp_path / "second.db"
+    shutil.copy(empty_database, second)
+    add_steps(run, range(3, 5))
+    assert Shipper(home, f"sqlite:///{second}").ship([run]).shipped == {"lad-js-r": 5}
+    assert Shipper(home, local.uri).ship([run]).shipped == {"lad-js-r": 2}  # its cursor was kept
+    assert stored(second)["r"] == stored(local.database)["r"] == expected(range(5))
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_database_that_was_deleted_is_filled_again(home, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = make_run(home, "r", steps=3)
+    end_attempt(run, 1, "ok")
+    for _ in range(2):
+        done = ship(home)
+        assert done.communicate(timeout=120)[0].startswith("MLflow: shipped 3 lines of 1 runs to sqlite:///")
+        assert stored(home / "mlflow.db")["r"] == expected(range(3))
+        assert query(home / "mlflow.db", "select artifact_location from experiments where name = 'eta'") == [
+            ((home / "mlartifacts").as_uri(),)
+        ]
+        (home / "mlflow.db").unlink()
+    assert not (ROOT / "mlruns").exists()
+
+
+def test_a_run_that_was_deleted_and_made_again_is_another_mlflow_run(local, home):
+    run = make_run(home, "r", steps=3)
+    Shipper(home, local.uri).ship([run])
+    shutil.rmtree(run)
+    run = make_run(home, "r", created=T0 + 99)
+    (run / "metrics.jsonl").write_bytes(encode(0, T0 + 100, 1, {"x": 0.0}))
+    Shipper(home, local.uri).ship([run])
+    assert query(local.database, "select count(*) from tags where key = 'rlvr.run_id' and value = 'r'") == [(2,)]
+
+
+def test_a_damaged_spool_holds_up_no_other_run_and_is_named(local, home):
+    bad, good = make_run(home, "bad", steps=3), make_run(home, "good", steps=3)
+    data = bytearray((bad / "metrics.jsonl").read_bytes())
+    data[10] ^= 1
+    (bad / "metrics.jsonl").write_bytes(data)
+    report = Shipper(home, local.uri).ship([bad, good])
+    assert not report.complete
+    assert report.left == {"lad-js-bad": 3}
+    assert "line 1 is damaged" in str(report)
+    assert stored(local.database)["good"] == expected(range(3))
+
+
+def test_a_run_deleted_in_mlflow_holds_up_no_other_run_and_is_named(local, home):
+    from mlflow import MlflowClient
+
+    gone, good = make_run(home, "gone", steps=1), make_run(home, "good", steps=1)
+    shipper = Shipper(home, local.uri)
+    shipper.ship([gone, good])
+    ((run_uuid,),) = query(local.database, "select run_uuid from tags where key = 'rlvr.run_id' and value = 'gone'")
+    MlflowClient(tracking_uri=local.uri).delete_run(run_uuid)
+    for run in (gone, good):
+        add_steps(run, range(1, 3))
+    report = shipper.ship([gone, good])
+    assert report.left == {"lad-js-gone": 2}
+    assert "must be in the 'active' state" in str(report)
+    assert stored(local.database)["good"] == expected(range(3))
+
+
+def test_a_dead_server_costs_seconds_and_nothing_is_lost(local, home):
+    run = make_run(home, "r", steps=4)
+    dead = f"http://ann:s3cret@127.0.0.1:{free_port()}"
+    start = time.monotonic()
+    report = Shipper(home, dead).ship([run])
+    assert time.monotonic() - start < 10
+    assert report.left == {"lad-js-r": 4}
+    assert "does not answer" in str(report)
+    assert "left 4 lines of 1 runs: lad-js-r (4)" in str(report)
+    assert "s3cret" not in str(report)
+    assert Shipper(home, local.uri).ship([run]).complete
+    assert stored(local.database)["r"] == expected(range(4))
+
+
+def test_a_server_that_accepts_and_never_answers_costs_seconds(home):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        start = time.monotonic()
+        report = Shipper(home, f"http://127.0.0.1:{silent.getsockname()[1]}").ship([make_run(home, "r", steps=1)])
+    assert time.monotonic() - start < 10
+    assert "does not answer" in (report.error or "")
+
+
+def test_a_file_that_is_no_database_is_said_to_be_none(home, tmp_path):
+    (tmp_path / "notes.db").write_text("not a database, just some text that is long enough to be read as a header" * 9)
+    report = Shipper(home, f"sqlite:///{tmp_path / 'notes.db'}").ship([make_run(home, "r", steps=1)])
+    assert "cannot be used as a database" in (report.error or "")
+
+
+def test_a_pass_waits_for_another_one_and_says_so_when_it_has_to_give_up(local, home, monkeypatch):
+    from filelock import FileLock
+
+    run = make_run(home, "r", steps=2)
+    monkeypatch.setattr(shipping, "LOCK_S", 0.2)
+    with FileLock(home / "runs" / "mlflow.lock"):
+        report = Shipper(home, local.uri).ship([run])
+    assert "another pass has held" in (report.error or "")
+    assert report.left == {"lad-js-r": 2}
+
+
+def test_no_secret_is_written_to_disk(home):
+    run = make_run(home, "r", command="python -m rlvr.run tracker.uri=http://ann:s3cret@host")
+    shipper = Shipper(home, f"http://ann:s3cret@127.0.0.1:{free_port()}")
+    shipping.Cursor("1", "x", "y").save(run, shipper.uri)
+    assert "s3cret" not in (run / "mlflow.json").read_text()
+    assert shipping.Cursor.load(run, shipper.uri).mlflow_run_id == "y"
+    opened = shipping.Run.open(run)
+    assert opened is not None
+    assert "s3cret" not in str(opened.tags([]))
+
+
+def test_an_unknown_sweep_is_a_user_error(home, capsys):
+    make_run(home, "r")
+    make_sweep(home, "s1", ["r"])
+    assert main(["--home", str(home), "--sweep", "s9"]) == 2
+    assert "no sweep 's9'" in capsys.readouterr().err
+    assert main(["--home", str(home), "--uri", "file:///x"]) == 2
+    assert "Allowed: sqlite, http" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_two_shippers_at_once_on_a_fresh_database_double_nothing(home):
+    ids = [f"r{i}" for i in range(6)]
+    directories = [make_run(home, run_id, steps=40) for run_id in ids]
+    make_sweep(home, "s", ids)
+    uri = f"sqlite:///{home / 'fresh.db'}"
+    both = [ship(home, "--uri", uri, "--follow") for _ in range(2)]
+    for batch in range(40, 100, 10):
+        for directory in directories:
+            add_steps(directory, range(batch, batch + 10))
+        time.sleep(1.0)
+    for process in both:
+        process.send_signal(signal.SIGTERM)
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, out + err
+    assert stored(home / "fresh.db") == {run_id: expected(range(100)) for run_id in ids}
+    assert num_runs(home / "fresh.db") == 6
+    assert query(home / "fresh.db", "select count(*) from tags where key = 'rlvr.kind'") == [(1,)]
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_server_killed_in_the_middle_and_restarted_has_everything_once(home, tmp_path):
+    server = Server(tmp_path)
+    server.start()
+    runs = [make_run(home, f"r{i}", steps=5) for i in range(3)]
+    process = ship(home, "--uri", server.uri, "--follow", "--until-done")
+    try:
+        for batch in range(5, 155, 5):
+            for run in runs:
+                add_steps(run, range(batch, batch + 5))
+            time.sleep(0.3)
+            if batch == 50:
+                server.kill()
+            if batch == 80:
+                server.start()
+        for run in runs:
+            end_attempt(run, 1, "ok")
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        server.kill()
+    assert process.returncode == 0, out + err
+    assert "shipped 465 lines of 3 runs" in out  # 3 x 155: none sent twice, or the second sending is not counted
+    assert "does not answer" in err or "failed with" in err
+    assert stored(server.database) == {f"r{i}": expected(range(155)) for i in range(3)}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_server_that_is_down_from_start_to_end_leaves_everything_for_later(home, local):
+    make_run(home, "r", steps=30)
+    process = ship(home, "--uri", f"http://127.0.0.1:{free_port()}", "--follow")
+    time.sleep(4)
+    assert process.stdin is not None
+    process.stdin.close()  # whoever started it is gone
+    start = time.monotonic()
+    assert process.wait(timeout=60) == 3
+    assert time.monotonic() - start < 10
+    assert process.stdout is not None
+    assert "left 30 lines of 1 runs: lad-js-r (30)" in process.stdout.read()
+    later = ship(home, env={"MLFLOW_TRACKING_URI": local.uri})
+    assert later.communicate(timeout=120)[0].startswith("MLflow: shipped 30 lines")
+    assert later.returncode == 0
+    assert stored(local.database)["r"] == expected(range(30))
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_shipper_killed_at_any_moment_doubles_nothing(home, local):
+    runs = [make_run(home, f"r{i}", steps=400) for i in range(4)]
+    kills = 0
+    for wait in (2.2, 2.4, 2.6, 2.8, 3.0):
+        process = ship(home, "--uri", local.uri)
+        time.sleep(wait)
+        kills += process.poll() is None and (runs[0] / "mlflow.json").exists()
+        process.kill()
+        process.communicate()
+        for run in runs:
+            first = len(read(run / "metrics.jsonl")[0])
+            add_steps(run, range(first, first + 400))
+    assert kills
+    done = ship(home, "--uri", local.uri)
+    assert done.wait(timeout=120) == 0
+    assert stored(local.database) == {f"r{i}": expected(range(2400)) for i in range(4)}
+    assert num_runs(local.database) == 4 + 1  # and the run of the template
