@@ -1,0 +1,72 @@
+"""A worker without a trainer: the protocol and the attempts are real, what a run does is told by its config.
+
+    python -m tests.sweeps.obeying_worker --serve       a warm worker
+    python -m tests.sweeps.obeying_worker RUN_DIR       one run, as under torchrun
+
+Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.txt and goes on from there. `act` then:
+"" fine; any cause: an end by it; "die": SIGKILL at step 1 of the first `deaths` attempts; "child": leaves a process
+in a session of its own; "noise": prints what is no answer; "leave": ends the process before there is an attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rlvr.attempt import Attempt, Busy, Cause, StopFlag
+
+
+def run(run_dir: Path) -> tuple[Cause, str]:
+    told: dict[str, Any] = json.loads((run_dir / "config.yaml").read_text())
+    if told["act"] == "leave":
+        os._exit(3)
+    if told["act"] == "noise":
+        print("not an answer", flush=True)
+    try:
+        attempt = Attempt.open(run_dir)
+    except Busy as busy:
+        return Cause.BUSY, str(busy)
+    with attempt, StopFlag() as stop:
+        cause, message = work(run_dir, told, attempt, stop)
+        attempt.close(cause, message)
+        return cause, message
+
+
+def work(run_dir: Path, told: dict[str, Any], attempt: Attempt, stop: StopFlag) -> tuple[Cause, str]:
+    (attempt.path / "environment.json").write_text(json.dumps(dict(os.environ)))
+    if told["act"] == "child":
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        (run_dir / "child.txt").write_text(str(child.pid))
+    saved = run_dir / "step.txt"
+    first = int(saved.read_text()) + 1 if saved.exists() else 1
+    for step in range(first, told["steps"] + 1):
+        if told["act"] == "die" and attempt.number <= told["deaths"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stop:
+            return stop.cause, f"stopped before step {step}"
+        time.sleep(told["pause"])
+        saved.write_text(str(step))
+        attempt.heartbeat(step, told["steps"], "train", step / told["steps"])
+    if told["act"] in set(Cause):
+        return Cause(told["act"]), "as told"
+    return Cause.OK, ""
+
+
+def main() -> None:
+    if sys.argv[1:] != ["--serve"]:
+        sys.exit(0 if int(os.environ.get("RANK", "0")) else run(Path(sys.argv[1]))[0].code)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        run_dir = Path(json.loads(line)["run_dir"])
+        cause, message = run(run_dir)
+        print(json.dumps({"run_dir": str(run_dir), "cause": cause, "code": cause.code, "message": message}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""The launcher with real processes: real signals, real deaths, the real ledger. Only the training is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr import lock
+from rlvr.attempt import Attempt, Cause
+from sweeps import worker as workers
+from sweeps.ledger import Ledger
+from sweeps.local import available_cores, run_local
+from sweeps.verdict import Outcome
+from tests.sweeps.launch import WORKER
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process life is read from /proc")
+HERE = Path(__file__).parent
+
+
+def plan(home: Path, **acts: str | dict[str, Any]) -> Ledger:
+    """A sweep `s` of runs that do what they are told (see obeying_worker.py): a word is their `act`."""
+    ledger = Ledger(home)
+    for run_id, act in acts.items():
+        told = {"act": act} if isinstance(act, str) else act
+        config = {"act": "", "steps": 1, "pause": 0.0, "deaths": 1, **told}
+        ledger.create_run(run_id, json.dumps(config), {"run_id": run_id, "name": f"name-{run_id}"})
+    runs = [{"run_id": run_id, "name": run_id, "overrides": [], "index": i} for i, run_id in enumerate(acts)]
+    ledger.record_sweep("s", {"study": "test"}, runs)
+    return ledger
+
+
+def launch(ledger: Ledger, **options: Any) -> Outcome:
+    command = [sys.executable, *WORKER, *(["--serve"] if options.get("ranks", 1) == 1 else [])]
+    return run_local(ledger, "s", **{"workers": 2, "command": command, **options})
+
+
+@contextmanager
+def launching(ledger: Ledger, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A launch in another process."""
+    command = [sys.executable, "-m", "tests.sweeps.launch", str(ledger.home), "s", json.dumps(options)]
+    root = HERE.parent.parent
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(claim: Callable[[], object], patience_s: float = 20.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not claim():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def attempts(ledger: Ledger, run_id: str) -> list[dict[str, Any]]:
+    """job.json and exit.json of every attempt, as one."""
+    found = sorted((ledger.run_dir(run_id) / "attempts").iterdir(), key=lambda p: int(p.name))
+    parts = [[p / "job.json", p / "exit.json"] for p in found]
+    return [{k: v for f in files if f.exists() for k, v in json.loads(f.read_text()).items()} for files in parts]
+
+
+def running(ledger: Ledger, *run_ids: str) -> bool:
+    return all(ledger.state(run_id).step > 0 and ledger.state(run_id).state == "running" for run_id in run_ids)
+
+
+# --- the pool
+
+
+def test_two_warm_workers_share_six_runs(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, **{each: {"pause": 0.1} for each in "abcdef"})
+    outcome = launch(ledger)
+    assert sorted(outcome.finished) == list("abcdef")
+    assert {ledger.state(run_id).state for run_id in "abcdef"} == {"finished"}
+    assert len({attempts(ledger, run_id)[0]["pid"] for run_id in "abcdef"}) == 2
+    assert outcome.exit_code == 0
+    assert sum(outcome.busy_s) >= 0.6
+    assert outcome.seconds >= max(outcome.busy_s)
+
+
+def test_runs_begin_in_the_order_of_the_sweep(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, **dict.fromkeys("cab", ""))
+    assert launch(ledger, workers=1).finished == ["c", "a", "b"]
+
+
+def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="", b="")
+    launch(ledger)
+    again = launch(plan(tmp_path, a="", b="", c=""))
+    assert (sorted(again.skipped), again.finished) == (["a", "b"], ["c"])
+    assert [len(attempts(ledger, run_id)) for run_id in "abc"] == [1, 1, 1]
+    assert launch(ledger).exit_code == 0
+
+
+def test_workers_see_their_share_of_the_machine(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="")
+    launch(ledger, threads=3)
+    seen = json.loads((ledger.run_dir("a") / "attempts/1/environment.json").read_text())
+    wanted = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive",
+              "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}  # fmt: skip
+    assert {key: seen.get(key) for key in wanted} == wanted
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)
+
+
+def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="noise", b="")
+    assert launch(ledger, workers=1).finished == ["a", "b"]
+    assert "not an answer" in (ledger.sweep_dir("s") / "worker-0.log").read_text()
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("cause", ["error", "user_error", "diverged", "gpu_oom"])
+def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
+    tmp_path: Path, cause: str, ranks: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = plan(tmp_path, a="", bad=cause, c="")
+    outcome = launch(ledger, ranks=ranks)
+    assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
+    assert [each["cause"] for each in attempts(ledger, "bad")] == [cause]
+    assert f"FAILED name-bad (bad): {cause}: as told" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_run_is_repeated_by_a_new_process(tmp_path: Path, ranks: int) -> None:
+    ledger = plan(tmp_path, a="die", b="", c="")
+    outcome = launch(ledger, ranks=ranks)
+    assert (sorted(outcome.finished), outcome.failed) == (["a", "b", "c"], [])
+    first, second = attempts(ledger, "a")
+    assert (first["cause"], second["cause"]) == ("error", "ok")
+    assert "killed by signal 9 (SIGKILL" in first["message"]
+    assert first["pid"] != second["pid"]
+
+
+def test_a_run_that_is_always_killed_fails_after_its_retries(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a={"act": "die", "deaths": 9}, b="")
+    outcome = launch(ledger, retries=2, workers=1)
+    assert (outcome.finished, outcome.failed) == (["b"], ["a"])
+    assert len(attempts(ledger, "a")) == 3
+
+
+def test_a_worker_that_leaves_before_its_attempt_leaves_a_failure_on_the_ledger(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="leave", b="")
+    outcome = launch(ledger, workers=1)
+    assert (outcome.finished, outcome.failed) == (["b"], ["a"])
+    assert "ended with code 3" in ledger.state("a").message
+
+
+@pytest.mark.parametrize("cause", ["preempted", "time_limit"])
+def test_a_preempted_run_is_taken_up_again(tmp_path: Path, cause: str) -> None:
+    ledger = plan(tmp_path, a=cause)
+    outcome = launch(ledger, retries=2)
+    assert [each["cause"] for each in attempts(ledger, "a")] == [cause] * 3
+    assert (outcome.preempted, outcome.exit_code) == (["a"], 1)
+
+
+def test_workers_that_cannot_start_are_given_up_with_their_last_words(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="", b="")
+    outcome = launch(ledger, command=[sys.executable, "-c", "raise SystemExit('no torch here')"])
+    assert (sorted(outcome.failed), outcome.exit_code) == (["a", "b"], 1)
+    assert "no torch here" in outcome.messages["a"]
+    assert ledger.state("a").state == "queued"
+
+
+# --- being told to stop
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, number: int, ranks: int) -> None:
+    slow = {"steps": 40, "pause": 0.02}
+    ledger = plan(tmp_path, a={**slow, "steps": 1000}, b={**slow, "steps": 1000}, c=slow)
+    with launching(ledger, workers=2, ranks=ranks) as parent:
+        wait_for(lambda: running(ledger, "a", "b"))
+        parent.send_signal(number)
+        out, _ = parent.communicate(timeout=20)
+    outcome = json.loads(out.splitlines()[-1])
+    assert (sorted(outcome["preempted"]), outcome["queued"], parent.returncode) == (["a", "b"], ["c"], 130)
+    assert "3 resumable: run the same command again" in out
+    saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
+    assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
+    assert all(ledger.state(run_id).step == step for run_id, step in saved.items())
+
+
+def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, **{each: {"steps": 50, "pause": 0.02} for each in "abc"})
+    with launching(ledger, workers=2) as parent:
+        wait_for(lambda: running(ledger, "a", "b"))
+        parent.send_signal(signal.SIGINT)
+        parent.communicate(timeout=20)
+    stopped = ledger.state("a").step
+    assert sorted(launch(ledger).finished) == ["a", "b", "c"]
+    assert 0 < stopped < 50
+    assert attempts(ledger, "a")[1]["seconds"] < 0.02 * 50  # the first steps were not repeated
+
+
+def test_two_signals_kill_at_once(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a={"steps": 100, "pause": 30}, b={"steps": 100, "pause": 0.05})
+    with launching(ledger, workers=2) as parent:
+        wait_for(lambda: running(ledger, "b") and ledger.state("a").state == "running")
+        parent.send_signal(signal.SIGINT)
+        wait_for(lambda: ledger.state("b").state == "preempted")
+        began = time.monotonic()
+        parent.send_signal(signal.SIGINT)
+        parent.communicate(timeout=20)
+    assert time.monotonic() - began < 10
+    assert "before it could save" in ledger.state("a").message
+    assert ledger.state("a").state == "preempted"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, ranks: int) -> None:
+    ledger = plan(tmp_path, a={"act": "child", "steps": 2000, "pause": 0.01}, b={"steps": 2000, "pause": 0.01})
+    with launching(ledger, workers=2, ranks=ranks) as parent:
+        wait_for(lambda: running(ledger, "a", "b"))
+        pids = [attempts(ledger, run_id)[0]["pid"] for run_id in "ab"]
+        pids.append(int((ledger.run_dir("a") / "child.txt").read_text()))
+        assert all(lock.process_start(pid) is not None for pid in pids)
+        os.kill(parent.pid, signal.SIGKILL)
+        wait_for(lambda: all(lock.process_start(pid) is None for pid in pids), patience_s=5)
+    assert {ledger.state(run_id).state for run_id in "ab"} == {"lost"}
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a={"steps": 60, "pause": 0.02}, b="")
+    with launching(ledger, workers=1) as parent:
+        wait_for(lambda: running(ledger, "a"))
+        os.kill(parent.pid, signal.SIGKILL)
+        outcome = launch(ledger)  # at once: the old worker may still be there
+    assert sorted(outcome.finished) == ["a", "b"]
+    assert [each.get("cause") for each in attempts(ledger, "a")] == [None, "ok"]
+
+
+# --- two launchers
+
+
+def test_two_launchers_of_one_sweep_run_everything_once(tmp_path: Path) -> None:
+    run_ids = list("abcdefgh")
+    ledger = plan(tmp_path, **{each: {"steps": 3, "pause": 0.1} for each in run_ids})
+    with launching(ledger, workers=2) as one, launching(ledger, workers=2) as other:
+        outs = [each.communicate(timeout=60)[0] for each in (one, other)]
+    outcomes = [json.loads(out.splitlines()[-1]) for out in outs]
+    assert [one.returncode, other.returncode] == [0, 0]
+    assert all(sorted(each["finished"] + each["skipped"]) == run_ids for each in outcomes)
+    assert [len(attempts(ledger, run_id)) for run_id in run_ids] == [1] * len(run_ids)
+
+
+def test_a_run_that_another_process_holds_is_waited_for_and_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = plan(tmp_path, a="", b="")
+    code = "import sys, time; from rlvr.attempt import Attempt; a = Attempt.open(sys.argv[1]); print(flush=True);"
+    code += "time.sleep(1); a.close(sys.argv[2])"
+    run_dir = str(ledger.run_dir("a"))
+    for cause in ("preempted", "ok"):
+        with subprocess.Popen([sys.executable, "-c", code, run_dir, cause], stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            outcome = launch(ledger)
+        assert "waiting   name-a: another process is at work on it" in capsys.readouterr().out
+        if cause == "preempted":
+            assert sorted(outcome.finished) == ["a", "b"]
+            assert [each["cause"] for each in attempts(ledger, "a")] == ["preempted", "ok"]
+            ledger = plan(tmp_path / "second", a="", b="")
+            run_dir = str(ledger.run_dir("a"))
+    assert [each["cause"] for each in attempts(ledger, "a")] == ["ok"]
+
+
+def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp_path: Path) -> None:
+    # The worker dies before its attempt while another process takes the run: that attempt must stay open.
+    from sweeps import verdict
+
+    ledger = plan(tmp_path, a="")
+    with Attempt.open(ledger.run_dir("a")) as other:
+        end = verdict.of_death(ledger.run_dir("a"), 0, -9, stopping=False, log=tmp_path)
+        assert end.cause is Cause.BUSY
+        assert not (other.path / "exit.json").exists()
+        other.close(Cause.OK)
+
+
+# --- the shipper and the guard
+
+
+def test_the_shipper_makes_its_last_pass_when_the_runs_have_ended(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="")
+    code = "import sys; sys.stdin.read(); open(sys.argv[1], 'w').write('last pass')"
+    launch(ledger, shipper=[sys.executable, "-c", code, str(tmp_path / "shipped")])
+    assert (tmp_path / "shipped").read_text() == "last pass"
+
+
+def test_a_dead_shipper_stops_nothing_and_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = plan(tmp_path, a="", b="")
+    outcome = launch(ledger, shipper=[sys.executable, "-c", "raise SystemExit(7)"])
+    assert (sorted(outcome.finished), outcome.exit_code) == (["a", "b"], 0)
+    assert "ended with code 7" in (out := capsys.readouterr().out)
+    assert "python -m sweeps sync" in out
+
+
+def test_a_shipper_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeps.local.SHIPPER_S", 0.3)
+    ledger = plan(tmp_path, a="")
+    began = time.monotonic()
+    assert launch(ledger, shipper=["sleep", "600"]).exit_code == 0
+    assert time.monotonic() - began < 10
+
+
+def test_tagged_processes_are_found_whatever_session_they_are_in() -> None:
+    tag = workers.new_tag()
+    environment = {**os.environ, workers.TAG: f"{tag}-3"}
+    with subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as process:
+        assert workers.tagged(tag) == [process.pid]
+        workers.kill_tagged(tag)
+        assert process.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("stop", [False, True])
+def test_several_ranks_are_started_and_stopped_through_torchrun(tmp_path: Path, stop: bool) -> None:
+    ledger = plan(tmp_path, a={"steps": 3000 if stop else 3, "pause": 0.05}, b="error" if not stop else "")
+    torchrun = [*workers.torchrun(2)[:-2], *WORKER]
+    root = HERE.parent.parent
+    code = "import json, sys; from sweeps.ledger import Ledger; from sweeps.local import run_local;"
+    code += "o = run_local(Ledger(sys.argv[1]), 's', workers=1, ranks=2, command=json.loads(sys.argv[2]));"
+    code += "sys.exit(o.exit_code)"
+    command = [sys.executable, "-c", code, str(tmp_path), json.dumps(torchrun)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as parent:
+        wait_for(lambda: ledger.state("a").step > 0, 60)
+        if stop:
+            parent.send_signal(signal.SIGINT)
+        parent.communicate(timeout=100)
+    states = [ledger.state(run_id).state for run_id in "ab"]
+    assert (states, parent.returncode) == ((["preempted", "queued"], 130) if stop else (["finished", "failed"], 1))
