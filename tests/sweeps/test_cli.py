@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.attempt import Attempt
+from sweeps.__main__ import main
+from sweeps.ledger import Ledger
+from sweeps.progress import Progress, duration
+from tests.sweeps.test_local import HERE, WORKER, launching, plan, running, wait_for
+
+
+def make_home(home: Path) -> Ledger:
+    """A sweep of a finished, a failed, a preempted and a queued run, and a run of no sweep."""
+    ledger = plan(home, done="", bad="", half="", new="")
+    for run_id, cause, message in (
+        ("done", "ok", ""),
+        ("bad", "diverged", "loss is nan at step 3\nmore"),
+        ("half", "preempted", "SIGTERM"),
+    ):
+        with Attempt.open(ledger.run_dir(run_id)) as attempt:
+            attempt.log_path.write_text(f"log of {run_id}\n")
+            attempt.heartbeat(3, 12, "train", 0.25)
+            attempt.close(cause, message)
+    ledger.create_run("alone", "{}", {"name": "name-alone"})
+    return ledger
+
+
+def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sweeps", *arguments, "--home", str(home)], cwd=HERE.parent.parent,
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_status_shows_every_run_of_the_newest_sweep_and_why_it_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = make_home(tmp_path)
+    ledger.record_sweep("older", {"study": "x"}, [])
+    ledger.record_sweep("s", {"study": "test", "swept": {"eta": [1, 2]}}, ledger.sweep("s").runs)
+    assert main(["status", "--home", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    assert "test s: 1 finished, 1 queued, 1 failed, 1 preempted" in out
+    assert "(eta=1,2)" in out
+    assert lines["done"][1:4] == ["name-done", "finished", "3/12"]
+    assert lines["new"][1:4] == ["name-new", "queued", "-"]
+    assert "failed name-bad: diverged: loss is nan at step 3\n" in out
+    assert str(ledger.run_dir("bad") / "attempts/1/log.txt") in out
+    assert "1 other sweep: python -m sweeps status --all" in out
+    assert "name-alone" not in out
+
+
+def test_status_of_all_includes_runs_of_no_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_home(tmp_path)
+    assert main(["status", "--all", "--home", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "name-alone" in out
+    assert "name-done" in out
+
+
+def test_status_for_programs_is_json(tmp_path: Path) -> None:
+    ledger = make_home(tmp_path)
+    done = command(tmp_path, "status", "test", "--json")
+    (sweep,) = json.loads(done.stdout)
+    runs: dict[str, dict[str, Any]] = {run["run_id"]: run for run in sweep["runs"]}
+    assert sweep["sweep_id"] == "s"
+    assert {run_id: run["state"] for run_id, run in runs.items()} == {
+        "done": "finished", "bad": "failed", "half": "preempted", "new": "queued"
+    }  # fmt: skip
+    assert (runs["half"]["step"], runs["half"]["accuracy"], runs["half"]["cause"]) == (3, 0.25, "preempted")
+    assert runs["bad"]["log"] == str(ledger.run_dir("bad") / "attempts/1/log.txt")
+
+
+def test_status_of_nothing_says_how_to_start(tmp_path: Path) -> None:
+    done = command(tmp_path, "status")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "python -m rlvr.run -m" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status", "nope"], "There is no sweep nope"),
+        (["watch", "nope"], "There is no sweep nope"),
+        (["logs", "nope"], "There is no run nope"),
+        (["logs", "name"], "stands for 5 runs"),
+        (["logs", "new"], "has not begun"),
+        (["logs", "done", "--attempt", "7"], "has 1 attempts, no number 7"),
+    ],
+)
+def test_what_does_not_exist_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
+    make_home(tmp_path)
+    done = command(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("status", "watch", "logs", "sync", "examples:"))
+
+
+def test_logs_prints_the_newest_attempt_or_the_one_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = make_home(tmp_path)
+    with Attempt.open(ledger.run_dir("half")) as attempt:
+        attempt.log_path.write_text("second\n")
+        attempt.close("ok")
+    for arguments, said in ((["half"], "second\n"), (["name-half", "--attempt", "1"], "log of half\n")):
+        assert main(["logs", *arguments, "--home", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == said
+
+
+def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="")
+    with Attempt.open(ledger.run_dir("a")) as attempt:
+        attempt.log_path.write_text("one\n")
+        follow = [sys.executable, "-m", "sweeps", "logs", "a", "--follow", "--home", str(tmp_path)]
+        with subprocess.Popen(follow, cwd=HERE.parent.parent, stdout=subprocess.PIPE, text=True) as follower:
+            assert follower.stdout is not None
+            assert follower.stdout.readline() == "one\n"
+            with attempt.log_path.open("a") as log:
+                log.write("two\n")
+            attempt.close("ok")
+            assert follower.communicate(timeout=20)[0] == "two\n"
+            assert follower.returncode == 0
+
+
+def test_status_of_a_launch_at_work_shows_it_running_and_watch_ends_with_it(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a={"steps": 100, "pause": 0.02}, b="")
+    with launching(ledger, workers=1):
+        wait_for(lambda: running(ledger, "a"))
+        (sweep,) = json.loads(command(tmp_path, "status", "--json").stdout)
+        assert [run["state"] for run in sweep["runs"]] == ["running", "queued"]
+        assert command(tmp_path, "watch").returncode == 0
+    assert ledger.state("b").state == "finished"
+
+
+def test_no_heavy_import_slows_the_command_line() -> None:
+    code = "import sys, sweeps.__main__, sweeps.local, sweeps.ledger, rlvr.attempt, rlvr.paths; print(*sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE.parent.parent, capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "numpy", "pandas", "mlflow", "transformers", "hydra", "omegaconf", "rich", "psutil", "yaml"}
+    assert not heavy & set(out.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0.2, "0s"), (59.6, "1m00s"), (185, "3m05s"), (3600 * 2 + 299, "2h04m")]
+)
+def test_durations_are_short(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = make_home(tmp_path)
+    monkeypatch.setattr("sweeps.progress.SUMMARY_S", 0.05)
+    with Progress(ledger, ["done", "bad", "new"], show=True) as progress:
+        progress.started("new")
+        progress.ended("done")
+        progress.tick(["new"])
+        time.sleep(0.06)
+        progress.tick(["new"])
+        progress.tick(["new"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "start     name-new"
+    assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250")
+    assert lines[2:] == ["0s | 1 finished, 1 queued, 1 failed | name-new 0/0 ETA -"]
+
+
+def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
+    import pty
+
+    plan(tmp_path, a={"steps": 30, "pause": 0.05}, bad="diverged")
+    code = "import sys; from sweeps.ledger import Ledger; from sweeps.local import run_local;"
+    code += f"run_local(Ledger(sys.argv[1]), 's', workers=2, command=[sys.executable, *{WORKER!r}, '--serve'])"
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=HERE.parent.parent, stdout=slave, stdin=slave, env=environment
+    )
+    os.close(slave)
+    seen = b""
+    try:
+        while part := os.read(master, 65536):
+            seen += part
+    except OSError:  # how Linux says that the terminal is closed
+        pass
+    assert process.wait(30) == 0
+    text = seen.decode()
+    assert "name-a" in text
+    assert "accuracy" in text
+    assert "FAILED name-bad (bad): diverged: as told" in text
+    assert "1 of 2 runs finished, 1 failed" in text
+
+
+def test_ctrl_c_while_watching_is_quiet(tmp_path: Path) -> None:
+    plan(tmp_path, a="")
+    watch = [sys.executable, "-m", "sweeps", "watch", "--home", str(tmp_path)]
+    with subprocess.Popen(watch, cwd=HERE.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, b"")
