@@ -1,0 +1,110 @@
+"""Attention over sequences that lie end to end in one row, where responses may share one copy of their prompt.
+
+The linear layers, most of the work, see N tokens without padding; only attention knows who belongs to whom. It gathers
+queries and keys of equal shape into segments, runs PyTorch's attention on each, and puts the results back in place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+NAME = "rlvr_packed"
+# Variants of attention that change the scores in a way that segments do not know.
+UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """b sequences cut to one shape. Padding repeats position 0; its results are never read."""
+
+    query: Tensor  # [b, t] int64, positions in the row
+    key: Tensor  # [b, s] int64
+    mask: Tensor | None  # [b or 1, 1, t, s] bool, True: sees it; None: causal, where query and key are the same
+
+    def to(self, device: torch.device) -> Segment:
+        mask = None if self.mask is None else self.mask.to(device)
+        return Segment(self.query.to(device), self.key.to(device), mask)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Who attends to whom among the N tokens of a row."""
+
+    segments: tuple[Segment, ...]
+    order: Tensor  # [N] int64, place of each token among the segments' queries laid end to end
+
+    def to(self, device: torch.device) -> Packed:
+        return Packed(tuple(s.to(device) for s in self.segments), self.order.to(device))
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packed: Packed | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention function of `transformers`: query [1, H, N, D], key and value [1, K, N, D] → [1, N, H, D].
+
+    Without `packed` it is PyTorch's causal attention. Raises ValueError for variants of attention it does not know.
+    """
+    if packed is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    unknown = [name for name in UNKNOWN if kwargs.get(name) is not None]
+    if unknown:
+        raise ValueError(f"packed attention cannot do {', '.join(unknown)}: pass trainer.packing=never")
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, heads, D]
+    scale = kwargs.get("scaling")
+    results = [_segment(query, key, value, each, scale) for each in packed.segments]
+    return torch.cat(results).index_select(0, packed.order)[None], None
+
+
+def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:
+    """[b·t, H, D]"""
+    q = _gather(query, segment.query)
+    k, v = _gather(key, segment.key), _gather(value, segment.key)
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda and segment.mask is not None:
+        # CUDA's masked kernels know no grouped queries: they would fall back to materialised scores.
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+        grouped = False
+    result = scaled_dot_product_attention(
+        q, k, v, attn_mask=segment.mask, is_causal=segment.mask is None, scale=scale, enable_gqa=grouped
+    )
+    return result.transpose(1, 2).flatten(0, 1)
+
+
+def _gather(tokens: Tensor, index: Tensor) -> Tensor:
+    """tokens [N, H, D], index [b, t] → [b, H, t, D]"""
+    return tokens.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
+
+
+def can_pack(model: PreTrainedModel) -> bool:
+    """Whether a model is attention only, of the plain kind, and hands keyword arguments down to it.
+
+    A structural test: that the numbers agree is checked on real data before packing is used.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    parameters = inspect.signature(model.get_decoder().forward).parameters
+    takes = "position_ids" in parameters and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return (
+        bool(getattr(model, "_supports_attention_backend", False))
+        and config._attn_implementation == "sdpa"
+        and kinds == {"full_attention"}
+        and getattr(config, "sliding_window", None) is None
+        and takes
+    )
+
+
+AttentionInterface.register(NAME, attend)

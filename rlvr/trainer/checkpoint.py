@@ -1,0 +1,114 @@
+"""Checkpoints that are complete if they are visible, readable at any number of ranks; and Hugging Face directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
+
+from rlvr.trainer import distributed
+
+STATE = "trainer.json"
+
+
+def save(path: Path, tensors: dict[str, Any], state: dict[str, Any], *, rank: int) -> None:
+    """Write a checkpoint; called by all ranks. `tensors`: nested names to (sharded) tensors, `state`: plain JSON."""
+
+    def write(directory: Path) -> None:
+        write_tensors(tensors, storage_writer=FileSystemWriter(directory, sync_files=True))
+        if rank == 0:
+            _write_json(directory / STATE, state)
+
+    _publish(path, write, rank=rank)
+
+
+def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
+    """Read a checkpoint into `tensors`, in place, and return its state; called by all ranks."""
+    if not (path / STATE).is_file():
+        raise ValueError(f"{path} is not a checkpoint of this trainer: it has no {STATE}.")
+    read_tensors(tensors, storage_reader=FileSystemReader(path))
+    return json.loads((path / STATE).read_text())
+
+
+def export(path: Path, model: Any, weights: dict[str, Tensor], tokenizer: Any, *, rank: int) -> None:
+    """Write a directory for `AutoModelForCausalLM.from_pretrained`. `weights`: full tensors, needed on rank 0 only."""
+
+    def write(directory: Path) -> None:
+        if rank == 0:
+            model.save_pretrained(directory, state_dict=weights)
+            tokenizer.save_pretrained(directory)
+            for file in directory.iterdir():
+                _sync(file)
+
+    _publish(path, write, rank=rank)
+
+
+def _publish(path: Path, write: Callable[[Path], None], *, rank: int) -> None:
+    """Run `write` on a directory that only gets its name once it is complete and on disk."""
+    aside = path.with_name(f".{path.name}.partial")
+    if rank == 0:
+        shutil.rmtree(aside, ignore_errors=True)  # what a killed process left behind
+        aside.mkdir(parents=True)
+    distributed.barrier()
+    write(aside)
+    distributed.barrier()
+    if rank == 0:
+        _sync(aside)
+        _rename(aside, path)
+        _sync(path.parent)
+    distributed.barrier()
+
+
+def _rename(new: Path, path: Path) -> None:
+    """Give `new` its name; an older directory of that name is moved away first and deleted after."""
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+    new.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with path.open("w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """State of torch's generators in this process."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def training_state(module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+    """Every trained tensor by parameter name: the parameter and AdamW's two averages."""
+    named = dict(module.named_parameters())
+    averages = {
+        kind: {name: optimiser.state[p][kind] for name, p in named.items()} for kind in ("exp_avg", "exp_avg_sq")
+    }
+    return {"parameter": {name: p.detach() for name, p in named.items()}, **averages}

@@ -1,0 +1,86 @@
+"""The processes of one run: started by torchrun, or a single one with a private group of its own."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+T = TypeVar("T")
+# Ranks wait for one another while one of them judges answers or evaluates; a hung rank is the supervisor's to find.
+TIMEOUT = timedelta(hours=2)
+
+
+def start() -> tuple[int, int, torch.device]:
+    """(rank, world size, device) of this process. Joins torchrun's group, or makes one of a single process.
+
+    Safe to call again: a group that exists is kept, so a process can run one run after another.
+    """
+    device = _device()
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+        else:
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def stop() -> None:
+    """Leave the group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def mesh(device: torch.device) -> DeviceMesh:
+    """All processes in one line: parameters are sharded over it."""
+    return init_device_mesh(device.type, (dist.get_world_size(),))
+
+
+def gather(mine: list[T]) -> list[list[T]]:
+    """Every rank's list, in the order of ranks, on every rank."""
+    if dist.get_world_size() == 1:
+        return [mine]
+    everyone: list[list[T] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return [each for each in everyone if each is not None]
+
+
+def any_rank(fact: bool) -> bool:
+    """True on every rank if it is true on one of them."""
+    return any(each[0] for each in gather([bool(fact)]))
+
+
+def total(tensor: Tensor) -> Tensor:
+    """Sum over ranks, in place."""
+    if dist.get_world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def total_of_names(mine: dict[str, float]) -> dict[str, float]:
+    """Sum over ranks by name. A rank that had nothing to do knows no names: the others' count."""
+    summed: dict[str, float] = {}
+    for each in gather([mine]):
+        for name, value in each[0].items():
+            summed[name] = summed.get(name, 0.0) + value
+    return summed
+
+
+def barrier() -> None:
+    if dist.get_world_size() > 1:
+        dist.barrier()

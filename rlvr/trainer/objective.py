@@ -1,0 +1,104 @@
+"""What one micro-batch adds to the loss and to the metrics of its optimiser mini-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rlvr import penalty, reduce
+from rlvr.batch import Batch, Loss, Policy
+
+# What the trainer can give a loss. "minibatch": see Trainer.
+GIVEN = {"entropy", "reference", "minibatch"}
+
+
+def needs(loss: Loss) -> frozenset[str]:
+    """What a loss declared with `@needs`, knobs bound or not."""
+    function: object = loss
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "needs", frozenset[str]())
+
+
+@dataclass(frozen=True)
+class Objective:
+    """loss + kl · KL(π ‖ reference) − entropy · H, each averaged in the same way over the optimiser mini-batch."""
+
+    loss: Loss
+    aggregation: reduce.Mode
+    kl: float
+    kl_estimator: penalty.Estimator
+    entropy: float
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        missing = needs(self.loss) - GIVEN
+        if missing:
+            raise ValueError(
+                f"the loss needs {', '.join(sorted(missing))}, which this trainer does not compute "
+                f"(it has: {', '.join(sorted(GIVEN))}). Pass another loss."
+            )
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl > 0 or "reference" in needs(self.loss)
+
+    @property
+    def needs_entropy_gradient(self) -> bool:
+        return self.entropy != 0 or "entropy" in needs(self.loss)
+
+    def __call__(
+        self, logp: Tensor, entropy: Tensor, logp_base: Tensor | None, batch: Batch, counts: tuple[int, int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(this part of the scalar to minimise, this part of each metric): sums over parts are the mini-batch's.
+
+        logp, entropy, logp_base: [B, T] nats, 0 at padding. counts: tokens and sequences of the whole mini-batch.
+        """
+        average = partial(
+            reduce.aggregate, mask=batch.mask, mode=self.aggregation, num_tokens=counts[0], num_sequences=counts[1],
+            max_tokens=self.max_tokens,
+        )  # fmt: skip
+        policy = Policy(logp, entropy if "entropy" in needs(self.loss) else None)
+        terms = self.loss(policy, batch)
+        total = average(terms.loss)
+        if self.kl > 0:
+            assert batch.logp_ref is not None
+            total = total + self.kl * average(penalty.kl(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask))
+        if self.entropy != 0:
+            total = total - self.entropy * average(entropy)
+        with torch.no_grad():
+            metrics = {"loss/total": total.detach(), **_policy_metrics(logp, entropy, logp_base, batch, counts)}
+            for name, value in terms.metrics.items():
+                key = "policy/clip_fraction" if name == "clip_fraction" else f"loss/{name}"
+                metrics[key] = _mean(value, batch.mask, counts)
+        return total, metrics
+
+
+def _policy_metrics(
+    logp: Tensor, entropy: Tensor, logp_base: Tensor | None, batch: Batch, counts: tuple[int, int]
+) -> dict[str, Tensor]:
+    """Means over response tokens.
+
+    kl_old estimates KL(old ‖ new) on the old policy's samples as r − 1 − log r (k3), kl_base KL(policy ‖ base) as
+    b − 1 − log b with b = base / policy, on samples of the policy itself. Log-ratios are clamped to ±20.
+    """
+    ratio = logp - batch.logp_old
+    measured = {
+        "policy/entropy": entropy,
+        "policy/kl_old": penalty.kl(batch.logp_old, logp, "k3", mask=batch.mask),
+        "policy/abs_log_ratio": ratio.abs(),
+        "advantage/abs_mean": batch.advantage.abs().view(len(logp), -1).expand_as(logp),
+    }
+    if logp_base is not None:
+        measured["policy/kl_base"] = penalty.kl(logp, logp_base, "k3", mask=batch.mask)
+    return {name: _mean(value, batch.mask, counts) for name, value in measured.items()}
+
+
+def _mean(value: Tensor, mask: Tensor, counts: tuple[int, int]) -> Tensor:
+    """Part of a mean over tokens, for [B, T], or over sequences that have tokens, for [B]."""
+    return reduce.aggregate(
+        value.detach().float(), mask, "token-mean", num_tokens=counts[0], num_sequences=counts[1], max_tokens=1
+    )

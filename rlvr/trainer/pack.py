@@ -1,0 +1,225 @@
+"""How a batch is laid out for the model, and how it is cut into micro-batches of whole groups."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch
+from rlvr.trainer.attention import Packed, Segment
+
+# Longest sequence for which responses share their prompt: their attention needs a mask, which grows with its square
+# and rules out the flash kernel. Longer than this, a prompt is a small part of the work anyway.
+MAX_SHARED = 2048
+MIN_SAVED = 0.1  # share of all tokens below which sharing prompts is not worth a mask
+# Sequences are padded, in attention only, to the longest of their segment: at most this factor.
+MAX_STRETCH = 1.5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A batch as the model reads it, and where in it each response token is predicted. R = 1 when packed."""
+
+    input_ids: Tensor  # [R, W] int64
+    position_ids: Tensor | None  # [R, W]; None: 0, 1, 2, …
+    packed: Packed | None
+    predict: Tensor  # [n] int64, place in R·W of the token *before* each response token
+    target: Tensor  # [n] int64, the response token
+    place: Tensor  # [n] int64, its place in B·T
+    num_tokens: int  # tokens that the model reads, padding not counted
+
+    def to(self, device: torch.device) -> Layout:
+        if device.type == "cpu":
+            return self
+        return Layout(
+            self.input_ids.to(device),
+            None if self.position_ids is None else self.position_ids.to(device),
+            None if self.packed is None else self.packed.to(device),
+            self.predict.to(device), self.target.to(device), self.place.to(device), self.num_tokens,
+        )  # fmt: skip
+
+
+def empty(pad_token_id: int) -> Layout:
+    """One token that predicts nothing: what a rank reads while the others still have work."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return Layout(torch.tensor([[pad_token_id]]), None, None, nothing, nothing, nothing, 0)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of each prompt [P], of each response [B] (0: an empty row), and the group of each response [B]."""
+
+    prompt: Tensor
+    response: Tensor
+    group: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch) -> Lengths:
+        """Raises ValueError for an empty prompt: nothing would predict the first response token."""
+        prompt = batch.prompt_mask.sum(1)
+        if bool((prompt == 0).any()):
+            raise ValueError(f"prompt {int((prompt == 0).nonzero()[0])} of the batch has no tokens; it needs one.")
+        last = (batch.mask * torch.arange(1, batch.mask.shape[1] + 1)).amax(1)  # the mask may have holes
+        return cls(prompt, last, batch.group)
+
+    @property
+    def read(self) -> Tensor:
+        """[B] response tokens that the model reads: the last one predicts nothing."""
+        return (self.response - 1).clamp(min=0)
+
+    def cost(self, *, shared: bool) -> Tensor:
+        """[P] tokens that each group costs."""
+        rows = torch.bincount(self.group, minlength=len(self.prompt))
+        prompts = self.prompt * (rows > 0).long() if shared else self.prompt * rows
+        return prompts.index_add(0, self.group, self.read)
+
+    def sharing_pays(self) -> bool:
+        """Whether one copy of each prompt saves enough tokens for its price, a mask in attention."""
+        longest = int((self.prompt[self.group] + self.read).max())
+        apart = int(self.cost(shared=False).sum())
+        return longest <= MAX_SHARED and int(self.cost(shared=True).sum()) <= (1 - MIN_SAVED) * apart
+
+
+def plan(cost: Tensor, *, budget: int, num_ranks: int) -> list[list[Tensor]]:
+    """Groups of each micro-batch of each rank: [rank][micro-batch] → ascending group numbers, possibly none.
+
+    cost: [P] tokens. Every rank gets the same number of micro-batches, of `budget` tokens at most unless one group
+    alone is larger, and about the same number of tokens: the largest groups go first, each to the emptiest bin.
+    """
+    order = sorted(range(len(cost)), key=lambda group: (-int(cost[group]), group))
+    rounds = max(1, -(-int(cost.sum()) // (budget * num_ranks)))
+    while True:
+        bins: list[list[int]] = [[] for _ in range(rounds * num_ranks)]
+        heap = [(0, number) for number in range(len(bins))]
+        for group in order:
+            tokens, number = heapq.heappop(heap)
+            bins[number].append(group)
+            heapq.heappush(heap, (tokens + int(cost[group]), number))
+        if all(len(bins[number]) <= 1 or tokens <= budget for tokens, number in heap):
+            filled = [torch.tensor(sorted(b), dtype=torch.int64) for b in bins]
+            return [filled[rank::num_ranks] for rank in range(num_ranks)]
+        rounds += 1
+
+
+def pack(batch: Batch, *, shared: bool) -> Layout:
+    """All sequences end to end in one row, without padding; with `shared`, one copy of each prompt.
+
+    Needs `rlvr.trainer.attention`. Positions count from the start of each sequence, so that they are those of a row
+    of its own.
+    """
+    row = _Row.of(batch, shared=shared)
+    segments = row.shared_segments() if shared else row.separate_segments()
+    order = torch.zeros(row.num_tokens, dtype=torch.int64)
+    done = 0
+    for segment, real in segments:
+        order[segment.query[real]] = done + torch.arange(real.numel()).view_as(real)[real]
+        done += real.numel()
+    packed = Packed(tuple(segment for segment, _ in segments), order)
+    predict, target, place = row.predictions(batch)
+    return Layout(row.ids[None], row.positions[None], packed, predict, target, place, row.num_tokens)
+
+
+def pad(batch: Batch, *, pad_token_id: int) -> Layout:
+    """One row per response, right-padded: causal attention needs no mask then. For any causal model."""
+    row = _Row.of(batch, shared=False)
+    width = row.prompt_length + row.read
+    index, real = row.sequence(torch.arange(len(width)), int(width.max()))
+    ids = torch.where(real, row.ids[index], pad_token_id)
+    predict, target, place = row.predictions(batch)
+    where = torch.zeros(row.num_tokens, dtype=torch.int64)
+    where[index[real]] = torch.arange(real.numel()).view_as(real)[real]
+    return Layout(ids, None, None, where[predict], target, place, row.num_tokens)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """All prompts, then all responses less their last token, end to end."""
+
+    ids: Tensor  # [N]
+    positions: Tensor  # [N]
+    prompt_length: Tensor  # [P']  P' = P if prompts are shared, else B
+    prompt_start: Tensor  # [P']
+    owner: Tensor  # [B] prompt of each response
+    read: Tensor  # [B]
+    response_start: Tensor  # [B]
+
+    @classmethod
+    def of(cls, batch: Batch, *, shared: bool) -> _Row:
+        lengths = Lengths.of(batch)
+        B, T = batch.tokens.shape
+        prompt, prompt_mask, owner = batch.prompt, batch.prompt_mask, batch.group
+        if not shared:
+            prompt, prompt_mask, owner = prompt[owner], prompt_mask[owner], torch.arange(B)
+        length, read = prompt_mask.sum(1), lengths.read
+        column = torch.arange(T)
+        inside = column < read[:, None]
+        ids = torch.cat([prompt[prompt_mask], batch.tokens[inside]])
+        positions = torch.cat([(prompt_mask.cumsum(1) - 1)[prompt_mask], (length[owner, None] + column)[inside]])
+        starts = read.cumsum(0) - read + length.sum()
+        return cls(ids, positions, length, length.cumsum(0) - length, owner, read, starts)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+    def predictions(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """`Layout.predict` (in this row), `target` and `place` of every response token."""
+        before = self.response_start[:, None] + torch.arange(batch.tokens.shape[1]) - 1
+        before[:, 0] = (self.prompt_start + self.prompt_length - 1)[self.owner]
+        return before[batch.mask], batch.tokens[batch.mask], batch.mask.flatten().nonzero()[:, 0]
+
+    def sequence(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Positions of whole sequences, prompt and response, [b, width], and which of them are real."""
+        column = torch.arange(width)
+        length = self.prompt_length[self.owner[rows], None]
+        in_prompt = self.prompt_start[self.owner[rows], None] + column
+        in_response = self.response_start[rows, None] + column - length
+        real = column < length + self.read[rows, None]
+        return torch.where(real, torch.where(column < length, in_prompt, in_response), 0), real
+
+    def separate_segments(self) -> list[tuple[Segment, Tensor]]:
+        width = self.prompt_length[self.owner] + self.read
+        cut = [self.sequence(rows, int(width[rows].max())) for rows in _alike(width)]
+        return [(Segment(index, index, None), real) for index, real in cut]
+
+    def shared_segments(self) -> list[tuple[Segment, Tensor]]:
+        """Prompts attend to themselves; responses to their prompt and to themselves."""
+        segments = list[tuple[Segment, Tensor]]()
+        for prompts in _alike(self.prompt_length):
+            index, real = _span(self.prompt_start[prompts], self.prompt_length[prompts])
+            segments.append((Segment(index, index, None), real))
+        rows = self.read.nonzero()[:, 0]
+        width = self.prompt_length[self.owner] + self.read
+        for bucket in (rows[chosen] for chosen in _alike(width[rows])):
+            prompts = self.owner[bucket]
+            query, real = _span(self.response_start[bucket], self.read[bucket])
+            key, in_prompt = _span(self.prompt_start[prompts], self.prompt_length[prompts])
+            t = query.shape[1]
+            if bool(in_prompt.all()):
+                in_prompt = in_prompt[:1]  # prompts of one length: one mask for all
+            own = torch.ones(t, t, dtype=torch.bool).tril().expand(len(in_prompt), t, t)
+            mask = torch.cat([in_prompt[:, None].expand(-1, t, -1), own], 2)[:, None]
+            segments.append((Segment(query, torch.cat([key, query], 1), mask), real))
+        return segments
+
+
+def _span(start: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions start, start + 1, … of each row, [b, longest], and which of them are real."""
+    column = torch.arange(int(length.max()))
+    real = column < length[:, None]
+    return torch.where(real, start[:, None] + column, 0), real
+
+
+def _alike(length: Tensor) -> list[Tensor]:
+    """Row numbers in buckets of similar length, the longest first."""
+    order = length.argsort(descending=True, stable=True)
+    buckets, first = list[Tensor](), 0
+    sizes = length[order].tolist()
+    for position, size in enumerate(sizes):
+        if size * MAX_STRETCH < sizes[first]:
+            buckets.append(order[first:position])
+            first = position
+    return [*buckets, order[first:]] if sizes else []

@@ -1,0 +1,102 @@
+"""Chooses how a model reads a batch: end to end or in padded rows, with prompts shared or not."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from rlvr.batch import Batch
+from rlvr.trainer import attention, pack
+from rlvr.trainer.logprob import Actor, num_embeddings
+
+log = logging.getLogger("rlvr")
+
+Sharing = Literal["auto", "always", "never"]
+# Largest difference of hidden states between packed and padded, as a fraction of the largest, float32.
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Packer:
+    """The choice made for one model. `shared_prompt="auto"` is decided anew for each mini-batch."""
+
+    packing: bool
+    shared_prompt: Sharing
+    pad_token_id: int
+
+    def shares(self, batch: Batch) -> bool:
+        """Whether the responses of this mini-batch share one copy of their prompt."""
+        if not self.packing or self.shared_prompt == "never":
+            return False
+        return self.shared_prompt == "always" or pack.Lengths.of(batch).sharing_pays()
+
+    def plan(self, batch: Batch, *, shared: bool, budget: int | None, num_ranks: int) -> list[list[torch.Tensor]]:
+        """Groups of each micro-batch of each rank. budget: tokens, padding included; None: all in one micro-batch."""
+        lengths = pack.Lengths.of(batch)
+        cost = lengths.cost(shared=shared)
+        if not self.packing:
+            widest = (lengths.prompt[lengths.group] + lengths.read).max()
+            cost = torch.bincount(lengths.group, minlength=batch.num_groups) * widest
+        return pack.plan(cost, budget=max(1, int(cost.sum()) if budget is None else budget), num_ranks=num_ranks)
+
+    def layout(self, part: Batch, *, shared: bool) -> pack.Layout:
+        if not bool(part.mask.any()):
+            return pack.empty(self.pad_token_id)
+        if self.packing:
+            return pack.pack(part, shared=shared)
+        return pack.pad(part, pad_token_id=self.pad_token_id)
+
+
+def choose(actor: Actor, *, packing: bool, shared_prompt: Sharing, pad_token_id: int) -> Packer:
+    """Packed if the model can and gives the same hidden states as in padded rows; padded rows, with a warning, if not.
+
+    Packing sets the model's attention function. Raises ValueError if prompts must be shared and cannot be.
+    """
+    why = "trainer.packing is false" if not packing else ""
+    if packing and not attention.can_pack(actor.model):
+        why = f"{type(actor.model).__name__} has other than plain, full attention"
+        if hasattr(actor.model.config, "num_attention_heads"):
+            log.warning("sequences are padded, not packed: %s", why)
+    if not why:
+        actor.model.set_attn_implementation(attention.NAME)
+        difference = packing_error(actor, pad_token_id)
+        if difference <= TOLERANCE:
+            return Packer(True, shared_prompt, pad_token_id)
+        actor.model.set_attn_implementation("sdpa")
+        why = f"packed and padded sequences differ by {difference:.2g} of the largest hidden state"
+        log.warning("sequences are padded, not packed: %s", why)
+    if shared_prompt == "always":
+        raise ValueError(f"trainer.shared_prompt=always is impossible: {why}. Pass trainer.shared_prompt=auto.")
+    return Packer(False, shared_prompt, pad_token_id)
+
+
+@torch.no_grad()
+def packing_error(actor: Actor, pad_token_id: int) -> float:
+    """Largest difference between packed and padded hidden states on a small batch, over their largest value."""
+    batch = _sample(actor.model)
+    device = next(actor.model.parameters()).device
+    padded, apart, shared = (
+        actor.hidden(layout.to(device)).flatten(0, 1)[layout.predict.to(device)]
+        for layout in (
+            pack.pad(batch, pad_token_id=pad_token_id), pack.pack(batch, shared=False), pack.pack(batch, shared=True)
+        )
+    )  # fmt: skip
+    largest = padded.abs().max()
+    return max(float((each - padded).abs().max() / largest) for each in (apart, shared))
+
+
+def _sample(model: PreTrainedModel) -> Batch:
+    """Two groups of three responses of unequal length to prompts of unequal length, of random tokens."""
+    generator = torch.Generator().manual_seed(0)
+    size = num_embeddings(model)
+    tokens = torch.randint(size, (6, 5), generator=generator)
+    mask = torch.arange(5) < torch.tensor([5, 3, 1, 4, 5, 2])[:, None]
+    nothing = torch.zeros(6, 5)
+    prompt = torch.randint(size, (2, 7), generator=generator)
+    prompt_mask = torch.arange(7) >= torch.tensor([0, 3])[:, None]
+    group = torch.arange(2).repeat_interleave(3)
+    return Batch(tokens, mask, nothing, nothing[:, 0], nothing[:, 0], group, prompt, prompt_mask)

@@ -1,0 +1,64 @@
+"""FSDP2: which modules are sharded, how gradients are summed, and when full weights are let go."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rlvr.trainer.logprob import Actor
+
+
+def shard(actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: bool) -> None:
+    """Shard the decoder's layers one by one and the rest (embeddings, head, which may be tied) as the root.
+
+    Weights stay in their own precision; `dtype` is what forward and backward compute in. Gradients are a true sum over
+    ranks, in float32: the loss is already divided by counts of the whole mini-batch.
+    """
+    single = mesh.size() == 1
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    # One rank has nothing to free: keep the weights between forward and backward.
+    options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": False if single else None}
+    for layer in decoder_layers(actor.model):
+        if checkpointing:
+            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        fully_shard(layer, **options)
+    root = fully_shard(actor, **options)
+    root.set_gradient_divide_factor(1.0)
+    root.set_force_sum_reduction_for_comms(True)
+    # A rank may have an empty micro-batch, or route no token to some expert: it still takes part in every sum.
+    root.set_reduce_scatter_unused_params(True)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The decoder's stack of layers: its largest list of modules; none for a table policy."""
+    stacks = [m for m in model.get_decoder().children() if isinstance(m, nn.ModuleList)]
+    return list(max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=[]))
+
+
+def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:
+    """Say whether a backward pass is the last one before the optimiser step.
+
+    On one rank only the last one hands gradients over. On several each does, so that no rank ever holds all of them.
+    """
+    if single and isinstance(actor, FSDPModule):
+        actor.set_requires_gradient_sync(last)
+        actor.set_reshard_after_backward(last)
+
+
+def release(actor: nn.Module) -> None:
+    """Go back to the shards, the parameters that the optimiser knows. Needed after a forward pass without backward:
+    full weights that stay would be used again by the next forward pass, stale after an optimiser step in between.
+    """
+    for module in _sharded(actor):
+        module.reshard()
+
+
+def _sharded(actor: nn.Module) -> Iterator[FSDPModule]:
+    return (m for m in actor.modules() if isinstance(m, FSDPModule))

@@ -1,0 +1,178 @@
+"""Training speed on the 3-million-parameter maze model, as a share of what this machine's matrix products reach.
+
+    python tests/bench/train.py [--threads N] [--device cuda] [--repeats N]
+
+One JSON line per row: 32 groups of 16 responses, prompts of about 70 tokens, responses of 32 (`lengths=equal`) or of
+4 to 32 (`lengths=mixed`). tokens_per_s counts the tokens of separate sequences (prompt and response, padding not
+counted) however they are laid out, so that layouts compare: it is work done, not tokens read. gemm_share: floating
+point operations of the linear layers on the tokens really read, over the time and the measured rate of a square matrix
+product in the same precision, taken just before: attention, norms and the optimiser count as loss. fsdp_over_plain: time of one optimiser
+step on a model of 0.13 million parameters, over that of the bare module with the same layout. rows_over_this: how many
+times longer padded rows take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rlvr.batch import Batch, Policy, Terms
+from rlvr.trainer.fsdp import Trainer
+from rlvr.trainer.logprob import Actor
+from rlvr.trainer.pack import pack
+
+VOCABULARY = 32
+
+
+def maze_model(*, hidden: int = 256, layers: int = 4, heads: int = 4) -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=heads // 2, tie_word_embeddings=True,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config)
+
+
+def rollouts(
+    *, groups: int, samples: int, mixed: bool, prompt: tuple[int, int] = (64, 77), response: int = 32
+) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    B, L = groups * samples, prompt[1]
+    length = draw(4, response + 1, B) if mixed else torch.full((B,), response)
+    mask = torch.arange(response) < length[:, None]
+    return Batch(
+        tokens=draw(1, VOCABULARY, B, response), mask=mask, logp_old=torch.full((B, response), -3.4) * mask,
+        advantage=torch.randn(B, generator=generator), reward=torch.zeros(B),
+        group=torch.arange(groups).repeat_interleave(samples), prompt=draw(1, VOCABULARY, groups, L),
+        prompt_mask=torch.arange(L) >= L - draw(*prompt, groups)[:, None],
+    )  # fmt: skip
+
+
+def surrogate(policy: Policy, batch: Batch) -> Terms:
+    return Terms(-(policy.logp - batch.logp_old).exp() * batch.advantage[:, None])
+
+
+def trainer(model: Qwen2ForCausalLM, device: torch.device, **knobs: object) -> Trainer:
+    settings = {
+        "loss": surrogate, "device": device, "pad_token_id": 0, "max_tokens": 32, "seed": 0, "temperature": 1.0,
+        "steps": 100, "updates": 1, "epochs": 1, "lr": 1e-5, "schedule": "constant", "warmup_steps": 0,
+        "clip_norm": 1.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "aggregation": "token-mean",
+        "kl": 0.0, "kl_estimator": "k3", "base_kl": False, "entropy": 0.0, "dtype": "float32", "token_budget": 16384,
+        "packing": True, "shared_prompt": "auto", "activation_checkpointing": False,
+    }  # fmt: skip
+    return Trainer(model, **{**settings, **knobs})
+
+
+def median_s(work: Callable[[], object], device: torch.device, repeats: int, *, warm: bool = True) -> float:
+    """Median of the repeats, after one that warms up."""
+    times = []
+    for _ in range(repeats + warm):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[warm:])
+
+
+def gemm_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of a square matrix product."""
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(n, n, dtype=dtype, device=device) for _ in range(2))
+    return 2 * n**3 / median_s(lambda: a @ b, device, 5)
+
+
+def linear_flops(model: Qwen2ForCausalLM, batch: Batch, num_read: float) -> float:
+    """Forward and backward of the matrix products: three times 2·weights per token read, the head on responses only."""
+    layers = sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
+    return 6 * (layers * num_read + model.lm_head.weight.numel() * int(batch.mask.sum()))
+
+
+LAYOUTS: dict[str, dict[str, object]] = {
+    "shared": {},
+    "packed": {"shared_prompt": "never"},
+    "rows": {"packing": False},
+}
+
+
+def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: str) -> None:
+    """All layouts in turns, the matrix product before each, so that a busy machine slows all of them alike."""
+    made = {name: trainer(maze_model(), device, dtype=dtype, **knobs) for name, knobs in LAYOUTS.items()}
+    read = {name: each.learn(batch)["tokens/train"] for name, each in made.items()}
+    work = int(batch.mask.sum()) + int(batch.prompt_mask.sum(1)[batch.group].sum())
+    plain = maze_model()
+    rates, seconds = ({name: list[float]() for name in LAYOUTS} for _ in range(2))
+    for _ in range(repeats):
+        for name, each in made.items():
+            rates[name].append(gemm_rate(getattr(torch, dtype), device))
+            seconds[name].append(median_s(lambda each=each: each.learn(batch), device, 1, warm=False))
+    for name in LAYOUTS:
+        floats = linear_flops(plain, batch, read[name])
+        shares = [floats / s / rate for s, rate in zip(seconds[name], rates[name], strict=True)]
+        ratios = [slow / fast for slow, fast in zip(seconds["rows"], seconds[name], strict=True)]
+        row = {
+            "bench": "train", "device": device.type, "threads": torch.get_num_threads(), "dtype": dtype,
+            "lengths": lengths, "layout": name, "seconds": round(statistics.median(seconds[name]), 4),
+            "tokens_per_s": round(work / statistics.median(seconds[name])), "tokens_read": int(read[name]),
+            "gemm_gflops": round(statistics.median(rates[name]) / 1e9),
+            "gemm_share": round(statistics.median(shares), 3), "rows_over_this": round(statistics.median(ratios), 2),
+        }  # fmt: skip
+        print(json.dumps(row), flush=True)
+
+
+def overhead(device: torch.device, repeats: int) -> None:
+    """FSDP at one rank against the bare module: 16 groups of 8 responses, the quickstart's mini-batch."""
+    batch = rollouts(groups=16, samples=8, mixed=True)
+    plain = Actor(maze_model(hidden=64, layers=2, heads=2).to(device), 1.0)
+    made = trainer(maze_model(hidden=64, layers=2, heads=2), device)
+    plain.model.set_attn_implementation(made.actor.model.config._attn_implementation)
+    optimiser = torch.optim.AdamW(plain.parameters(), lr=1e-5, fused=True)
+
+    def bare() -> None:
+        layout = pack(batch, shared=True).to(device)
+        logp, _ = plain(layout)
+        full = logp.new_zeros(batch.tokens.numel()).index_put((layout.place,), logp).view(batch.tokens.shape)
+        moved = batch.to(device)
+        loss = (surrogate(Policy(full), moved).loss * moved.mask).sum() / moved.mask.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad()
+
+    # In turns, so that both see the same machine.
+    pairs = [(median_s(bare, device, 1), median_s(lambda: made.learn(batch), device, 1)) for _ in range(3 * repeats)]
+    bare_s, learn_s = (statistics.median(column) for column in zip(*pairs, strict=True))
+    row = {"bench": "train_overhead", "device": device.type, "bare_s": round(bare_s, 4), "learn_s": round(learn_s, 4)}
+    print(json.dumps({**row, "fsdp_over_plain": round(learn_s / bare_s, 3)}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--groups", type=int, default=32)
+    parser.add_argument("--samples", type=int, default=16)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    overhead(device, options.repeats)
+    for dtype in ("float32", "bfloat16"):
+        for lengths in ("equal", "mixed"):
+            batch = rollouts(groups=options.groups, samples=options.samples, mixed=lengths == "mixed")
+            rows(device, options.repeats, batch, dtype, lengths)
+
+
+if __name__ == "__main__":
+    main()
