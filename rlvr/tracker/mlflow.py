@@ -27,7 +27,8 @@ LEFT = 3  # exit code: something could not be shipped
 def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
     """Directories of the runs of these sweeps, or of every run on the ledger. ValueError: no such sweep."""
     if not sweep_ids:
-        return sorted(path.parent for path in (home / "runs").glob("*/run.json"))
+        found = (path.parent for path in (home / "runs").glob("*/run.json"))
+        return sorted(path for path in found if not path.name.startswith("."))  # such a one is being made
     known = {sweep.sweep_id: sweep for sweep in runs.sweeps(home)}
     for sweep_id in sweep_ids:
         if sweep_id not in known:

@@ -13,7 +13,8 @@ from rlvr.paths import read_json
 from rlvr.tracker.store import redact
 
 MAX_VALUE = 6000  # characters of a param or tag that MLflow keeps
-NOT_PARAMS = ("cluster", "tracker", "choices", "hydra")  # where and how it ran: no part of what it is
+# Where and how it ran: no part of what a run is, and free to change between attempts, which a param is not.
+NOT_PARAMS = ("cluster", "tracker", "checkpoint", "choices", "also", "hydra")
 AGAIN = ("preempted", "time_limit", "node", "busy")  # exits after which the run goes on by itself
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
 
@@ -110,11 +111,12 @@ class Run:
         tags = {
             "rlvr.run_id": self.run_id, "rlvr.group_id": info.get("group_id"), "rlvr.created": info.get("created"),
             "rlvr.git_sha": info.get("git_sha"), "rlvr.git_dirty": info.get("git_dirty"), "rlvr.host": self.host,
-            "rlvr.attempts": self.attempts, "rlvr.cause": self.cause or "-", "rlvr.sweeps": ",".join(sweep_ids),
+            "rlvr.attempts": self.attempts, "rlvr.sweeps": ",".join(sweep_ids),
             "mlflow.source.name": redact(str(info.get("command") or "")),
             "mlflow.source.git.commit": info.get("git_sha"),
         }  # fmt: skip
-        return {name: as_text(value)[:MAX_VALUE] for name, value in tags.items() if value not in (None, "")}
+        told = {name: as_text(value)[:MAX_VALUE] for name, value in tags.items() if value not in (None, "")}
+        return {**told, "rlvr.cause": self.cause or ""}  # always: a retry takes back the cause of the attempt before
 
     def config(self) -> Mapping[str, Any]:
         """The frozen config."""

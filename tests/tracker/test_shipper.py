@@ -17,10 +17,8 @@ import pytest
 from rlvr.tracker import shipper as shipping
 from rlvr.tracker.mlflow import Shipper, main, run_dirs
 from rlvr.tracker.spool import encode, read
-from tests.tracker.places import (
-    ROOT, T0, Server, add_steps, end_attempt, expected, free_port, make_run, make_sweep, metrics_of, num_runs, query,
-    ship, stored,
-)  # fmt: skip
+from tests.tracker import places
+from tests.tracker.places import T0, Server, add_steps, end_attempt, expected, make_run, make_sweep, query, ship, stored
 
 
 @dataclass
@@ -95,7 +93,7 @@ def test_the_reader_of_mlflow_and_the_reader_of_the_spool_see_the_same(any_store
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id], f"tags.`rlvr.run_id` = '{name}'")
     records, _ = read(run / "metrics.jsonl")
-    for metric in metrics_of(0):
+    for metric in places.metrics_of(0):
         history = client.get_metric_history(found.info.run_id, metric)
         assert [(m.step, m.value) for m in history] == [(r.step, r.metrics[metric]) for r in records]
 
@@ -116,11 +114,11 @@ def test_a_crash_after_a_batch_and_before_its_cursor_adds_no_row(any_store, home
 def test_a_lost_cursor_finds_its_run_again(any_store, home, name):
     run = make_run(home, name, steps=5)
     Shipper(home, any_store.uri).ship([run])
-    before = num_runs(any_store.database)
+    before = places.num_runs(any_store.database)
     (run / "mlflow.json").unlink()
     add_steps(run, range(5, 7))
     Shipper(home, any_store.uri).ship([run])
-    assert num_runs(any_store.database) == before
+    assert places.num_runs(any_store.database) == before
     assert stored(any_store.database)[name] == expected(range(7))
 
 
@@ -152,7 +150,7 @@ def test_a_step_that_two_attempts_raced_for_is_shipped_once(local, home):
 
 def test_a_torn_line_waits_until_it_is_whole(local, home):
     run = make_run(home, "r", steps=2)
-    line = encode(2, T0 + 2.123, 1, metrics_of(2))
+    line = encode(2, T0 + 2.123, 1, places.metrics_of(2))
     with (run / "metrics.jsonl").open("ab", buffering=0) as file:
         file.write(line[:30])
         report = Shipper(home, local.uri).ship([run])
@@ -224,21 +222,25 @@ def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
     assert tags == {
         "rlvr.run_id": "a", "rlvr.group_id": "g-a", "rlvr.sweep_id": "s1", "rlvr.sweeps": "s1,s2", "rlvr.attempts": "2",
         "rlvr.git_sha": "0123abc", "rlvr.git_dirty": "true", "rlvr.host": "node2", "rlvr.created": str(T0),
-        "rlvr.cause": "-", "rlvr.loss": "lad", "rlvr.divergence": "js", "mlflow.runName": "lad-js-a",
+        "rlvr.cause": "", "rlvr.loss": "lad", "rlvr.divergence": "js", "mlflow.runName": "lad-js-a",
         "mlflow.source.name": "python -m rlvr.run -m eta=1,2", "mlflow.source.git.commit": "0123abc",
     }  # fmt: skip
     parents = query(local.database, "select run_uuid, value from tags where key = 'rlvr.sweep_id' and value like 's%' "
                     "and run_uuid in (select run_uuid from tags where key = 'rlvr.kind')")  # fmt: skip
-    assert dict((s, r) for r, s in parents) == {"s1": parent, "s2": tags_of(local, "b")["mlflow.parentRunId"]}
+    assert {s: r for r, s in parents} == {"s1": parent, "s2": tags_of(local, "b")["mlflow.parentRunId"]}
     assert query(local.database, "select count(*) from experiments where name = 'eta'") == [(1,)]
     assert query(local.database, "select count(*) from runs r join experiments e using (experiment_id) "
                  "where e.name = 'eta'") == [(5,)]  # fmt: skip  # a, b, two parents, the warm run of the template
 
 
-@pytest.mark.parametrize(("cause", "status"), [
-    (None, "RUNNING"), ("ok", "FINISHED"), ("preempted", "RUNNING"), ("time_limit", "RUNNING"), ("node", "RUNNING"),
-    ("gpu_oom", "FAILED"), ("host_oom", "FAILED"), ("diverged", "FAILED"), ("user_error", "FAILED"), ("error", "FAILED"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cause", "status"),
+    [
+        *[(cause, "RUNNING") for cause in (None, "preempted", "time_limit", "node")],
+        *[(cause, "FAILED") for cause in ("gpu_oom", "host_oom", "diverged", "user_error", "error")],
+        ("ok", "FINISHED"),
+    ],
+)
 def test_status_is_that_of_the_last_attempt(local, home, cause, status):
     run = make_run(home, "r", steps=1)
     make_sweep(home, "s", ["r"])
@@ -281,7 +283,7 @@ def test_a_database_that_was_deleted_is_filled_again(home, monkeypatch):
             ((home / "mlartifacts").as_uri(),)
         ]
         (home / "mlflow.db").unlink()
-    assert not (ROOT / "mlruns").exists()
+    assert not (places.ROOT / "mlruns").exists()
 
 
 def test_a_run_that_was_deleted_and_made_again_is_another_mlflow_run(local, home):
@@ -324,7 +326,7 @@ def test_a_run_deleted_in_mlflow_holds_up_no_other_run_and_is_named(local, home)
 
 def test_a_dead_server_costs_seconds_and_nothing_is_lost(local, home):
     run = make_run(home, "r", steps=4)
-    dead = f"http://ann:s3cret@127.0.0.1:{free_port()}"
+    dead = f"http://ann:s3cret@127.0.0.1:{places.free_port()}"
     start = time.monotonic()
     report = Shipper(home, dead).ship([run])
     assert time.monotonic() - start < 10
@@ -365,7 +367,7 @@ def test_a_pass_waits_for_another_one_and_says_so_when_it_has_to_give_up(local, 
 
 def test_no_secret_is_written_to_disk(home):
     run = make_run(home, "r", command="python -m rlvr.run tracker.uri=http://ann:s3cret@host")
-    shipper = Shipper(home, f"http://ann:s3cret@127.0.0.1:{free_port()}")
+    shipper = Shipper(home, f"http://ann:s3cret@127.0.0.1:{places.free_port()}")
     shipping.Cursor("1", "x", "y").save(run, shipper.uri)
     assert "s3cret" not in (run / "mlflow.json").read_text()
     assert shipping.Cursor.load(run, shipper.uri).mlflow_run_id == "y"
@@ -401,7 +403,7 @@ def test_two_shippers_at_once_on_a_fresh_database_double_nothing(home):
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, out + err
     assert stored(home / "fresh.db") == {run_id: expected(range(100)) for run_id in ids}
-    assert num_runs(home / "fresh.db") == 6
+    assert places.num_runs(home / "fresh.db") == 6
     assert query(home / "fresh.db", "select count(*) from tags where key = 'rlvr.kind'") == [(1,)]
 
 
@@ -437,7 +439,7 @@ def test_a_server_killed_in_the_middle_and_restarted_has_everything_once(home, t
 @pytest.mark.real
 def test_a_server_that_is_down_from_start_to_end_leaves_everything_for_later(home, local):
     make_run(home, "r", steps=30)
-    process = ship(home, "--uri", f"http://127.0.0.1:{free_port()}", "--follow")
+    process = ship(home, "--uri", f"http://127.0.0.1:{places.free_port()}", "--follow")
     time.sleep(4)
     assert process.stdin is not None
     process.stdin.close()  # whoever started it is gone
@@ -455,19 +457,27 @@ def test_a_server_that_is_down_from_start_to_end_leaves_everything_for_later(hom
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_shipper_killed_at_any_moment_doubles_nothing(home, local):
-    runs = [make_run(home, f"r{i}", steps=400) for i in range(4)]
-    kills = 0
-    for wait in (2.2, 2.4, 2.6, 2.8, 3.0):
+    runs = [make_run(home, f"r{i}", steps=1000) for i in range(4)]
+    make_sweep(home, "s", [f"r{i}" for i in range(4)])
+
+    def cursors() -> str:
+        return "".join(path.read_text() for path in sorted(home.glob("runs/**/mlflow.json")))
+
+    for delay in (0.0, 0.02, 0.05, 0.11, 0.2):
+        before = cursors()
         process = ship(home, "--uri", local.uri)
-        time.sleep(wait)
-        kills += process.poll() is None and (runs[0] / "mlflow.json").exists()
+        while cursors() == before:
+            assert process.poll() is None
+        time.sleep(delay)
+        assert process.poll() is None, "it was to be killed at work"
         process.kill()
         process.communicate()
         for run in runs:
             first = len(read(run / "metrics.jsonl")[0])
-            add_steps(run, range(first, first + 400))
-    assert kills
+            add_steps(run, range(first, first + 300))
     done = ship(home, "--uri", local.uri)
-    assert done.wait(timeout=120) == 0
-    assert stored(local.database) == {f"r{i}": expected(range(2400)) for i in range(4)}
-    assert num_runs(local.database) == 4 + 1  # and the run of the template
+    out, err = done.communicate(timeout=120)
+    assert done.returncode == 0, out + err
+    assert stored(local.database) == {f"r{i}": expected(range(2500)) for i in range(4)}
+    assert places.num_runs(local.database) == 4 + 1  # and the run of the template
+    assert query(local.database, "select count(*) from tags where key = 'rlvr.kind'") == [(1,)]
