@@ -1,0 +1,143 @@
+"""Keys and values of a batch of responses whose prompts are shared: a prompt once per group, a response once per row.
+
+Reading a prompt's keys once for all G responses turns G matrix-vector products into one matrix product (bifurcated
+attention, arXiv:2403.08845). Responses are written in place into preallocated memory; nothing grows by concatenation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+SHARED_PROMPT = "rlvr_shared_prompt"
+FIRST_CAPACITY = 32  # response tokens; doubles when full
+
+
+class SharedPromptCache(Cache):
+    """P prompts of at most L tokens (right-padded), then B rows of responses, each continuing one prompt.
+
+    Per layer: prompt keys and values [P, heads, L, D], response keys and values [B, heads, capacity, D].
+    """
+
+    def __init__(self, lengths: Tensor, width: int, dtype: torch.dtype) -> None:
+        super().__init__(layers=[])
+        self.lengths, self.width, self.dtype = lengths, width, dtype
+        self.prompts: list[Tensor] = []  # [2, P, heads, L, D] per layer
+        self.responses: list[Tensor] = []  # [2, B, heads, capacity, D] per layer
+        self.filling: slice | None = slice(0, 0)  # prompts being read; None once responses are written
+        self.length = 0  # response tokens that every layer holds, the one being written included
+        self.capacity = self.room = 0
+        self.bias: Tensor | None = None  # [P, 1, 1, L] −inf at padding; None if no prompt is padded
+
+    def update(  # type: ignore[override]
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [b, heads, t, D]; attention reads them through `attend`."""
+        if self.filling is None:
+            written = self.responses[layer_idx][:, :, :, self.length - 1]
+            written[0], written[1] = key_states[:, :, 0], value_states[:, :, 0]
+            return key_states, value_states
+        if layer_idx == len(self.prompts):
+            P, heads, D = len(self.lengths), key_states.shape[1], key_states.shape[3]
+            self.prompts.append(key_states.new_zeros(2, P, heads, self.width, D, dtype=self.dtype))
+        read = self.prompts[layer_idx][:, self.filling, :, : key_states.shape[2]]
+        read[0], read[1] = key_states, value_states
+        return key_states, value_states
+
+    def start_responses(self, group: Tensor, room: int) -> None:
+        """Begin with no response token and at most `room`; group: [B] non-decreasing, the prompt each row continues."""
+        self.filling, self.group, self.room = None, group, room
+        P, device = len(self.lengths), self.lengths.device
+        if int(self.lengths.min()) < self.width:
+            padding = torch.arange(self.width, device=device) >= self.lengths[:, None]
+            self.bias = torch.zeros(P, 1, 1, self.width, dtype=self.dtype, device=device)
+            self.bias.masked_fill_(padding[:, None, None], -torch.inf)
+        for layer in self.prompts:
+            self.responses.append(layer.new_empty(2, len(group), layer.shape[2], 0, layer.shape[4]))
+        self._place()
+
+    def grow(self) -> None:
+        """Make room for one more response token in every layer."""
+        self.length += 1
+        if self.length <= self.capacity:
+            return
+        self.capacity = min(max(FIRST_CAPACITY, 2 * self.capacity), self.room)
+        assert self.length <= self.capacity
+        for index, old in enumerate(self.responses):
+            self.responses[index] = old.new_empty(*old.shape[:3], self.capacity, old.shape[4])
+            self.responses[index][:, :, :, : self.length - 1] = old[:, :, :, : self.length - 1]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep these rows ([B'] ascending) and the prompts that they continue."""
+        prompts, self.group = torch.unique_consecutive(self.group[rows], return_inverse=True)
+        for index, old in enumerate(self.responses):
+            self.responses[index] = old.new_empty(2, len(rows), *old.shape[2:])
+            self.responses[index][:, :, :, : self.length] = old[:, rows, :, : self.length]
+        if len(prompts) < len(self.lengths):
+            self.lengths = self.lengths[prompts]
+            self.prompts = [layer[:, prompts] for layer in self.prompts]
+            self.bias = None if self.bias is None else self.bias[prompts]
+        self._place()
+
+    def _place(self) -> None:
+        """Lay the rows on a grid [P, largest group]: `cell` [B] is the place of each, None if every place is taken."""
+        P, counts = len(self.lengths), torch.bincount(self.group, minlength=len(self.lengths))
+        self.G = int(counts.max())
+        start = counts.cumsum(0) - counts
+        rank = torch.arange(len(self.group), device=self.group.device) - start[self.group]
+        self.cell = None if len(self.group) == P * self.G else self.group * self.G + rank
+
+    def _by_group(self, rows: Tensor) -> Tensor:
+        """[B, heads, r, X] → [P, heads, G·r, X]; empty places are zeros."""
+        _, heads, r, X = rows.shape
+        P = len(self.lengths)
+        if self.cell is not None:
+            rows = rows.new_zeros(P * self.G, heads, r, X).index_copy_(0, self.cell, rows)
+        return rows.view(P, self.G, heads, r, X).transpose(1, 2).reshape(P, heads, self.G * r, X)
+
+    def _by_row(self, groups: Tensor) -> Tensor:
+        """The inverse of `_by_group`."""
+        P, heads, wide, X = groups.shape
+        rows = groups.view(P, heads, self.G, wide // self.G, X).transpose(1, 2).reshape(-1, heads, wide // self.G, X)
+        return rows if self.cell is None else rows[self.cell]
+
+    def attend(self, layer_idx: int, query: Tensor, scaling: float) -> Tensor:
+        """Attention of one new token per row over its prompt and its response so far. query: [B, heads·r, 1, D]."""
+        prompt_keys, prompt_values = self.prompts[layer_idx].unbind(0)
+        keys, values = self.responses[layer_idx][:, :, :, : self.length].unbind(0)
+        B, heads, D = len(query), keys.shape[1], query.shape[3]
+        query = query.reshape(B, heads, -1, D).to(self.dtype) * scaling
+        prompt_scores = self._by_group(query) @ prompt_keys.transpose(-1, -2)
+        if self.bias is not None:
+            prompt_scores += self.bias
+        scores = torch.cat((self._by_row(prompt_scores), query @ keys.transpose(-1, -2)), dim=-1)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(self.dtype)
+        read = self._by_row(self._by_group(weights[..., : self.width]) @ prompt_values)
+        return (read + weights[..., self.width :] @ values).view(B, 1, -1, D)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0 if self.filling is not None else self.width + self.length - 1
+
+
+def shared_prompt_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 - always None: `SHARED_PROMPT` makes no masks
+    scaling: float,
+    shared_prompt: SharedPromptCache,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention interface of transformers. Prompts are right-padded, so that causality alone hides the padding."""
+    if shared_prompt.filling is not None:
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling, is_causal=True)
+    return shared_prompt.attend(module.layer_idx, query, scaling).to(query.dtype), None  # type: ignore[arg-type]
+
+
+ALL_ATTENTION_FUNCTIONS.register(SHARED_PROMPT, shared_prompt_attention)

@@ -1,0 +1,111 @@
+"""One batch of sequences that grow by a token per step, behind three verbs: start, step, keep."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlvr.rollout.cache import SHARED_PROMPT, SharedPromptCache
+
+PREFILL_TOKENS = 8192  # prompt tokens read at once, padding included: bounds the memory of activations
+
+
+class Decoder(Protocol):
+    """Rows of token sequences and the logits of their next token. Rows of one group share a prompt."""
+
+    def start(self, group: Tensor, room: int) -> Tensor:
+        """Logits [B, V] after the prompts; group: [B] non-decreasing, the prompt that each row continues.
+
+        room: steps to come, at most.
+        """
+        ...
+
+    def step(self, token: Tensor) -> Tensor:
+        """Append one token to each row, [B]; logits [B, V] after it."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows ([B'] ascending) only."""
+        ...
+
+
+class SharedPromptDecoder:
+    """Any Hugging Face causal model with an attention interface: each prompt is read once, for all its responses."""
+
+    def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
+        """prompt: [P, L] right-padded; lengths: [P]. `model.config._attn_implementation` must be `SHARED_PROMPT`."""
+        assert model.config._attn_implementation == SHARED_PROMPT
+        head = model.get_output_embeddings()
+        assert head is not None
+        self.decoder, self.head = model.get_decoder(), head
+        self.prompt, self.lengths = prompt, lengths
+        # On a CPU the narrow products of decoding are faster in float32 than in bfloat16, and exact softmax inputs.
+        dtype = torch.float32 if prompt.device.type == "cpu" else model.dtype
+        self.cache = SharedPromptCache(lengths, prompt.shape[1], dtype)
+
+    def start(self, group: Tensor, room: int) -> Tensor:
+        ends, at_once = [], max(1, PREFILL_TOKENS // self.prompt.shape[1])
+        for first in range(0, len(self.prompt), at_once):
+            read = slice(first, first + at_once)
+            length = self.lengths[read]
+            self.cache.filling = read
+            hidden = self._hidden(self.prompt[read, : int(length.max())])
+            ends.append(hidden[torch.arange(len(length), device=hidden.device), length - 1])
+        self.cache.start_responses(group, room)
+        self.position = self.lengths[group]
+        return self.head(torch.cat(ends))[group]
+
+    def step(self, token: Tensor) -> Tensor:
+        self.cache.grow()
+        hidden = self._hidden(token[:, None], self.position[:, None])
+        self.position = self.position + 1
+        return self.head(hidden[:, 0])
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.keep(rows)
+        self.position = self.position[rows]
+
+    def _hidden(self, tokens: Tensor, position: Tensor | None = None) -> Tensor:
+        if position is None:
+            position = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        output = self.decoder(
+            input_ids=tokens,
+            position_ids=position,
+            past_key_values=self.cache,
+            use_cache=True,
+            shared_prompt=self.cache,
+        )
+        return output.last_hidden_state
+
+
+class RecomputingDecoder:
+    """Any causal model, without a cache: every step reads the whole sequences again. For tables and odd models."""
+
+    def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
+        self.model = model
+        columns = torch.arange(prompt.shape[1], device=prompt.device)
+        shift = prompt.shape[1] - lengths[:, None]
+        self.mask = columns >= shift  # [P, L]: left-padded, so that responses follow their prompts without a gap
+        self.tokens = prompt.gather(1, (columns - shift).clamp(min=0))
+
+    def start(self, group: Tensor, room: int) -> Tensor:
+        self.keep(group)
+        return self._logits()
+
+    def step(self, token: Tensor) -> Tensor:
+        self.tokens = torch.cat((self.tokens, token[:, None]), dim=1)
+        self.mask = torch.cat((self.mask, self.mask.new_ones(len(token), 1)), dim=1)
+        return self._logits()
+
+    def keep(self, rows: Tensor) -> None:
+        self.tokens, self.mask = self.tokens[rows], self.mask[rows]
+
+    def _logits(self) -> Tensor:
+        position = (self.mask.long().cumsum(1) - 1).clamp(min=0)
+        output = self.model(
+            input_ids=self.tokens, attention_mask=self.mask.long(), position_ids=position, use_cache=False
+        )
+        return output.logits[:, -1]

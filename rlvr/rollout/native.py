@@ -1,0 +1,231 @@
+"""The native engine: sampling with the Hugging Face model itself, in the trainer's process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.cache import SHARED_PROMPT
+from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
+from rlvr.rollout.draw import draw
+from rlvr.rollout.noise import uniform
+
+log = logging.getLogger(__name__)
+
+NOISE_BLOCK = 64  # positions whose noise is computed at once
+FINISHED_SHARE = 1 / 8  # finished rows leave the batch when they are at least this share of it
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Samples first … first + count − 1 of a request: what fits into one batch."""
+
+    request: int
+    first: int
+    count: int
+
+
+class NativeEngine:
+    """Batched sampling from a causal language model with shared prompts and noise keyed by names.
+
+    Tokens do not depend on the batch, its order or its size beyond the rounding of matrix products (log-probabilities
+    agree to about 1e-6 in float32; a token changes if a uniform number falls into that gap).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        eos_token_ids: Sequence[int],
+        pad_token_id: int,
+        dtype: str = "float32",
+        max_batch_sequences: int = 512,
+        max_cache_gb: float = 8.0,
+    ) -> None:
+        """model: the engine's own copy, on its device; it is cast to `dtype` and changed by `sync`.
+
+        max_batch_sequences: responses sampled at once. max_cache_gb: keys and values of a batch, at full length.
+        """
+        if max_batch_sequences < 1 or max_cache_gb <= 0:
+            raise ValueError(f"{max_batch_sequences=} and {max_cache_gb=} must be positive")
+        self.model = model.to(getattr(torch, dtype)).eval().requires_grad_(False)
+        self.eos = torch.tensor(sorted(eos_token_ids), device=model.device)
+        self.pad_token_id = pad_token_id
+        self.max_batch_sequences = max_batch_sequences
+        self.max_cache_bytes = max_cache_gb * 2**30
+        self.synced = True
+        self.decoder = choose_decoder(self.model)
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy (Hugging Face parameter name, full tensor) pairs, in any float format, into the engine's model.
+
+        A tied head may come under either name or both. Unknown, missing or misshapen parameters are an error, and the
+        engine then refuses to sample until a sync succeeds.
+        """
+        self.synced = False
+        targets = dict(self.model.named_parameters(remove_duplicate=False))
+        missing = {id(parameter): name for name, parameter in targets.items()}
+        with torch.no_grad():
+            for name, tensor in weights:
+                if name not in targets:
+                    raise ValueError(f"sync got {name!r}, which the model does not have. Its names: {sorted(targets)}")
+                if targets[name].shape != tensor.shape:
+                    expected = list(targets[name].shape)
+                    raise ValueError(f"sync got {name!r} with shape {list(tensor.shape)}, expected {expected}")
+                targets[name].copy_(tensor)
+                missing.pop(id(targets[name]), None)
+        if missing:
+            raise ValueError(f"sync did not get {sorted(missing.values())}: the engine would mix old and new weights")
+        self.synced = True
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Sample every request `num_samples` times; results in the order of the requests."""
+        self._check(requests, sampling)
+        found: list[list[Completion]] = [[] for _ in requests]
+        for batch in self._batches(requests, sampling.max_tokens):
+            for piece, completions in zip(batch, self._sample(requests, batch, sampling), strict=True):
+                found[piece.request] += completions
+        return [tuple(completions) for completions in found]
+
+    def close(self) -> None:
+        """Nothing to stop: the engine has no process of its own."""
+
+    def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        if not self.synced:
+            raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
+        if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
+            raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
+        longest = max((len(request.prompt) for request in requests), default=1)
+        if min((len(request.prompt) for request in requests), default=1) < 1:
+            raise ValueError("A prompt has no token: sampling needs at least one, for example a begin token.")
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is not None and longest + sampling.max_tokens > limit:
+            raise ValueError(
+                f"A prompt of {longest} tokens and {sampling.max_tokens} new ones exceed the model's {limit} "
+                "positions. Lower rollout.max_tokens or drop long prompts."
+            )
+
+    def _batches(self, requests: Sequence[Request], max_tokens: int) -> Iterator[list[Piece]]:
+        """Cut the requests into batches within the limits, prompts of similar length together."""
+        token_bytes = cache_bytes_per_token(self.model)
+        batch: list[Piece] = []
+        rows, width = 0, 0
+        for index in sorted(range(len(requests)), key=lambda i: len(requests[i].prompt)):
+            width = len(requests[index].prompt)  # ascending, so this is the batch's padded width
+            first = 0
+            while first < requests[index].num_samples:
+                room = self.max_cache_bytes / max(token_bytes, 1) - (len(batch) + 1) * width
+                room = min(self.max_batch_sequences, int(room // max_tokens)) - rows
+                if room < 1 and batch:
+                    yield batch
+                    batch, rows = [], 0
+                    continue
+                count = min(requests[index].num_samples - first, max(room, 1))
+                batch.append(Piece(index, first, count))
+                rows, first = rows + count, first + count
+        if batch:
+            yield batch
+
+    def _sample(self, requests: Sequence[Request], batch: list[Piece], sampling: Sampling) -> list[list[Completion]]:
+        """Completions of each piece of one batch."""
+        device = self.model.device
+        prompts = [requests[piece.request].prompt for piece in batch]
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        padded = np.full((len(batch), max(map(len, prompts))), self.pad_token_id, dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            padded[row, : len(prompt)] = prompt
+        decoder = self.decoder(self.model, torch.from_numpy(padded).to(device), lengths)
+        counts = torch.tensor([piece.count for piece in batch])
+        group = torch.repeat_interleave(torch.arange(len(batch)), counts).to(device)
+        names = [(requests[piece.request].key, piece.first + i) for piece in batch for i in range(piece.count)]
+        rows = self._decode(decoder, decoder.start(group, sampling.max_tokens), names, sampling)
+        return [[next(rows) for _ in range(piece.count)] for piece in batch]
+
+    def _decode(
+        self, decoder: Decoder, logits: Tensor, names: list[tuple[int, int]], sampling: Sampling
+    ) -> Iterator[Completion]:
+        """Sample until every row has ended or is full; finished rows leave the batch in bulk.
+
+        logits: [B, V] of the first token; names: (request key, sample) of each row, which name its noise.
+        """
+        device, B, T = logits.device, len(names), sampling.max_tokens
+        tokens = torch.full((B, T), -1, device=device)
+        logps = torch.zeros(2, B, T, device=device)  # under the policy, under the drawing distribution
+        rows, done = torch.arange(B, device=device), torch.zeros(B, dtype=torch.bool, device=device)
+        noise = torch.empty(B, 0)
+        check_every = 1 if device.type == "cpu" else 8  # asking a GPU whether rows are done makes it wait
+        for t in range(T):
+            if t % NOISE_BLOCK == 0:
+                keys, samples = zip(*(names[row] for row in rows.tolist()), strict=True)
+                block = uniform(sampling.seed, sampling.step, keys, samples, t, min(NOISE_BLOCK, T - t))
+                noise = torch.from_numpy(block).to(device)
+            token, logp, logp_sampling = draw(
+                logits, noise[:, t % NOISE_BLOCK], temperature=sampling.temperature, top_p=sampling.top_p
+            )
+            tokens[rows, t], logps[0, rows, t], logps[1, rows, t] = token, logp, logp_sampling
+            done |= (token[:, None] == self.eos).any(dim=1)
+            if t % check_every == 0 or t + 1 == T:
+                num_done = int(done.sum())
+                if num_done == len(done) or t + 1 == T:
+                    break
+                if num_done >= FINISHED_SHARE * len(done):
+                    alive = (~done).nonzero()[:, 0]
+                    decoder.keep(alive)
+                    rows, done, noise, token = rows[alive], done[alive], noise[alive], token[alive]
+            logits = decoder.step(token)
+        return self._completions(tokens.cpu(), logps.cpu())
+
+    def _completions(self, tokens: Tensor, logps: Tensor) -> Iterator[Completion]:
+        """Cut each row after its first end token. tokens: [B, T], −1 where nothing was sampled; logps: [2, B, T]."""
+        is_end = torch.isin(tokens, self.eos.cpu())
+        finished = is_end.any(dim=1)
+        length = torch.where(finished, is_end.int().argmax(dim=1) + 1, tokens.shape[1])
+        ids, policy, sampling = tokens.numpy(), logps[0].numpy(), logps[1].numpy()
+        for row, (end, ended) in enumerate(zip(length.tolist(), finished.tolist(), strict=True)):
+            yield Completion(ids[row, :end].copy(), policy[row, :end].copy(), sampling[row, :end].copy(), ended)
+
+
+def cache_bytes_per_token(model: PreTrainedModel) -> int:
+    """Keys and values of one token over all layers; 0 for a model without attention."""
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
+    if not heads:
+        return 0
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * heads * head_dim * (4 if model.device.type == "cpu" else model.dtype.itemsize)
+
+
+def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[RecomputingDecoder]:
+    """The shared-prompt decoder where it gives what the model itself gives; else the one that needs nothing of it."""
+    if not getattr(model.config, "num_hidden_layers", 0):
+        return RecomputingDecoder  # a table: nothing to cache
+    full = all(kind == "full_attention" for kind in getattr(model.config, "layer_types", None) or [])
+    own = model.config._attn_implementation or "eager"
+    if model._supports_attention_backend and full:
+        expected = _trial(model, RecomputingDecoder)
+        model.set_attn_implementation(SHARED_PROMPT)
+        error = (_trial(model, SharedPromptDecoder) - expected).std() / expected.std()
+        if float(error) < (1e-3 if model.dtype == torch.float32 else 0.1):
+            return SharedPromptDecoder
+        model.set_attn_implementation(own)
+    log.warning("%s does not fit the shared-prompt cache: sampling without a cache, slowly", type(model).__name__)
+    return RecomputingDecoder
+
+
+@torch.inference_mode()
+def _trial(model: PreTrainedModel, decoder: type[SharedPromptDecoder] | type[RecomputingDecoder]) -> Tensor:
+    """Logits [3, 4, V] of three steps of four rows that continue two prompts of unequal length."""
+    device, size = model.device, model.config.vocab_size
+    prompt = (torch.arange(18, device=device) * 7 + 3).view(2, 9) % size
+    rows = decoder(model, prompt, torch.tensor([9, 5], device=device))
+    logits = [rows.start(torch.tensor([0, 0, 0, 1], device=device), 2)]
+    logits += [rows.step((torch.arange(4, device=device) * 5 + step) % size) for step in range(2)]
+    return torch.stack(logits).float()
