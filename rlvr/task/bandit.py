@@ -57,7 +57,7 @@ class Bandit:
         mixture = (self.heights * np.exp(-0.5 * distance**2)).sum(1)
         return mixture / mixture.max()
 
-    def size(self, split: Split) -> int | None:  # noqa: ARG002 - both splits are the same
+    def size(self, split: Split) -> int | None:
         return 1
 
     def problem(self, split: Split, index: int) -> Problem:

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hydra.utils import instantiate
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from pyarrow import parquet
+
+from rlvr.task.math import Math, last_boxed
+from rlvr.task.read import read
+
+CONF = Path(__file__).parents[2] / "conf" / "task" / "math.yaml"
+DATA = Path(__file__).parents[3] / "shared" / "data"
+ROWS = [
+    {"id": "a", "problem": "What is 1/2 + 1/4?", "answer": "\\frac{3}{4}"},
+    {"id": "b", "problem": "How much is a dozen dozens?", "answer": 144},
+    {"id": "c", "problem": "Solve x² = 4.", "answer": "\\{-2, 2\\}"},
+]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def make_math(train: Any, test: Any = None, **knobs: Any) -> Math:
+    config = OmegaConf.merge(OmegaConf.load(CONF), {"train": train, "test": test or train, **knobs})
+    return Math(**{str(key): value for key, value in config.items() if key != "_target_"})
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
+    made = make_math(write_jsonl(tmp_path_factory.mktemp("data") / "made_up.jsonl", ROWS), timeout_s=2.0)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("index", "response", "outcome"),
+    [
+        (0, "So it is \\boxed{\\frac{3}{4}}.", "correct"),
+        (0, "So it is \\boxed{0.75}.", "correct"),
+        (0, "\\boxed{1/2} no, \\boxed{\\dfrac34}", "correct"),  # the last one counts
+        (0, "\\boxed{3/4} no, \\boxed{1/2}", "wrong"),
+        (0, "The answer is 3/4.", "unparsable"),  # not in a box
+        (0, "\\boxed{\\frac{3}{4}", "unparsable"),  # cut off
+        (0, "\\boxed{}", "unparsable"),
+        (0, "", "unparsable"),
+        (1, "\\boxed{144}", "correct"),
+        (1, "\\boxed{12^2}", "correct"),
+        (1, "\\boxed{143}", "wrong"),
+        (2, "\\boxed{\\{2, -2\\}}", "correct"),
+        (2, "\\boxed{\\{2\\}}", "wrong"),
+        # Shown to last for hours: one multiplication of huge integers, which no signal interrupts.
+        (1, "\\boxed{9^{9^{9^{9}}}}", "timeout"),
+    ],
+)
+def test_outcome_of_a_response(task: Math, index: int, response: str, outcome: str) -> None:
+    (reward,) = task.reward([(task.problem("train", index), response)])
+    assert (reward.outcome, reward.value) == (outcome, float(outcome == "correct"))
+
+
+def test_rewards_come_in_the_order_of_the_answers(task: Math) -> None:
+    problem = task.problem("train", 1)
+    texts = ["none", "\\boxed{144}", "\\boxed{9^{9^{9^{9}}}}", "\\boxed{1}", "\\boxed{144}", "none"]
+    expected = ["unparsable", "correct", "timeout", "wrong", "correct", "unparsable"]
+    assert [r.outcome for r in task.reward([(problem, text) for text in texts])] == expected
+
+
+def test_without_boxes_the_whole_response_is_searched(tmp_path: Path) -> None:
+    task = make_math(write_jsonl(tmp_path / "x.jsonl", ROWS), boxed=False)
+    answers = ["The answer is 144.", "I do not know."]
+    assert [r.outcome for r in task.reward([(task.problem("test", 1), a) for a in answers])] == [
+        "correct",
+        "unparsable",
+    ]
+    task.close()
+
+
+def test_a_right_answer_that_cannot_be_parsed_is_an_error_not_a_wrong_answer(tmp_path: Path) -> None:
+    task = make_math(write_jsonl(tmp_path / "x.jsonl", [{"problem": "?", "answer": "\\boxed{}"}]))
+    (reward,) = task.reward([(task.problem("test", 0), "\\boxed{1}")])
+    assert (reward.outcome, reward.value) == ("error", 0.0)
+    task.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a \\boxed{1} b \\boxed{2} c", "\\boxed{2}"),
+        ("\\boxed{\\frac{1}{2}}.", "\\boxed{\\frac{1}{2}}"),
+        ("\\boxed{\\{1, 2\\}}", "\\boxed{\\{1, 2\\}}"),
+        ("\\boxed{1} \\boxed{2", "\\boxed{1}"),
+        ("\\boxed{\\boxed{3}}", "\\boxed{3}"),
+        ("} \\boxed{4} }", "\\boxed{4}"),
+        ("x = 3 \\\\boxed{5}", "\\boxed{5}"),  # a backslash too many
+        ("\\boxed 5", None),
+        ("{6}", None),
+    ],
+)
+def test_last_boxed(text: str, expected: str | None) -> None:
+    assert last_boxed(text) == expected
+
+
+@given(st.recursive(st.text("ab1\n "), lambda inner: st.builds("{{{}}}".format, inner)), st.text("ab} \n"))
+def test_last_boxed_finds_balanced_content(content: str, before: str) -> None:
+    assert last_boxed(f"{before}\\boxed{{{content}}}") == f"\\boxed{{{content}}}"
+
+
+def test_a_degenerate_response_is_read_in_one_pass() -> None:
+    start = time.monotonic()
+    assert last_boxed("\\boxed{" * 200_000) is None
+    assert time.monotonic() - start < 5  # quadratic: minutes
+
+
+def test_prompt_is_the_template_around_the_problem(task: Math) -> None:
+    assert task.problem("train", 1).prompt == (
+        "How much is a dozen dozens?\nPlease reason step by step, and put your final answer within \\boxed{}."
+    )
+    assert task.problem("train", 1).answer == "144"
+    assert task.problem("train", 1).id == "b"
+    assert (task.size("train"), task.size("test")) == (3, 3)
+
+
+def test_configuration_makes_the_task_and_lacks_only_the_data(tmp_path: Path) -> None:
+    config = OmegaConf.load(CONF)
+    assert OmegaConf.missing_keys(config) == {"train", "test"}
+    where = write_jsonl(tmp_path / "x.jsonl", ROWS)
+    task = instantiate(config, train=where, test={"made_up": where})
+    assert (task.size("train"), task.problem("test", 0).source) == (3, "made_up")
+
+
+def test_formats_agree(tmp_path: Path) -> None:
+    plain = write_jsonl(tmp_path / "x.jsonl", ROWS[:2])
+    zipped = tmp_path / "x.jsonl.gz"
+    zipped.write_bytes(gzip.compress(Path(plain).read_bytes()))
+    table = pa.Table.from_pylist([{**row, "answer": str(row["answer"])} for row in ROWS[:2]])
+    parquet.write_table(table, tmp_path / "x.parquet")
+    tasks = [make_math(where) for where in (plain, str(zipped), str(tmp_path / "x.parquet"))]
+    problems = [[t.problem("train", i) for i in range(2)] for t in tasks]
+    assert problems[0] == problems[1] == problems[2]
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ({"question": "?", "answer": "She has 6*7 apples.\n#### 1,042"}, "1042"),  # GSM8K
+        ({"problem": "?", "solution": "Hence \\boxed{\\frac{1}{2}}.", "level": 3}, "\\boxed{\\frac{1}{2}}"),  # MATH
+        ({"problem": "?", "solution": "long", "answer": "7"}, "7"),
+        ({"question": "?", "final_answer": ["2"]}, "2"),  # OlympiadBench
+        ({"prompt": [{"role": "user", "content": "?"}], "reward_model": {"ground_truth": "34"}}, "34"),  # DAPO
+        ({"prompt": "?", "answer": 0}, "0"),
+    ],
+)
+def test_usual_columns_are_found(tmp_path: Path, row: dict[str, Any], answer: str) -> None:
+    problem = make_math(write_jsonl(tmp_path / "x.jsonl", [row]), template="{problem}").problem("test", 0)
+    assert (problem.prompt, problem.answer) == ("?", answer)
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    where = write_jsonl(tmp_path / "x.jsonl", [{"text": "?", "meta": {"gold": "5"}, "answer": "no"}])
+    problem = make_math(where, prompt_field="text", answer_field="meta.gold").problem("test", 0)
+    assert problem.answer == "5"
+
+
+def test_benchmarks_are_named_by_mapping_column_file_or_folder(tmp_path: Path) -> None:
+    by_column = write_jsonl(tmp_path / "x.jsonl", [{"problem": "?", "answer": "1", "source": "gsm8k/test"}])
+    by_file = write_jsonl(tmp_path / "aime.jsonl", [{"problem": "?", "answer": "1"}])
+    by_folder = write_jsonl(tmp_path / "amc" / "test.jsonl", [{"problem": "?", "answer": "1"}])
+    task = make_math(by_file, [by_column, by_file, by_folder])
+    problems = [task.problem("test", i) for i in range(3)]
+    assert [p.source for p in problems] == ["gsm8k-test", "aime", "amc"]  # a slash would split the metric's name
+    assert [p.id for p in problems] == ["x-0", "aime-0", "amc-0"]
+    task = make_math(by_file, {"first": by_column, "second": by_folder})
+    assert [task.problem("test", i).source for i in range(2)] == ["first", "second"]
+
+
+def test_repeated_ids_are_told_apart(tmp_path: Path) -> None:
+    rows = [{"id": i, "problem": "?", "answer": "1"} for i in (0, 0, "0#2", 0)]
+    task = make_math(write_jsonl(tmp_path / "x.jsonl", rows))
+    assert [task.problem("train", i).id for i in range(4)] == ["0", "0#2", "0#2#2", "0#3"]
+
+
+def test_relative_paths_start_at_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "data" / "x.jsonl", ROWS)
+    monkeypatch.chdir(tmp_path)
+    assert make_math("data/x.jsonl").size("train") == 3
+
+
+GOOD = '{"problem": "?", "answer": "1"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GOOD + '{"problem": "?", "ans', r"x\.jsonl:2: "),
+        (GOOD + "\n" + '["?", "1"]\n', r"x\.jsonl:3: a JSON object is expected, not \[\"\?\", \"1\"\]"),
+        (GOOD + '{"problem": "?"}\n', r"x\.jsonl:2: answer is None, expected a text or a number"),
+        (GOOD + '{"problem": " ", "answer": 1}\n', r"x\.jsonl:2: problem is ' ', expected a text or one chat message"),
+        (GOOD + '{"problem": "?", "answer": ["1", "2"]}\n', r"x\.jsonl:2: answer is \['1', '2'\]"),
+        ("", r"x\.jsonl has no rows"),
+        (
+            '{"ask": "?", "answer": "1"}\n',
+            r"no column any of prompt, problem, question. It has: ask, answer\.",
+        ),
+        ('{"problem": "?", "reply": "1"}\n', r"It has: problem, reply\. Pass task.answer_field="),
+    ],
+)
+def test_broken_files_are_named_with_the_line(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        make_math(str(tmp_path / "x.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.parquet"])
+def test_truncated_binary_files_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(GOOD.encode() * 1000)[:40])
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        make_math(str(tmp_path / name))
+
+
+def test_a_bad_utf8_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(GOOD.encode() + b'{"problem": "\xff", "answer": "1"}\n')
+    with pytest.raises(ValueError, match=r"x\.jsonl:2: 'utf-8' codec"):
+        make_math(str(tmp_path / "x.jsonl"))
+
+
+def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
+    where = write_jsonl(tmp_path / "gsm8k" / "train.jsonl", ROWS)
+    cases = {
+        str(tmp_path / "gsm8k" / "trian.jsonl"): r"trian.jsonl does not exist\. Did you mean .*train\.jsonl\?",
+        str(tmp_path / "gsm8k" / "zzz"): r"does not exist\. .*gsm8k has: train\.jsonl\.",
+        str(tmp_path / "gsm8k"): r"not a data file: pass a \.jsonl, \.jsonl\.gz, \.parquet file, such as train\.jsonl",
+        "": "task.test is empty: pass task.test=PATH",
+    }
+    for test, message in cases.items():
+        with pytest.raises(ValueError, match=message):
+            make_math(where, [test])
+    with pytest.raises(ValueError, match="stands twice"):
+        make_math(where, [where, where])
+    with pytest.raises(ValueError, match="must contain {problem}"):
+        make_math(where, template="Solve this.")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="datasets is installed")
+def test_hub_names_without_the_extra_say_what_to_install() -> None:
+    with pytest.raises(ValueError, match=r"openai/gsm8k/main:test is not a file here\..*pip install rlvr\[hub\]"):
+        read("openai/gsm8k/main:test", "train")
+
+
+BENCHMARKS = ("gsm8k", "math500", "aime24", "aime25", "amc23", "minerva", "olympiadbench", "college_math")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+def test_right_answers_of_real_benchmarks_verify_and_wrong_numbers_do_not() -> None:
+    tests = {name: str(DATA / name / "test.jsonl.gz") for name in BENCHMARKS}
+    task = make_math(str(DATA / "dapo_math_17k" / "train.jsonl.gz"), tests, timeout_s=20.0)
+    problems = [task.problem("test", i) for i in range(task.size("test") or 0)]
+    for name in BENCHMARKS:
+        sample = [p for p in problems if p.source == name][:150]
+        right = task.reward([(p, f"Hence \\boxed{{{p.answer}}}.") for p in sample])
+        assert sum(r.correct for r in right) >= 0.97 * len(sample), name
+        numbers = [p for p in sample if p.answer.lstrip("-").isdigit()]
+        wrong = task.reward([(p, f"Hence \\boxed{{{int(p.answer) + 1}}}.") for p in numbers])
+        assert {r.outcome for r in wrong} <= {"wrong"}, name
+    task.close()
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+def test_real_training_sets_are_read_whole() -> None:
+    train = [str(DATA / name / "train.jsonl.gz") for name in ("gsm8k", "dapo_math_17k")]
+    task = make_math(train, str(DATA / "aime24" / "test.jsonl.gz"))
+    assert (task.size("train"), task.size("test")) == (7473 + 17917, 30)
+    problems = [task.problem("train", i) for i in range(7473 + 17917)]
+    assert len({p.id for p in problems}) == len(problems)
+    rewards = task.reward([(p, f"\\boxed{{{p.answer}}}") for p in problems[::250]])
+    assert {r.outcome for r in rewards} == {"correct"}
+    task.close()
