@@ -24,10 +24,10 @@ def encode(tokenizer: Any, problems: Sequence[Problem], *, chat: bool) -> list[N
     return [np.asarray(token_ids(tokenizer, text), dtype=np.int64) for text in texts]
 
 
-def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], end_tokens: Sequence[int]) -> list[str]:
-    """Response texts. Only the end token is dropped: other special tokens stay visible to the verifier."""
-    ends = set(end_tokens)
-    return tokenizer.batch_decode([[int(t) for t in row if int(t) not in ends] for row in tokens])
+def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence[int]) -> list[str]:
+    """Response texts without the `silent` tokens: all others, special ones too, stay visible to the verifier."""
+    dropped = set(silent)
+    return tokenizer.batch_decode([[t for t in row.tolist() if t not in dropped] for row in tokens])
 
 
 def collate(rollouts: Sequence[Rollout], advantage: Advantage, *, pad_token_id: int) -> Batch:

@@ -50,6 +50,9 @@ class Run:
         model, tokenizer = load(base, dtype=torch.float32)
         ends = end_tokens(model, tokenizer)
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+        # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
+        spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
+        silent = [e for e in ends if e != spoken]
         self.max_tokens = config.rollout.max_tokens or self.task.max_tokens
         self.pad = pad
         self.advantage = instantiate(config.advantage)
@@ -60,7 +63,7 @@ class Run:
         self.engine = _partial(config.rollout.engine)(own.to(self.device), eos_token_ids=ends, pad_token_id=pad)
         self.sampler = Sampler(
             self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),
-            lambda tokens: decode(tokenizer, tokens, ends), self.rank, self.world, distributed.gather,
+            lambda tokens: decode(tokenizer, tokens, silent), self.rank, self.world, distributed.gather,
         )  # fmt: skip
         self.tokenizer = tokenizer
         self.stream = Stream(self.task, config.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -17,18 +18,18 @@ from rlvr.signature import close_match
 from sweeps import launcher
 from sweeps.plan import plan
 
-INTERRUPTED = 130  # what a shell reports of a program stopped by Ctrl-C
-
 
 @hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name="run")
 def _one(config: DictConfig) -> None:
-    """A run without -m is a sweep of one."""
+    """A run without -m: its point is taken out of Hydra, which announces errors of a job in words of its own."""
     hydra_config = HydraConfig.get()
     overrides = [str(o) for o in hydra_config.overrides.task]
     choices = OmegaConf.to_container(hydra_config.runtime.choices)
     assert isinstance(choices, dict)
-    point = (overrides, config, {str(k): v for k, v in choices.items()})
-    launcher.launch(plan([point], command=launcher.command()), config)
+    _single.append((overrides, config, {str(k): v for k, v in choices.items()}))
+
+
+_single: list[tuple[list[str], DictConfig, dict[str, Any]]] = []
 
 
 def main() -> None:
@@ -40,16 +41,14 @@ def main() -> None:
     launcher.register()
     try:
         _one()
+        for point in _single:  # a sweep of one
+            launcher.launch(plan([point], command=launcher.command()), point[1])
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if debug:
             raise
         print(f"rlvr: {explain(error, sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
-    for outcome in launcher.outcomes:
-        if outcome.interrupted:
-            sys.exit(INTERRUPTED)
-        if outcome.failed:
-            sys.exit(1)
+    sys.exit(max((outcome.exit_code for outcome in launcher.outcomes), default=0))
 
 
 def explain(error: BaseException, arguments: list[str]) -> str:

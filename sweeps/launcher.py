@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -23,12 +24,17 @@ from sweeps.ledger import Ledger
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 
+# Hydra takes plugins from the namespace package `hydra_plugins` only: this module answers to a name in it.
+PLUGIN = "hydra_plugins.rlvr"
+
 # What the newest launch of this process came to: Hydra gives a launcher no way to set the exit code.
 outcomes: list[Outcome] = []
 
 
 class RlvrLauncher(Launcher):
     """Composes every point, checks all of them, and only then starts anything."""
+
+    __module__ = PLUGIN
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context = hydra_context
@@ -55,9 +61,12 @@ class RlvrLauncher(Launcher):
 
 def register() -> None:
     """Make the launcher known to Hydra as `hydra/launcher=rlvr`. Harmless when repeated."""
-    target = {"_target_": f"{RlvrLauncher.__module__}.{RlvrLauncher.__qualname__}"}
+    plugins = Plugins.instance()  # looks for installed plugins, once
+    namespace = sys.modules.setdefault("hydra_plugins", ModuleType("hydra_plugins"))
+    namespace.rlvr = sys.modules[PLUGIN] = sys.modules[__name__]  # type: ignore[attr-defined]
+    target = {"_target_": f"{PLUGIN}.{RlvrLauncher.__qualname__}"}
     ConfigStore.instance().store(group="hydra/launcher", name="rlvr", node=target, provider="rlvr")
-    Plugins.instance().register(RlvrLauncher)
+    plugins.register(RlvrLauncher)
 
 
 def launch(planned: Plan, config: DictConfig) -> Outcome:

@@ -114,14 +114,16 @@ def test_ranks_share_the_problems_and_all_see_all_groups_in_order() -> None:
     task = ScriptedTask(["+-"])
     problems = [task.problem("train", i) for i in range(5)]
     whole = sampler(task)(problems, 2, SAMPLING, Spent())
-    parts: list[list[Rollout]] = []
+    parts = [whole[0::2], whole[1::2]]  # what ranks 0 and 1 of two generate
+
     for rank in range(2):
-        sampler(task, rank=rank, world=2, gather=lambda mine: parts.append(mine) or [mine, mine])(
-            problems, 2, SAMPLING, Spent()
-        )
-    assert [len(p) for p in parts] == [3, 2]
-    joined = sampler(task, rank=0, world=2, gather=lambda mine: parts)(problems, 2, SAMPLING, Spent())
-    assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
+
+        def gather(mine: list[Rollout], rank: int = rank) -> list[list[Rollout]]:
+            assert [g.problem.id for g in mine] == [g.problem.id for g in parts[rank]]
+            return parts
+
+        joined = sampler(task, rank=rank, world=2, gather=gather)(problems, 2, SAMPLING, Spent())
+        assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
 
 
 def test_every_problem_of_a_finite_set_is_drawn_once_an_epoch_in_a_new_order() -> None:
