@@ -43,7 +43,7 @@ def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
 def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
     """Passes until `stop` is set, or until no run can write any more; then a last one. Its report sums them all up.
 
-    A store that is down is tried again after 2, 4, ... 60 seconds.
+    A store that is down is tried again after 4, 8, ... 60 seconds.
     """
     shipped: Counter[str] = Counter()
     wait = PERIOD_S

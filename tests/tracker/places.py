@@ -34,7 +34,8 @@ def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **i
     config = {
         "eta": 0.5, "beta": None, "seed": 0, "lr": "2e-4", "empty": "", "task": {"size": 7, "test": ["a", "b"]},
         "loss": {"_target_": "rlvr.loss.lad.lad", "_partial_": True}, "cluster": {"host": "node7", "job": 123},
-        "tracker": {"uri": None}, "checkpoint": {"every": 40}, "choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None},
+        "tracker": {"uri": None}, "checkpoint": {"every": 40},
+        "choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None},
     }  # fmt: skip
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
     add_steps(directory, range(steps))
