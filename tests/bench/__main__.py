@@ -1,0 +1,160 @@
+"""Speed as ratios against named peers, each measured in turn with its peer in one run.
+
+python -m tests.bench [NAMES] [--json FILE]     measure all or some; JSON lines, then a table
+python -m tests.bench --from FILE --write-docs  put measured rows into docs/performance.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench import adapt
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+DOCS = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- measured -->\n", "<!-- end -->"
+COLUMNS = ("what", "ours", "peer", "peer's", "ratio", "target", "met")
+Row = dict[str, Any]
+
+
+def names() -> list[str]:
+    """Files that define `rows(*, quick)` or have a function in adapt.py."""
+    files = HERE.glob("[a-z]*.py")
+    return sorted(p.stem for p in files if hasattr(adapt, p.stem) or "\ndef rows(*, quick" in p.read_text())
+
+
+def rows_of(name: str, *, quick: bool) -> Iterable[Row]:
+    adapted = getattr(adapt, name, None)
+    return adapted(quick=quick) if adapted else importlib.import_module(f"tests.bench.{name}").rows(quick=quick)
+
+
+def machine() -> Row:
+    """What the numbers belong to."""
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+    return {"cores": cores(), "cpu": model, "memory_gb": round(memory_gb), **packages, "load": os.getloadavg()[0]}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def measure(name: str, *, quick: bool) -> Iterator[Row]:
+    """Rows of one file, from a process of its own: no bench inherits another's threads, memory or caches."""
+    # Threads that wait must not spin: the two sides of a comparison take turns on the same cores.
+    environment = os.environ | {"OMP_NUM_THREADS": str(cores()), "OMP_WAIT_POLICY": "passive"}
+    command = [sys.executable, "-m", "tests.bench", "--child", name, *(["--quick"] if quick else [])]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            row = json.loads(line)
+            reached = None if row["ratio"] is None or row["target"] is None else row["ratio"] >= row["target"]
+            yield {"bench": name, **row, "met": reached}
+    if process.returncode:
+        raise RuntimeError(f"the bench {name} ended with code {process.returncode}; its messages are above")
+
+
+def child(name: str, *, quick: bool) -> None:
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else is printed goes to standard error
+    for row in rows_of(name, quick=quick):
+        print(json.dumps(row), file=out)
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+    met = {True: "yes", False: "no", None: ""}[row["met"]]
+    value, peer_value = f"{number(row['value'])} {row['unit']}", number(row["peer_value"])
+    return row["name"], value, row["peer"] or "", peer_value, ratio, number(row["target"]), met
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Aligned Markdown."""
+    cells = [COLUMNS, *map(_cells, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
+    lines = ["| " + " | ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+
+
+def headline(on: Row) -> str:
+    return (
+        f"{on['cores']} cores of {on['cpu']}, {on['memory_gb']} GB, torch {on['torch']}, "
+        f"transformers {on['transformers']}, load before the run {on['load']:.1f}"
+    )
+
+
+def write_docs(rows: Sequence[Row]) -> None:
+    text = DOCS.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    DOCS.write_text(f"{before}{BEGIN}{headline(rows[0]['machine'])}\n\n{table(rows)}\n{END}{after}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("names", nargs="*", metavar="NAMES", help=f"some of: {', '.join(names())}")
+    parser.add_argument("--list", action="store_true", help="list the names and stop")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, without TRL: shows only that all of it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too, a JSON object a line")
+    parser.add_argument("--from", type=Path, dest="source", metavar="FILE", help="read rows instead of measuring")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        child(options.child, quick=options.quick)
+        return 0
+    if options.list:
+        print("\n".join(names()))
+        return 0
+    unknown = sorted(set(options.names) - set(names()))
+    if unknown:
+        parser.error(f"there is no bench {', '.join(unknown)}. Type some of: {' '.join(names())}")
+    if options.source:
+        rows, failed = [json.loads(line) for line in options.source.read_text().splitlines()], []
+    else:
+        rows, failed = run(options.names or names(), quick=options.quick)
+    if options.json:
+        options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if rows:
+        print(f"\n{headline(rows[0]['machine'])}\n\n{table(rows)}")
+    if rows and options.write_docs:
+        write_docs(rows)
+    for message in failed:
+        print(message, file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run(chosen: Sequence[str], *, quick: bool) -> tuple[list[Row], list[str]]:
+    """All rows, and a message for every bench that failed: the others go on."""
+    on, rows, failed = machine(), list[Row](), list[str]()
+    for name in chosen:
+        try:
+            for row in measure(name, quick=quick):
+                rows.append({**row, "machine": on})
+                print(json.dumps(rows[-1]), flush=True)
+        except RuntimeError as error:
+            failed.append(str(error))
+    return rows, failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Seconds of a whole training step, ours and TRL's GRPOTrainer in turn: generate, judge, one optimiser update.
+
+Both start from one model directory (the architecture of conf/model/maze_3m.yaml, random weights) and see the same
+prompts, samples and full-length responses; neither has a KL term. Ours is what `rlvr.run` does between two steps,
+weights to the engine included. TRL lives in an environment of its own, made on first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rlvr import config as schema
+from rlvr.collate import collate, decode, encode
+from rlvr.collect import Sampler, Stream, collect
+from rlvr.model import load, word_tokenizer
+from rlvr.records import Problem, Reward, Sampling, Split
+from rlvr.task.maze import VOCABULARY, Maze
+from sweeps import launcher
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = ROOT / ".venv-trl"
+PACKAGES = ("torch==2.13.0", "trl==1.16.*", "transformers==5.23.*", "accelerate>=1.15,<2", "datasets>=5,<6")
+# (precision, responses per forward pass), the fastest of 64 … 512 for each; "autocast" keeps float32 weights as we do.
+PEERS = (("float32", 128), ("autocast", 128), ("bfloat16", 128))
+TARGET = 3.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step: P prompts of 64 … 76 tokens, G samples of each, exactly T new tokens."""
+
+    prompts: int = 32
+    samples: int = 16
+    new_tokens: int = 32
+    rounds: int = 3  # measured, after one that warms up
+
+
+class Parity:
+    """A task whose verifier costs nothing: 1 for a response with an odd number of different words."""
+
+    name = "parity"
+
+    def __init__(self, prompts: Sequence[str]) -> None:
+        self.prompts = prompts
+
+    def size(self, split: Split) -> int | None:
+        return None
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return Problem(str(index), self.prompts[index % len(self.prompts)])
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        odd = [len(set(text.split())) % 2 for _, text in answers]
+        return [Reward(float(value), "correct" if value else "wrong") for value in odd]
+
+    def close(self) -> None: ...
+
+
+def composed(work: Work, dtype: str) -> DictConfig:
+    """The configuration of a user who asks for this work; what TRL does not compute is off."""
+    schema.register()
+    launcher.register()
+    overrides = [
+        "loss=grpo", "model=maze_3m", "lr=1e-5", f"rollout.prompts={work.prompts}", f"rollout.samples={work.samples}",
+        f"rollout.max_tokens={work.new_tokens}", "rollout.dynamic_sampling=none", f"rollout.engine.dtype={dtype}",
+        "trainer.updates=1", f"trainer.dtype={dtype}", "trainer.base_kl=false",
+    ]  # fmt: skip
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        return compose("run", overrides)
+
+
+def save_model(directory: Path, work: Work) -> None:
+    """Random weights, tokenizer and prompts.json, for both sides."""
+    torch.manual_seed(0)
+    tokenizer = word_tokenizer(VOCABULARY, Maze.end_word)
+    architecture = instantiate(composed(work, "float32").model.architecture, _convert_="all")
+    config = AutoConfig.for_model(architecture.pop("model_type"), vocab_size=len(tokenizer), **architecture)
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    draw = np.random.default_rng(0)
+    words = [word for word in VOCABULARY if word != Maze.end_word]
+    texts = [" ".join(draw.choice(words, size=64 + 4 * (index % 4))) for index in range(work.prompts)]
+    (directory / "prompts.json").write_text(json.dumps(texts))
+
+
+def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
+    """A function that does one step, as rlvr/job.py does it, and returns its seconds."""
+    config = composed(work, dtype)
+    rollout = config.rollout
+    model, tokenizer = load(directory, dtype="float32")
+    own, _ = load(directory, dtype="float32")
+    pad, cpu = tokenizer.pad_token_id, torch.device("cpu")
+    trainer = instantiate(config.trainer, _partial_=True, _convert_="all")(
+        model, loss=instantiate(config.loss), device=cpu, pad_token_id=pad, max_tokens=work.new_tokens
+    )
+    # End token −1 never comes: responses have full length, as TRL's have under min_new_tokens.
+    engine = instantiate(rollout.engine, _partial_=True)(own, eos_token_ids=[-1], pad_token_id=pad)
+    advantage = instantiate(config.advantage)
+    task = Parity(json.loads((directory / "prompts.json").read_text()))
+    stream = Stream(task, config.seed)
+    sampler = Sampler(task, engine, lambda p: encode(tokenizer, p, chat=False), lambda t: decode(tokenizer, t, []))
+
+    def step() -> float:
+        start = time.perf_counter()
+        engine.sync(trainer.weights())
+        sampling = Sampling(work.new_tokens, config.seed, stream.position, rollout.temperature, rollout.top_p)
+        groups, spent = collect(
+            sampler, stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
+            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
+        )  # fmt: skip
+        assert spent.tokens == work.prompts * work.samples * work.new_tokens
+        trainer.learn(collate(groups, advantage, pad_token_id=pad))
+        return time.perf_counter() - start
+
+    return step
+
+
+class Peer:
+    """TRL in a process of its own, one step at a time."""
+
+    def __init__(self, directory: Path, work: Work, precision: str, micro_batch: int) -> None:
+        self.name = f"TRL GRPOTrainer, {precision}, micro-batch {micro_batch}"
+        self.log = directory / f"trl-{precision}-{micro_batch}.log"
+        command = [
+            ENVIRONMENT / "bin/python", Path(__file__).with_name("trl_peer.py"), directory, "--precision", precision,
+            "--micro-batch", micro_batch, "--prompts", work.prompts, "--samples", work.samples,
+            "--new-tokens", work.new_tokens, "--warmup", 0, "--steps", 1 + work.rounds,
+            "--threads", torch.get_num_threads(), "--wait",
+        ]  # fmt: skip
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            )  # fmt: skip
+
+    def __call__(self) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died: the empty answer below says so
+            print(file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.name} ended early:\n{self.log.read_text()[-3000:]}")
+        return json.loads(answer)["seconds"]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def make_environment() -> bool:
+    """Make TRL's environment if it is not there. False, and a message on standard error, if pip could not."""
+    python = ENVIRONMENT / "bin/python"
+    complete = ["-c", "import importlib.metadata as m; [m.version(p) for p in ('torch', 'trl', 'datasets')]"]
+    if python.exists() and subprocess.run([python, *complete], capture_output=True).returncode == 0:
+        return True
+    print(f"making {ENVIRONMENT} with {', '.join(PACKAGES)}: some minutes, once", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
+    done = subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], capture_output=True, text=True)
+    if done.returncode:
+        print(
+            f"TRL is not measured: pip could not install it into {ENVIRONMENT}. With a network, repeat "
+            f"`python -m tests.bench step`. pip said:\n{done.stderr[-1000:]}",
+            file=sys.stderr,
+        )
+    return done.returncode == 0
+
+
+def measure(work: Work, peers: Sequence[tuple[str, int]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Median seconds per step of our precisions and of TRL's settings, one step of each in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder), work)
+        started = [Peer(Path(folder), work, *setting) for setting in peers]
+        try:
+            own: dict[str, Callable[[], float]] = {d: ours(Path(folder), work, d) for d in ("float32", "bfloat16")}
+            sides = own | {peer.name: peer for peer in started}
+            turns = [{name: step() for name, step in sides.items()} for _ in range(1 + work.rounds)][1:]
+        finally:
+            for peer in started:
+                peer.close()
+    median = {name: statistics.median(turn[name] for turn in turns) for name in sides}
+    return {d: median[d] for d in own}, {p.name: median[p.name] for p in started}
+
+
+def rows(*, quick: bool = False) -> Iterator[dict[str, object]]:
+    """float32 beside TRL's best float32 setting, bfloat16 beside TRL's best setting of all."""
+    work = Work(prompts=2, samples=4, new_tokens=4, rounds=1) if quick else Work()
+    own, theirs = measure(work, PEERS if not quick and make_environment() else ())
+    for name, seconds in theirs.items():
+        print(f"{name}: {seconds:.2f} s", file=sys.stderr)
+    for dtype, seconds in own.items():
+        settings = [name for name in theirs if dtype != "float32" or "float32" in name]
+        best = min(settings, key=lambda name: theirs[name], default=None)
+        yield {
+            "name": f"training step, {dtype}", "value": seconds, "unit": "s", "peer": best or "TRL is not available",
+            "peer_value": theirs[best] if best else None, "ratio": theirs[best] / seconds if best else None,
+            "target": TARGET,
+        }  # fmt: skip

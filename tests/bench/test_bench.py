@@ -1,0 +1,56 @@
+"""`python -m tests.bench --quick` runs every benchmark; what its numbers are worth is not tested."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench import __main__ as bench
+
+FIELDS = {"bench", "name", "value", "unit", "peer", "peer_value", "ratio", "target", "met", "machine"}
+
+
+@pytest.mark.slow
+def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "tests.bench", "--quick", "--json", str(file)]
+    done = subprocess.run(command, cwd=bench.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["bench"] for row in rows} == set(bench.names()) >= {"rollout", "step", "tracker", "train"}
+    for row in rows:
+        assert row.keys() == FIELDS
+        assert row["value"] > 0
+        assert math.isfinite(row["value"])
+        for name in ("peer_value", "ratio", "target"):
+            assert row[name] is None or (math.isfinite(row[name]) and row[name] > 0)
+    assert len(done.stdout.split("| met |")[1].splitlines()) == 2 + len(rows)  # rest of the header, rule, rows
+
+
+def test_documents_get_the_table_and_keep_their_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = tmp_path / "performance.md"
+    docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(bench, "DOCS", docs)
+    on = {"cores": 2, "cpu": "C", "memory_gb": 8, "torch": "2", "transformers": "5", "load": 0.04}
+    row = {"name": "n", "value": 1234.6, "unit": "s", "peer": "p", "peer_value": 0.25, "ratio": 3.0, "target": 2.0,
+           "met": True, "machine": on}  # fmt: skip
+    bench.write_docs([row])
+    assert docs.read_text() == (
+        "before\n<!-- measured -->\n2 cores of C, 8 GB, torch 2, transformers 5, load before the run 0.0\n\n"
+        "| what | ours    | peer | peer's | ratio | target | met |\n"
+        "|------|---------|------|--------|-------|--------|-----|\n"
+        "| n    | 1,235 s | p    | 0.25   | 3.00  | 2      | yes |\n"
+        "<!-- end -->\nafter\n"
+    )
+
+
+def test_an_unknown_bench_is_named_with_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        bench.main(["steps"])
+    assert stopped.value.code == 2
+    assert "no bench steps. Type some of: rollout step tracker train" in capsys.readouterr().err
