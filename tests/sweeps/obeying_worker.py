@@ -3,7 +3,8 @@
     python -m tests.sweeps.obeying_worker --serve       a warm worker
     python -m tests.sweeps.obeying_worker RUN_DIR       one run, as under torchrun
 
-Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.txt and goes on from there. `act` then:
+Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.txt and goes on from there,
+and lists all it took in RUN_DIR/steps.txt. `act` then:
 "" fine; any cause: an end by it; "die": SIGKILL at step 1 of the first `deaths` attempts; "child": leaves a process
 in a session of its own; "noise": prints what is no answer; "leave": ends the process before there is an attempt.
 """
@@ -51,6 +52,8 @@ def work(run_dir: Path, told: dict[str, Any], attempt: Attempt, stop: StopFlag) 
         if stop:
             return stop.cause, f"stopped before step {step}"
         time.sleep(told["pause"])
+        with (run_dir / "steps.txt").open("a") as steps:
+            steps.write(f"{step}\n")
         saved.write_text(str(step))
         attempt.heartbeat(step, told["steps"], "train", step / told["steps"])
     if told["act"] in set(Cause):

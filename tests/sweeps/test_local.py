@@ -189,6 +189,7 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
         out, _ = parent.communicate(timeout=20)
     outcome = json.loads(out.splitlines()[-1])
     assert (sorted(outcome["preempted"]), outcome["queued"], parent.returncode) == (["a", "b"], ["c"], 130)
+    assert (outcome["finished"], ledger.state("c").state) == ([], "queued")
     assert "3 resumable: run the same command again" in out
     saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
     assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
@@ -201,10 +202,11 @@ def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
         wait_for(lambda: running(ledger, "a", "b"))
         parent.send_signal(signal.SIGINT)
         parent.communicate(timeout=20)
-    stopped = ledger.state("a").step
+    assert 0 < ledger.state("a").step < 50
     assert sorted(launch(ledger).finished) == ["a", "b", "c"]
-    assert 0 < stopped < 50
-    assert attempts(ledger, "a")[1]["seconds"] < 0.02 * 50  # the first steps were not repeated
+    for run_id in "abc":
+        taken = (ledger.run_dir(run_id) / "steps.txt").read_text().split()
+        assert [int(step) for step in taken] == list(range(1, 51))  # none twice, none left out
 
 
 def test_two_signals_kill_at_once(tmp_path: Path) -> None:
@@ -229,6 +231,7 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, ranks: int) 
         pids = [attempts(ledger, run_id)[0]["pid"] for run_id in "ab"]
         pids.append(int((ledger.run_dir("a") / "child.txt").read_text()))
         assert all(lock.process_start(pid) is not None for pid in pids)
+        assert os.getsid(pids[0]) != os.getsid(parent.pid)  # Ctrl-C of a terminal does not reach a worker
         os.kill(parent.pid, signal.SIGKILL)
         wait_for(lambda: all(lock.process_start(pid) is None for pid in pids), patience_s=5)
     assert {ledger.state(run_id).state for run_id in "ab"} == {"lost"}
@@ -315,6 +318,18 @@ def test_a_shipper_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: pytes
     began = time.monotonic()
     assert launch(ledger, shipper=["sleep", "600"]).exit_code == 0
     assert time.monotonic() - began < 10
+
+
+def test_a_dead_worker_is_buried_with_what_it_started(tmp_path: Path) -> None:
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
+    tag, log = workers.new_tag(), tmp_path / "log"
+    worker = workers.Worker([sys.executable, "-c", code], threads=1, tag=tag, log=log, warm=False)
+    worker.start()
+    wait_for(lambda: worker.poll() is not None)
+    child = int(log.read_text())
+    assert lock.process_start(child) is not None
+    worker.bury()
+    assert lock.process_start(child) is None
 
 
 def test_tagged_processes_are_found_whatever_session_they_are_in() -> None:
