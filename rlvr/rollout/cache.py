@@ -98,12 +98,12 @@ class SharedPromptCache(Cache):
         P = len(self.lengths)
         if self.cell is not None:
             rows = rows.new_zeros(P * self.G, heads, r, X).index_copy_(0, self.cell, rows)
-        return rows.view(P, self.G, heads, r, X).transpose(1, 2).reshape(P, heads, self.G * r, X)
+        return rows.reshape(P, self.G, heads, r, X).transpose(1, 2).reshape(P, heads, self.G * r, X)
 
     def _by_row(self, groups: Tensor) -> Tensor:
         """The inverse of `_by_group`."""
         P, heads, wide, X = groups.shape
-        rows = groups.view(P, heads, self.G, wide // self.G, X).transpose(1, 2).reshape(-1, heads, wide // self.G, X)
+        rows = groups.reshape(P, heads, self.G, wide // self.G, X).transpose(1, 2).reshape(-1, heads, wide // self.G, X)
         return rows if self.cell is None else rows[self.cell]
 
     def attend(self, layer_idx: int, query: Tensor, scaling: float) -> Tensor:
@@ -118,7 +118,7 @@ class SharedPromptCache(Cache):
         scores = torch.cat((self._by_row(prompt_scores), query @ keys.transpose(-1, -2)), dim=-1)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(self.dtype)
         read = self._by_row(self._by_group(weights[..., : self.width]) @ prompt_values)
-        return (read + weights[..., self.width :] @ values).view(B, 1, -1, D)
+        return (read + weights[..., self.width :] @ values).reshape(B, 1, heads * query.shape[2], D)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0 if self.filling is not None else self.width + self.length - 1

@@ -212,8 +212,8 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
     if model._supports_attention_backend and full:
         expected = _trial(model, RecomputingDecoder)
         model.set_attn_implementation(SHARED_PROMPT)
-        error = (_trial(model, SharedPromptDecoder) - expected).std() / expected.std()
-        if float(error) < (1e-3 if model.dtype == torch.float32 else 0.1):
+        error = (_trial(model, SharedPromptDecoder) - expected).std()
+        if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
             return SharedPromptDecoder
         model.set_attn_implementation(own)
     log.warning("%s does not fit the shared-prompt cache: sampling without a cache, slowly", type(model).__name__)

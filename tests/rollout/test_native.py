@@ -1,0 +1,328 @@
+"""The native engine against plain full forward passes of the same Hugging Face model."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rlvr.model import TableConfig, TablePolicy
+from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.cache import SHARED_PROMPT
+from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
+from rlvr.rollout.native import NativeEngine
+
+V = 12
+TINY = {
+    "vocab_size": V, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": True, "initializer_range": 0.3,
+}  # fmt: skip
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7, 9], [3]]
+
+
+def make_model(seed: int = 0, model_type: str = "qwen2", **changes: Any) -> PreTrainedModel:
+    config = AutoConfig.for_model(model_type, **{**TINY, **changes})
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+
+
+def make_engine(model: PreTrainedModel, eos: Sequence[int] = (-1,), **knobs: Any) -> NativeEngine:
+    return NativeEngine(copy.deepcopy(model), eos_token_ids=eos, pad_token_id=0, **knobs)
+
+
+def make_requests(num_samples: int = 3, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[Request]:
+    return [Request(np.array(prompt), num_samples, 1000 + key) for key, prompt in enumerate(prompts)]
+
+
+def make_sampling(max_tokens: int = 12, **changes: Any) -> Sampling:
+    return Sampling(**{"max_tokens": max_tokens, "seed": 5, "step": 2, **changes})
+
+
+@torch.no_grad()
+def full_forward(model: PreTrainedModel, prompt: np.ndarray, completion: Completion) -> torch.Tensor:
+    """Logits [T, V] before each response token, from one pass over the whole sequence."""
+    ids = torch.from_numpy(np.concatenate([prompt, completion.tokens]))[None]
+    return model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+
+
+def check_logp(model: PreTrainedModel, engine: NativeEngine, sampling: Sampling, tolerance: float) -> None:
+    requests = make_requests()
+    for request, group in zip(requests, engine.generate(requests, sampling), strict=True):
+        for completion in group:
+            logits = full_forward(model, request.prompt, completion)
+            expected = (logits / sampling.temperature).log_softmax(-1)
+            expected = expected.gather(1, torch.from_numpy(completion.tokens)[:, None])[:, 0].numpy()
+            np.testing.assert_allclose(completion.logp, expected, atol=tolerance, rtol=0)
+
+
+def tokens_of(groups: Sequence[Sequence[Completion]]) -> list[list[list[int]]]:
+    return [[completion.tokens.tolist() for completion in group] for group in groups]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logp_agrees_with_a_full_forward_at_every_position(temperature: float) -> None:
+    model = make_model()
+    engine = make_engine(model)
+    assert engine.decoder is SharedPromptDecoder
+    check_logp(model, engine, make_sampling(40, temperature=temperature), 1e-5)  # 40 > the first capacity of the cache
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "mistral", "gemma2", "gpt2"])
+def test_other_architectures_agree_with_their_own_forward(model_type: str) -> None:
+    changes = {"gpt2": {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}}.get(model_type, {})
+    model = make_model(model_type=model_type, head_dim=8, **changes)
+    check_logp(model, make_engine(model), make_sampling(), 2e-5)
+
+
+def test_a_sliding_window_falls_back_to_recomputing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model(use_sliding_window=True, sliding_window=4, max_window_layers=0)
+    with caplog.at_level(logging.WARNING):
+        engine = make_engine(model)
+    assert engine.decoder is RecomputingDecoder
+    assert "without a cache" in caplog.text
+    check_logp(model, engine, make_sampling(), 1e-5)
+
+
+def test_the_trial_refuses_an_attention_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    for layer in model.model.layers:  # type: ignore[union-attr]
+        monkeypatch.setattr(layer.self_attn, "layer_idx", 0)  # two layers share one cache entry: wrong keys
+    assert make_engine(model).decoder is RecomputingDecoder
+
+
+def test_bfloat16_stays_close_to_float32() -> None:
+    model = make_model(initializer_range=0.1)
+    rounded = copy.deepcopy(model).bfloat16().float()  # the same rounded weights: only the arithmetic differs
+    engine = make_engine(model, dtype="bfloat16")
+    assert engine.decoder is SharedPromptDecoder
+    check_logp(rounded, engine, make_sampling(), 0.05)
+
+
+def test_tokens_do_not_depend_on_batch_order_or_size() -> None:
+    model = make_model()
+    requests, sampling = make_requests(), make_sampling(20)
+    together = make_engine(model, eos=[7]).generate(requests, sampling)
+    backwards = make_engine(model, eos=[7]).generate(requests[::-1], sampling)[::-1]
+    alone = [make_engine(model, eos=[7]).generate([request], sampling)[0] for request in requests]
+    split = make_engine(model, eos=[7], max_batch_sequences=2).generate(requests, sampling)
+    small = make_engine(model, eos=[7], max_cache_gb=1e-5).generate(requests, sampling)
+    for other in (backwards, alone, split, small):
+        assert tokens_of(other) == tokens_of(together)
+        for ours, theirs in zip(sum(other, ()), sum(together, ()), strict=True):
+            np.testing.assert_allclose(ours.logp, theirs.logp, atol=1e-5)
+
+
+def test_a_batch_keeps_within_its_limits() -> None:
+    engine = make_engine(make_model(), max_batch_sequences=5)
+    batches = list(engine._batches(make_requests(7), 12))
+    assert [sum(piece.count for piece in batch) for batch in batches] == [5, 5, 5, 5, 5, 3]
+    # 2 layers × 2 heads × 8 numbers × 4 bytes, keys and values: 256 bytes a token.
+    engine = make_engine(make_model(), max_cache_gb=256 * (2 * 8 + 4 * 12) / 2**30)  # room for two prompts, four rows
+    for batch in engine._batches(make_requests(3), 12):
+        width = max(len(PROMPTS[piece.request]) for piece in batch)
+        assert len(batch) * width + sum(piece.count for piece in batch) * 12 <= 2 * 8 + 4 * 12
+
+
+def test_noise_depends_on_seed_step_key_and_sample() -> None:
+    engine = make_engine(make_model(initializer_range=0.05))
+    base, longer = make_requests(2)[0], make_requests(3)[0]
+    first = engine.generate([base], make_sampling())[0]
+    assert first[0].tokens.tolist() != first[1].tokens.tolist()
+    assert tokens_of([engine.generate([longer], make_sampling())[0][:2]]) == tokens_of([first])
+    for changed in (make_sampling(seed=6), make_sampling(step=3)):
+        assert tokens_of([engine.generate([base], changed)[0]]) != tokens_of([first])
+    other = Request(base.prompt, 2, 2**64 - 1)
+    assert tokens_of(engine.generate([other], make_sampling())) != tokens_of([first])
+
+
+def test_a_response_ends_with_its_first_end_token() -> None:
+    model, sampling = make_model(), make_sampling(30)
+    endless = make_engine(model).generate(make_requests(8), sampling)
+    ended = make_engine(model, eos=[7, 2]).generate(make_requests(8), sampling)
+    cut = 0
+    for long, short in zip(sum(endless, ()), sum(ended, ()), strict=True):
+        ends = [i for i, token in enumerate(long.tokens) if token in (7, 2)]
+        expected = long.tokens[: ends[0] + 1] if ends else long.tokens
+        assert short.tokens.tolist() == expected.tolist()
+        assert short.finished == bool(ends)
+        assert not long.finished
+        assert len(short.logp) == len(short.logp_sampling) == len(short.tokens)
+        np.testing.assert_allclose(short.logp, long.logp[: len(expected)], atol=1e-5)
+        cut += bool(ends)
+    assert 0 < cut  # the sample contains both kinds
+
+
+def test_a_response_cut_at_max_tokens_is_not_finished_and_one_that_just_fits_is() -> None:
+    model = make_model()
+    long = make_engine(model).generate(make_requests(1), make_sampling(9))[0][0]
+    last = int(long.tokens[5])
+    expected = [i for i, token in enumerate(long.tokens) if token == last][0] + 1
+    fits = make_engine(model, eos=[last]).generate(make_requests(1), make_sampling(expected))[0][0]
+    assert fits.finished
+    assert len(fits.tokens) == expected
+    if expected > 1:
+        cut = make_engine(model, eos=[last]).generate(make_requests(1), make_sampling(expected - 1))[0][0]
+        assert not cut.finished
+        assert len(cut.tokens) == expected - 1
+
+
+def test_greedy_agrees_with_transformers_generate() -> None:
+    model = make_model()
+    for request in make_requests(1):
+        ours = make_engine(model).generate([request], make_sampling(temperature=0.0))[0][0]
+        ids = torch.from_numpy(request.prompt)[None]
+        theirs = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12, eos_token_id=None,
+            pad_token_id=0,
+        )  # fmt: skip
+        assert ours.tokens.tolist() == theirs[0, len(request.prompt) :].tolist()
+        assert not ours.logp_sampling.any()
+        assert (ours.logp < 0).all()
+
+
+@torch.no_grad()
+def pair_distribution(model: PreTrainedModel, prompt: list[int], top_p: float) -> np.ndarray:
+    """Exact probability [V, V] of the first two tokens, each truncated to its nucleus, by plain loops in float64."""
+
+    def next_word(ids: list[int]) -> np.ndarray:
+        p = model(input_ids=torch.tensor([ids])).logits[0, -1].double().softmax(-1).numpy()
+        kept, reached = np.zeros(V), 0.0
+        for word in sorted(range(V), key=lambda w: -p[w]):
+            if reached < top_p:
+                kept[word] = p[word]
+            reached += p[word]
+        return kept / kept.sum()
+
+    first = next_word(prompt)
+    return np.stack([first[word] * next_word([*prompt, word]) for word in range(V)])
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.7])
+def test_samples_follow_the_exact_distribution(top_p: float) -> None:
+    model, prompt, num = make_model(initializer_range=0.15), PROMPTS[0], 6000
+    engine = make_engine(model, max_batch_sequences=num)
+    group = engine.generate([Request(np.array(prompt), num, 1)], make_sampling(2, top_p=top_p))[0]
+    counts = np.zeros((V, V))
+    for completion in group:
+        counts[tuple(completion.tokens)] += 1
+    expected = pair_distribution(model, prompt, top_p) * num
+    assert not counts[expected == 0].any()
+    # Cells with an expectation below 5 are pooled, as the chi-square approximation wants.
+    large = expected >= 5
+    observed = np.append(counts[large], counts[~large].sum())
+    wanted = np.append(expected[large], expected[~large].sum())
+    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
+    assert stats.chisquare(observed, wanted).pvalue > 1e-3
+    said = [float(c.logp_sampling.sum()) for c in group]
+    exact = [np.log(expected[tuple(c.tokens)] / num) for c in group]
+    np.testing.assert_allclose(said, exact, atol=1e-5)
+
+
+def test_each_prompt_is_read_once_for_all_its_samples() -> None:
+    engine, read = make_engine(make_model()), []
+    engine.model.get_input_embeddings().register_forward_hook(lambda _m, args, _out: read.append(args[0].numel()))
+    engine.generate(make_requests(16), make_sampling(10))
+    assert read[0] == 4 * max(map(len, PROMPTS))  # one row per prompt, whatever the number of samples
+    assert read[1:] == [64] * 9  # then one token per sample and step; the last token is not read
+
+
+def test_finished_rows_leave_the_batch() -> None:
+    engine, read = make_engine(make_model(), eos=[7, 2]), []
+    engine.model.get_input_embeddings().register_forward_hook(lambda _m, args, _out: read.append(args[0].numel()))
+    groups = engine.generate(make_requests(16), make_sampling(60))
+    lengths = np.array([len(c.tokens) for group in groups for c in group])
+    running = [int((lengths > step + 1).sum()) for step in range(len(read) - 1)]
+    assert all(ours <= max(alive / (1 - 1 / 8), alive + 1) for ours, alive in zip(read[1:], running, strict=True))
+    assert read[-1] < 64
+
+
+@pytest.mark.parametrize("names", ["parameters", "state_dict", "head_only"])
+def test_sync_reaches_a_tied_head_of_an_engine_that_started_elsewhere(names: str) -> None:
+    model = make_model(seed=1)
+    engine = make_engine(make_model(seed=0))
+    weights = dict(model.named_parameters()) if names == "parameters" else dict(model.state_dict())
+    if names == "head_only":
+        weights.pop("model.embed_tokens.weight")
+    engine.sync(weights.items())
+    check_logp(model, engine, make_sampling(), 1e-5)
+
+
+def test_sync_casts_to_the_dtype_of_the_engine() -> None:
+    model = make_model(seed=1, initializer_range=0.1)
+    engine = make_engine(make_model(seed=0), dtype="bfloat16")
+    engine.sync(model.named_parameters())
+    assert {parameter.dtype for parameter in engine.model.parameters()} == {torch.bfloat16}
+    check_logp(copy.deepcopy(model).bfloat16().float(), engine, make_sampling(), 0.05)
+
+
+def test_sync_does_not_alias_the_weights_of_the_trainer() -> None:
+    model = make_model(seed=1)
+    engine = make_engine(make_model(seed=0))
+    engine.sync(model.named_parameters())
+    before = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    check_logp(before, engine, make_sampling(), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("model.norm.weight"), "did not get.*model.norm.weight"),
+        (lambda w: w.update({"model.extra": torch.zeros(1)}), "model.extra.*does not have"),
+        (lambda w: w.update({"model.norm.weight": torch.zeros(1)}), r"shape \[1\], expected \[32\]"),
+    ],
+)
+def test_an_incomplete_sync_is_an_error_and_stops_the_engine(change: Any, message: str) -> None:
+    model = make_model(seed=1)
+    engine = make_engine(make_model(seed=0))
+    weights = dict(model.named_parameters())
+    change(weights)
+    with pytest.raises(ValueError, match=message):
+        engine.sync(weights.items())
+    with pytest.raises(ValueError, match="Sync again"):
+        engine.generate(make_requests(), make_sampling())
+    engine.sync(model.named_parameters())
+    check_logp(model, engine, make_sampling(), 1e-5)
+
+
+def test_the_table_policy_goes_through_the_same_engine() -> None:
+    table = TablePolicy(TableConfig(vocab_size=V))
+    with torch.no_grad():
+        table.model.table.weight.normal_(generator=torch.Generator().manual_seed(0))
+    engine = make_engine(table)
+    check_logp(table, engine, make_sampling(), 1e-5)
+    assert sum(tokens_of(engine.generate(make_requests(), make_sampling())), []) == [
+        tokens_of([engine.generate([request], make_sampling())[0]])[0][sample]
+        for request in make_requests()
+        for sample in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("requests", "sampling", "message"),
+    [
+        (make_requests(1, [[]]), make_sampling(), "no token"),
+        (make_requests(), make_sampling(125), "133|exceed the model's 128 positions"),
+        (make_requests(), make_sampling(top_p=0.0), "top_p"),
+        (make_requests(), make_sampling(max_tokens=0), "max_tokens"),
+    ],
+)
+def test_impossible_requests_are_refused(requests: list[Request], sampling: Sampling, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_engine(make_model()).generate(requests, sampling)
+
+
+def test_no_request_gives_no_result() -> None:
+    engine = make_engine(make_model())
+    assert engine.generate([], make_sampling()) == []
+    assert engine.model.config._attn_implementation == SHARED_PROMPT

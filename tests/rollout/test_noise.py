@@ -1,0 +1,82 @@
+"""Noise is a function of names: uniform, independent between neighbours, the same in any batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rlvr.rollout.noise import GAMMA, mix, to_unit, uniform
+
+WORD = (1 << 64) - 1
+word = st.integers(min_value=0, max_value=WORD)
+
+
+def plain_mix(bits: int) -> int:
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & WORD
+    return bits ^ (bits >> 31)
+
+
+def plain_uniform(seed: int, step: int, key: int, sample: int, position: int) -> float:
+    """The definition with Python's integers, one number at a time."""
+    gamma, state = 0x9E3779B97F4A7C15, 0
+    for name in (seed, step, key, sample):
+        state = plain_mix(((state ^ (name & WORD)) + gamma) & WORD)
+    bits = plain_mix((state + (position + 1) * gamma) & WORD)
+    return ((bits >> 12) + 0.5) / 2**52
+
+
+def test_mix_gives_the_published_splitmix64_stream() -> None:
+    # The first outputs for the seed 1234567, printed on Rosetta Code ("Pseudo-random numbers/Splitmix64").
+    states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * GAMMA
+    assert mix(states).tolist() == [
+        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
+    ]  # fmt: skip
+
+
+@given(seed=word, step=word, key=st.integers(min_value=-(2**63), max_value=WORD), sample=word)
+def test_uniform_agrees_with_plain_integers(seed: int, step: int, key: int, sample: int) -> None:
+    expected = [plain_uniform(seed, step, key, sample, position) for position in range(3, 6)]
+    assert uniform(seed, step, [key], [sample], 3, 3)[0].tolist() == expected
+
+
+def test_a_number_does_not_depend_on_its_batch_or_block() -> None:
+    whole = uniform(7, 3, [11, 12, 13], [0, 5, 0], 0, 100)
+    assert np.array_equal(uniform(7, 3, [12], [5], 64, 20)[0], whole[1, 64:84])
+    assert np.array_equal(uniform(7, 3, [13, 11], [0, 0], 10, 1), whole[[2, 0], 10:11])
+
+
+def test_numbers_lie_inside_the_open_interval() -> None:
+    extremes = to_unit(np.array([0, WORD], dtype=np.uint64))
+    assert extremes[0] == 2.0**-53
+    assert extremes[1] == 1 - 2.0**-53
+
+
+AXES = {
+    "seed": lambda i: uniform(i, 2, [3], [4], 0, 1)[0, 0],
+    "step": lambda i: uniform(1, i, [3], [4], 0, 1)[0, 0],
+}
+
+
+def stream(axis: str) -> np.ndarray:
+    """Numbers whose names differ in one word only, by one."""
+    count = 20000 if axis in ("key", "sample", "position") else 3000
+    if axis == "position":
+        return uniform(1, 2, [3], [4], 0, count)[0]
+    if axis == "key":
+        return uniform(1, 2, range(count), [4] * count, 0, 1)[:, 0]
+    if axis == "sample":
+        return uniform(1, 2, [3] * count, range(count), 0, 1)[:, 0]
+    return np.array([AXES[axis](i) for i in range(count)])
+
+
+@pytest.mark.parametrize("axis", ["seed", "step", "key", "sample", "position"])
+def test_neighbours_along_every_axis_are_uniform_and_independent(axis: str) -> None:
+    numbers = stream(axis)
+    assert stats.kstest(numbers, "uniform").pvalue > 1e-3
+    pairs = np.histogram2d(numbers[:-1:2], numbers[1::2], bins=8, range=[[0, 1], [0, 1]])[0]
+    assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 4 / np.sqrt(len(numbers))
