@@ -140,6 +140,7 @@ def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
             assert follower.returncode == 0
 
 
+@pytest.mark.real
 def test_status_of_a_launch_at_work_shows_it_running_and_watch_ends_with_it(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a={"steps": 100, "pause": 0.02}, b="")
     with launching(ledger, workers=1):
@@ -184,6 +185,7 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
     assert lines[2:] == ["0s | 1 finished, 1 queued, 1 failed | name-new 0/0 ETA -"]
 
 
+@pytest.mark.real
 def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
     import pty
 
@@ -210,6 +212,7 @@ def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
     assert "1 of 2 runs finished, 1 failed" in text
 
 
+@pytest.mark.real
 def test_ctrl_c_while_watching_is_quiet(tmp_path: Path) -> None:
     plan(tmp_path, a="")
     watch = [sys.executable, "-m", "sweeps", "watch", "--home", str(tmp_path)]

@@ -122,8 +122,7 @@ def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:
 # --- failures
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("cause", ["error", "user_error", "diverged", "gpu_oom"])
+@pytest.mark.parametrize(("cause", "ranks"), [("error", 1), ("user_error", 1), ("diverged", 1), ("error", 2)])
 def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
     tmp_path: Path, cause: str, ranks: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +177,7 @@ def test_workers_that_cannot_start_are_given_up_with_their_last_words(tmp_path: 
 # --- being told to stop
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, number: int, ranks: int) -> None:
@@ -196,6 +196,7 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
     assert all(ledger.state(run_id).step == step for run_id, step in saved.items())
 
 
+@pytest.mark.real
 def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
     ledger = plan(tmp_path, **{each: {"steps": 50, "pause": 0.02} for each in "abc"})
     with launching(ledger, workers=2) as parent:
@@ -209,6 +210,7 @@ def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
         assert [int(step) for step in taken] == list(range(1, 51))  # none twice, none left out
 
 
+@pytest.mark.real
 def test_two_signals_kill_at_once(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a={"steps": 100, "pause": 30}, b={"steps": 100, "pause": 0.05})
     with launching(ledger, workers=2) as parent:
@@ -223,6 +225,7 @@ def test_two_signals_kill_at_once(tmp_path: Path) -> None:
     assert ledger.state("a").state == "preempted"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, ranks: int) -> None:
     ledger = plan(tmp_path, a={"act": "child", "steps": 2000, "pause": 0.01}, b={"steps": 2000, "pause": 0.01})
@@ -237,6 +240,7 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, ranks: int) 
     assert {ledger.state(run_id).state for run_id in "ab"} == {"lost"}
 
 
+@pytest.mark.real
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a={"steps": 60, "pause": 0.02}, b="")
     with launching(ledger, workers=1) as parent:
@@ -250,6 +254,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 # --- two launchers
 
 
+@pytest.mark.real
 def test_two_launchers_of_one_sweep_run_everything_once(tmp_path: Path) -> None:
     run_ids = list("abcdefgh")
     ledger = plan(tmp_path, **{each: {"steps": 3, "pause": 0.1} for each in run_ids})
@@ -261,6 +266,7 @@ def test_two_launchers_of_one_sweep_run_everything_once(tmp_path: Path) -> None:
     assert [len(attempts(ledger, run_id)) for run_id in run_ids] == [1] * len(run_ids)
 
 
+@pytest.mark.real
 def test_a_run_that_another_process_holds_is_waited_for_and_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -312,6 +318,7 @@ def test_a_dead_shipper_stops_nothing_and_is_told(tmp_path: Path, capsys: pytest
     assert "python -m sweeps sync" in out
 
 
+@pytest.mark.real
 def test_a_shipper_that_never_ends_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeps.local.SHIPPER_S", 0.3)
     ledger = plan(tmp_path, a="")
