@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -94,9 +94,9 @@ class Trainer:
         mesh = distributed.mesh(self.device)
         reference = None
         if self.base_kl or self.objective.needs_reference:
-            # In the computing precision: exactly the weights that mixed precision would compute with.
-            frozen = copy.deepcopy(self.actor.model).requires_grad_(False)
-            reference = Actor(frozen, self.actor.temperature).to(dtype)
+            reference = Actor(copy.deepcopy(self.actor.model).requires_grad_(False), self.actor.temperature)
+            for parameter in reference.parameters():  # in the precision that mixed precision computes with anyway
+                parameter.data = parameter.data.to(dtype)
             shard(reference, mesh, dtype, checkpointing=False)
         shard(self.actor, mesh, dtype, checkpointing=checkpointing)
         return reference
@@ -202,8 +202,7 @@ class Trainer:
         """(Hugging Face name, full float32 tensor) of every parameter, tied ones once. Exhaust it on every rank."""
         release(self.actor)
         for name, parameter in self.actor.model.named_parameters():
-            assert isinstance(parameter, DTensor)
-            yield name, parameter.detach().full_tensor()
+            yield name, cast(DTensor, parameter.detach()).full_tensor()
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back."""

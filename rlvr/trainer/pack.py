@@ -90,7 +90,8 @@ def plan(cost: Tensor, *, budget: int, num_ranks: int) -> list[list[Tensor]]:
     alone is larger, and about the same number of tokens: the largest groups go first, each to the emptiest bin.
     """
     order = sorted(range(len(cost)), key=lambda group: (-int(cost[group]), group))
-    rounds = max(1, -(-int(cost.sum()) // (budget * num_ranks)))
+    at_most = -(-len(cost) // num_ranks)  # every group alone
+    rounds = max(1, min(at_most, -(-int(cost.sum()) // (budget * num_ranks))))
     while True:
         bins: list[list[int]] = [[] for _ in range(rounds * num_ranks)]
         heap = [(0, number) for number in range(len(bins))]

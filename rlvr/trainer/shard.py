@@ -29,11 +29,12 @@ def shard(actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: 
         if checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         fully_shard(layer, **options)
-    root = fully_shard(actor, **options)
-    root.set_gradient_divide_factor(1.0)
-    root.set_force_sum_reduction_for_comms(True)
-    # A rank may have an empty micro-batch, or route no token to some expert: it still takes part in every sum.
-    root.set_reduce_scatter_unused_params(True)
+    fully_shard(actor, **options)
+    for module in _sharded(actor):  # the factor is a module's own: set on the root alone, layers would still average
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+        # A rank may route no token to some expert: it still takes part in every sum.
+        module.set_reduce_scatter_unused_params(True)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -5,10 +5,10 @@
 One JSON line per row: 32 groups of 16 responses, prompts of about 70 tokens, responses of 32 (`lengths=equal`) or of
 4 to 32 (`lengths=mixed`). tokens_per_s counts the tokens of separate sequences (prompt and response, padding not
 counted) however they are laid out, so that layouts compare: it is work done, not tokens read. gemm_share: floating
-point operations of the linear layers on the tokens really read, over the time and the measured rate of a square matrix
-product in the same precision, taken just before: attention, norms and the optimiser count as loss. fsdp_over_plain: time of one optimiser
-step on a model of 0.13 million parameters, over that of the bare module with the same layout. rows_over_this: how many
-times longer padded rows take.
+point operations of the linear layers on the tokens really read, over the time and the rate of a square matrix product
+in the same precision, taken just before: attention, norms and the optimiser count as loss. rows_over_this: how many
+times longer padded rows take. fsdp_over_plain: time of one optimiser step on a model of 0.13 million parameters, over
+that of the bare module with the same layout.
 """
 
 from __future__ import annotations

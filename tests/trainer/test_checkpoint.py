@@ -1,0 +1,135 @@
+"""A run continued from a checkpoint is the run that was never stopped; a checkpoint is whole or not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlvr.model import word_tokenizer
+from rlvr.trainer import distributed
+from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
+
+KNOBS = {
+    "updates": 2, "lr": 0.01, "betas": (0.9, 0.99), "schedule": "cosine", "warmup_steps": 3, "clip_norm": 0.1,
+    "kl": 0.1, "base_kl": True, "token_budget": 10,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dtype: str) -> None:
+    data = [batch(seed=s, logp_ref=None) for s in range(5)]
+    whole = trainer(dtype=dtype, **KNOBS)
+    expected = [whole.learn(each) for each in data]
+    first = trainer(dtype=dtype, **KNOBS)
+    found = [first.learn(each) for each in data[:2]]
+    first.save(tmp_path / "step-00000002", {"position": 17})
+    torch.manual_seed(99)
+    second = trainer(dtype=dtype, **KNOBS)
+    second.logp(data[0])
+    assert second.load(tmp_path / "step-00000002") == {"position": 17}
+    found += [second.learn(each) for each in data[2:]]
+    assert found == expected
+    assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
+    assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(whole).items())
+
+
+def test_checkpoint_keeps_torchs_random_state(tmp_path: Path) -> None:
+    made = trainer()
+    made.save(tmp_path / "a", {})
+    expected = torch.rand(3)
+    torch.rand(5)
+    made.load(tmp_path / "a")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_save_over_an_older_one_replaces_it(tmp_path: Path) -> None:
+    made = trainer()
+    for step in (1, 2):
+        made.learn(batch())
+        made.save(tmp_path / "a", {"step": step})
+    assert trainer().load(tmp_path / "a") == {"step": 2}
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not a checkpoint of this trainer: it has no trainer\.json"):
+        trainer().load(tmp_path)
+
+
+def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: Path) -> None:
+    """A process is killed with SIGKILL at its first, second, … fsync of a save, until a save survives."""
+    made = trainer()
+    expected = weights(made)
+    killed = 0
+    for number in range(1, 30):
+        path = tmp_path / str(number) / "step-00000001"
+        if not _dies_saving(made, path, number):
+            break
+        killed += 1
+        visible = [p for p in path.parent.iterdir() if not p.name.startswith(".")]
+        if visible:
+            assert visible == [path]
+            other = trainer(qwen2(seed=5))
+            assert other.load(path) == {"step": 1}
+            assert all(torch.equal(w, expected[name]) for name, w in weights(other).items())
+        made.save(path, {"step": 1})  # what the killed process left is no obstacle
+        assert [p.name for p in path.parent.iterdir()] == ["step-00000001"]
+    assert killed >= 4  # tensors, metadata, state, directory
+
+
+def _dies_saving(made: object, path: Path, number: int) -> bool:
+    """Save in a child process that kills itself at fsync `number`. True if it did."""
+    distributed.stop()  # a group does not survive a fork
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        distributed.start()
+        calls, fsync = [0], os.fsync
+
+        def deadly(descriptor: int) -> None:
+            calls[0] += 1
+            if calls[0] == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            fsync(descriptor)
+
+        os.fsync = deadly
+        try:
+            made.save(path, {"step": 1})  # type: ignore[attr-defined]
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    distributed.start()
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_export_is_a_model_with_the_same_log_probabilities(tmp_path: Path, tied: bool) -> None:
+    made = trainer(qwen2(tied=tied), lr=0.01)
+    made.learn(batch())
+    made.export(tmp_path / "policy", word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
+    assert type(model).__name__ == "Qwen2ForCausalLM"
+    assert model.config._attn_implementation == "sdpa"
+    assert AutoTokenizer.from_pretrained(tmp_path / "policy").eos_token == "end"
+    assert {name: p.shape for name, p in model.named_parameters()} == {n: w.shape for n, w in weights(made).items()}
+    assert all(torch.equal(p, weights(made)[name]) for name, p in model.named_parameters())
+    found = made.logp(batch())[batch().mask]
+    assert torch.allclose(found, torch.cat(plain_logp(model, batch())), atol=2e-6)
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_weights_have_hugging_face_names_tied_ones_once() -> None:
+    for tied in (True, False):
+        expected = dict(qwen2(tied=tied).named_parameters())
+        found = weights(trainer(qwen2(tied=tied)))
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)

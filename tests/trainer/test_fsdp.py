@@ -1,0 +1,162 @@
+"""One rollout batch: mini-batches, metrics, errors."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+
+from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.trainer.fsdp import Diverged
+from tests.trainer.tiny import batch, plain_logp, qwen2, surrogate, trainer, weights
+
+
+def test_mini_batches_are_whole_groups_in_order_as_even_as_can_be() -> None:
+    seen = list[tuple[int, float]]()
+
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        seen.append((int(batch.group.max()) + 1, float(batch.reward[0])))
+        return surrogate(policy, batch)
+
+    data = batch(num_groups=5, reward=torch.arange(5.0).repeat_interleave(3), lengths=[2] * 15)
+    trainer(loss=looks, updates=2, epochs=2).learn(data)
+    assert seen == [(3, 0.0), (2, 3.0)] * 2
+    seen.clear()
+    trainer(loss=looks, updates=8).learn(data)  # dynamic sampling left fewer groups than updates
+    assert seen == [(1, float(g)) for g in range(5)]
+
+
+def test_metrics_by_hand() -> None:
+    """Means over the tokens of all micro-batches, from the model's own log-probabilities."""
+    data = batch()
+    made = trainer(token_budget=1, base_kl=True)
+    found = made.learn(data)
+    model = qwen2().eval()
+    logp = torch.cat(plain_logp(model, data)).double().detach()
+    ratio = logp - data.logp_old[data.mask].double()
+    advantage = data.advantage[:, None].expand_as(data.mask)[data.mask].double()
+    loss = -torch.minimum(ratio.exp() * advantage, ratio.exp().clamp(0.8, 1.2) * advantage)
+    expected = {
+        "loss/total": loss.mean(),
+        "loss/ratio": ratio.exp().mean(),
+        "policy/clip_fraction": (ratio.exp() > 1.2).double().mean(),
+        "policy/abs_log_ratio": ratio.abs().mean(),
+        "policy/kl_old": (ratio.exp() - 1 - ratio).mean(),
+        "policy/kl_base": torch.tensor(0.0),
+        "advantage/abs_mean": advantage.abs().mean(),
+        "optim/lr": torch.tensor(1e-3),
+        "tokens/used": data.mask.sum(),
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(float(value), rel=1e-5, abs=1e-6), name
+    assert set(found) == {*expected, "policy/entropy", "optim/grad_norm", "tokens/train"}
+    assert 0 < found["policy/entropy"] < math.log(16)
+
+
+def test_metrics_are_means_over_updates_and_tokens_are_sums() -> None:
+    data = batch(num_groups=2, lengths=[3, 2, 1, 6, 6, 6])
+    halves = [trainer().learn(data.select(torch.tensor([g]))) for g in (0, 1)]
+    both = trainer(updates=2, lr=1e-30).learn(data)  # so small that the second update sees the first one's policy
+    assert both["tokens/used"] == 24
+    assert both["loss/total"] == pytest.approx((halves[0]["loss/total"] + halves[1]["loss/total"]) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_base_policy_has_no_distance_to_itself_and_then_some(dtype: str) -> None:
+    made = trainer(base_kl=True, lr=0.02, dtype=dtype)
+    assert made.learn(batch())["policy/kl_base"] == 0
+    assert made.learn(batch())["policy/kl_base"] > 1e-3
+
+
+def test_logp_between_updates_is_that_of_the_current_weights() -> None:
+    data = batch()
+    made = trainer(lr=0.05)
+    made.logp(data)
+    made.learn(data)
+    current = qwen2()
+    current.load_state_dict({**weights(made), "lm_head.weight": weights(made)["model.embed_tokens.weight"]})
+    fresh = trainer(current)
+    assert torch.equal(made.logp(data), fresh.logp(data))
+
+
+def test_the_same_run_twice_is_bitwise_the_same() -> None:
+    runs = []
+    for _ in range(2):
+        made = trainer(updates=3, epochs=2, lr=0.01, token_budget=10)
+        metrics = [made.learn(batch()) for _ in range(3)]
+        runs.append((metrics, weights(made)))
+    assert runs[0][0] == runs[1][0]
+    assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_raise_before_the_step(value: float) -> None:
+    made = trainer()
+    made.learn(batch())
+    spoilt = dict(made.actor.named_parameters())["model.model.layers.0.mlp.down_proj.weight"]
+    with torch.no_grad():
+        spoilt.fill_(value)
+    before = weights(made)
+    with pytest.raises(Diverged, match="the loss is nan at step 2, optimiser update 2"):
+        made.learn(batch())
+    after = weights(made)
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
+    assert made.num_updates == 1
+
+
+def test_infinite_gradient_of_a_finite_loss_raises() -> None:
+    def steep(policy: Policy, batch: Batch) -> Terms:
+        return Terms((policy.logp - policy.logp.detach()).clamp(min=0).sqrt())  # value 0, slope infinite
+
+    with pytest.raises(Diverged, match="the gradient norm is"):
+        trainer(loss=steep).learn(batch())
+
+
+@pytest.mark.parametrize("what", ["value", "log_z"])
+def test_a_loss_that_needs_what_is_not_computed_is_refused(what: str) -> None:
+    wants = needs(what)(lambda policy, batch, *, knob: surrogate(policy, batch))
+    with pytest.raises(ValueError, match=f"the loss needs {what}, which this trainer does not compute"):
+        trainer(loss=functools.partial(wants, knob=1))
+
+
+def test_a_loss_that_needs_the_minibatch_gets_all_of_it_at_once() -> None:
+    sizes = list[int]()
+
+    @needs("minibatch")
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        sizes.append(len(policy.logp))
+        return surrogate(policy, batch)
+
+    trainer(loss=looks, token_budget=1).learn(batch())
+    assert sizes == [9]
+
+
+def test_entropy_is_not_given_unasked() -> None:
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        assert policy.entropy is None
+        return surrogate(policy, batch)
+
+    trainer(loss=looks).learn(batch())
+
+
+def test_terms_per_sequence_are_averaged_over_sequences() -> None:
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        return Terms(-batch.advantage * policy.logp.sum(1), {"number": batch.reward})
+
+    data = batch(reward=torch.arange(9.0))  # row 3 is empty and counts for nothing
+    assert trainer(loss=looks, token_budget=1).learn(data)["loss/number"] == pytest.approx((36 - 3) / 8)
+
+
+def test_batch_without_tokens_is_an_error() -> None:
+    data = batch()
+    with pytest.raises(ValueError, match="nothing to learn from"):
+        trainer().learn(Batch(**{**vars(data), "mask": torch.zeros_like(data.mask)}))
+
+
+def test_groups_and_micro_batches_without_tokens_are_harmless() -> None:
+    data = batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1])
+    found = trainer(token_budget=1).learn(data)
+    assert found["tokens/used"] == 7
+    assert all(math.isfinite(v) for v in found.values())

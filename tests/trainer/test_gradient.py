@@ -1,0 +1,211 @@
+"""The gradient is that of the formula, however the batch is cut, packed or computed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
+
+from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.model import TableConfig, TablePolicy
+from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, weights, worst
+
+# Float32 rounding; the largest seen is 4e-7 of the largest gradient.
+CLOSE = 2e-6
+
+
+def by_hand(model: PreTrainedModel, data: Batch, *, temperature: float = 1.0) -> dict[str, Tensor]:
+    """Gradient of the token mean of the clipped surrogate in float64, one sequence at a time, one number at a time."""
+    model = copy.deepcopy(model).double()
+    total = torch.zeros((), dtype=torch.float64)
+    for b, logp in enumerate(plain_logp(model, data, temperature)):
+        for t in range(len(logp)):
+            ratio = (logp[t] - data.logp_old[b, t].double()).exp()
+            a = data.advantage[b].double()
+            total = total - torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
+    (total / data.mask.sum()).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"shared_prompt": "always"},
+        {"shared_prompt": "never"},
+        {"packing": False, "shared_prompt": "never"},
+        {"token_budget": 1, "shared_prompt": "always"},
+        {"token_budget": 20, "packing": False},
+        {"activation_checkpointing": True},
+        {"temperature": 0.7},
+    ],
+)
+def test_gradient_is_that_of_a_float64_loop_over_sequences(tied: bool, knobs: dict[str, Any]) -> None:
+    model = qwen2(tied=tied)
+    expected = by_hand(model, batch(), temperature=knobs.get("temperature", 1.0))
+    made = trainer(model, **knobs)
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+
+
+def test_layouts_and_micro_batches_are_really_different() -> None:
+    shared, apart = (trainer(shared_prompt=s).learn(batch())["tokens/train"] for s in ("always", "never"))
+    # Responses of 6 1 3 | 0 2 5 | 4 6 1 tokens, of which the last is not read, to prompts of 5, 4 and 3 tokens.
+    read = (5 + 0 + 2) + (0 + 1 + 4) + (3 + 5 + 0)
+    assert (shared, apart) == (read + 12, read + 3 * 12)
+    made = trainer(token_budget=1)
+    assert len(list(made._split(batch()))) == 3
+    assert len(list(trainer()._split(batch()))) == 1
+
+
+class Shift(nn.Module):
+    """Adds the token before, as some recurrent layers do: packing cannot know where a sequence begins."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x + nn.functional.pad(x, (0, 0, 1, -1)))
+
+
+def shifting() -> PreTrainedModel:
+    model = qwen2()
+    model.model.layers[1].mlp = Shift(model.model.layers[1].mlp)  # type: ignore[assignment]
+    return model
+
+
+def test_model_that_mixes_neighbours_falls_back_to_padded_rows_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    expected = by_hand(shifting(), batch())
+    with caplog.at_level(logging.WARNING):
+        made = trainer(shifting())
+    assert "padded, not packed" in caplog.text
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+    with pytest.raises(ValueError, match="shared_prompt=always is impossible"):
+        trainer(shifting(), shared_prompt="always")
+
+
+def test_sliding_window_attention_is_kept() -> None:
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=3, initializer_range=0.2,
+    )  # fmt: skip
+    model = MistralForCausalLM(config)
+    expected = by_hand(model, batch())
+    made = trainer(model)
+    assert not made.packer.packing
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+
+
+def test_table_policy_learns_with_the_exact_gradient() -> None:
+    table = TablePolicy(TableConfig(vocab_size=16))
+    data = batch(advantage=torch.ones(9))
+    expected = by_hand(table, data)
+    made = trainer(table, lr=0.1)
+    before = made.logp(data)
+    made.learn(data)
+    assert worst(gradients(made), expected) < CLOSE
+    assert float(made.logp(data).sum()) > float(before.sum())  # every response was good
+
+
+def kl_and_entropy_by_hand(model: PreTrainedModel, data: Batch) -> dict[str, Tensor]:
+    """Token mean of −A·logp + 0.5·k3 − 0.1·H against a reference whose log-probabilities are the batch's."""
+    model = copy.deepcopy(model).double()
+    total = torch.zeros((), dtype=torch.float64)
+    assert data.logp_ref is not None
+    for b in range(len(data.tokens)):
+        g = int(data.group[b])
+        prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
+        if not len(response):
+            continue
+        logits = model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
+        for t, z in enumerate(logits):
+            p = z.softmax(-1)
+            logp = p[response[t]].log()
+            d = data.logp_ref[b, t].double() - logp
+            total = total - data.advantage[b].double() * logp + 0.5 * (d.exp() - d - 1) + 0.1 * (p * p.log()).sum()
+    (total / data.mask.sum()).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def reinforce(policy: Policy, batch: Batch) -> Terms:
+    return Terms(-batch.advantage[:, None] * policy.logp)
+
+
+@needs("entropy")
+def reinforce_with_entropy(policy: Policy, batch: Batch, *, weight: float) -> Terms:
+    assert policy.entropy is not None
+    return Terms(-batch.advantage[:, None] * policy.logp - weight * policy.entropy)
+
+
+def test_kl_penalty_and_entropy_bonus_have_the_gradient_of_their_formulas() -> None:
+    model = qwen2()
+    expected = kl_and_entropy_by_hand(model, batch())
+    made = trainer(qwen2(), loss=reinforce, kl=0.5, entropy=0.1, token_budget=1)
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+    inside = trainer(qwen2(), loss=functools.partial(reinforce_with_entropy, weight=0.1), kl=0.5)
+    inside.learn(batch())
+    assert worst(gradients(inside), expected) < CLOSE
+
+
+def test_reference_is_the_policy_at_the_start_and_stays_so() -> None:
+    seen = list[Tensor]()
+
+    @needs("reference")
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        assert batch.logp_ref is not None
+        seen.append(batch.logp_ref.clone())
+        return Terms(-batch.advantage[:, None] * policy.logp)
+
+    data = batch(logp_ref=None)
+    made = trainer(loss=looks, lr=0.1)
+    start = made.logp(data)
+    made.learn(data)
+    made.learn(data)
+    assert torch.equal(seen[0], start)
+    assert torch.equal(seen[1], start)
+    assert not torch.equal(made.logp(data), start)
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
+def test_micro_batches_do_not_change_any_aggregation(aggregation: str) -> None:
+    whole, cut = (trainer(aggregation=aggregation, token_budget=b) for b in (10_000, 1))
+    one, other = whole.learn(batch()), cut.learn(batch())
+    assert worst(gradients(cut), gradients(whole)) < CLOSE
+    assert one == pytest.approx(other, rel=1e-5, abs=1e-7)
+
+
+def test_bfloat16_gradient_is_near_and_weights_stay_float32() -> None:
+    exact, coarse = trainer(), trainer(dtype="bfloat16", token_budget=1)
+    exact.learn(batch())
+    coarse.learn(batch())
+    assert worst(gradients(coarse), gradients(exact)) < 0.05  # 8 bits of mantissa; seen: 0.02
+    assert {w.dtype for w in weights(coarse).values()} == {torch.float32}
+
+
+def test_clipping_scales_the_gradient_to_the_norm() -> None:
+    free, clipped = trainer(), trainer(clip_norm=0.01)
+    norm = free.learn(batch())["optim/grad_norm"]
+    assert clipped.learn(batch())["optim/grad_norm"] == norm  # the metric is from before clipping
+    squares = sum(float(g.double().square().sum()) for g in gradients(free).values())
+    assert norm == pytest.approx(squares**0.5, rel=1e-6)
+    expected = {name: g * (0.01 / norm) for name, g in gradients(free).items()}
+    assert worst(gradients(clipped), expected) < CLOSE
+
+
+def test_loss_sees_zero_at_padding() -> None:
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        assert torch.equal(policy.logp[~batch.mask], torch.zeros(int((~batch.mask).sum())))
+        return surrogate(policy, batch)
+
+    trainer(loss=looks).learn(batch(padding=float("nan")))

@@ -1,0 +1,75 @@
+"""Log-probabilities are those of the model's own logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
+
+from rlvr.trainer.logprob import Actor, check_head, token_logp
+from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
+
+TINY: dict[str, Any] = {
+    "vocab_size": 16, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 10}])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logp_is_that_of_the_models_logits(knobs: dict[str, Any], temperature: float) -> None:
+    data = batch()
+    expected = plain_logp(qwen2().eval(), data, temperature)
+    found = trainer(temperature=temperature, **knobs).logp(data)
+    for b, row in enumerate(expected):
+        assert torch.allclose(found[b, : len(row)], row, atol=2e-6)
+        assert torch.equal(found[b, len(row) :], torch.zeros(found.shape[1] - len(row)))
+
+
+@pytest.mark.parametrize("entropy_gradient", [True, False])
+def test_chunks_change_nothing(entropy_gradient: bool) -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(8, 30)
+    target = torch.randint(30, (11,))
+
+    def gradient(chunk: int) -> tuple[torch.Tensor, ...]:
+        hidden = torch.linspace(-2, 2, 88).view(11, 8).requires_grad_()
+        logp, entropy = token_logp(head, hidden, target, 0.8, entropy_gradient=entropy_gradient, chunk=chunk)
+        assert entropy.requires_grad == entropy_gradient
+        loss = (logp * torch.arange(11)).sum() + (entropy.square().sum() if entropy_gradient else 0)
+        return logp, entropy, *torch.autograd.grad(loss, [hidden, head.weight])
+
+    for whole, cut in zip(gradient(10_000), gradient(90), strict=True):  # 90 logits: three tokens at a time
+        assert torch.allclose(whole, cut, atol=1e-5)
+
+
+def test_entropy_by_hand() -> None:
+    # softmax(0, ln 3) = (1/4, 3/4): H = ¼ ln 4 + ¾ ln (4/3).
+    head = nn.Linear(1, 2, bias=False)
+    head.weight.data = torch.tensor([[0.0], [1.0]])
+    hidden = torch.tensor([[3.0]]).log()
+    logp, entropy = token_logp(head, hidden, torch.tensor([1]), 1.0, entropy_gradient=False)
+    assert logp.item() == pytest.approx(-0.28768207)
+    assert entropy.item() == pytest.approx(0.56233514)
+
+
+def test_soft_capped_logits_are_refused() -> None:
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=30.0))
+    with pytest.raises(ValueError, match="changes its logits after the output embeddings"):
+        trainer(model)
+
+
+def test_scaled_logits_are_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="soft-capping or scaling is not supported"):
+        check_head(Actor(CohereForCausalLM(CohereConfig(**TINY, logit_scale=0.25)).eval(), 1.0))
+
+
+def test_the_same_architecture_without_a_cap_is_accepted() -> None:
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=None)).eval()
+    check_head(Actor(model, 1.0))

@@ -1,0 +1,84 @@
+"""Two real processes train, save and load as one does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.trainer import ranks
+from tests.trainer.tiny import batch, gradients, trainer, weights, worst
+
+pytestmark = pytest.mark.slow
+
+# Two processes add in another order than one: float32 rounding, as a fraction of the largest gradient.
+CLOSE = 2e-6
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = trainer(**ranks.TRAINING)
+    path = tmp_path_factory.mktemp("ranks")
+    for seed in range(2):
+        made.learn(batch(seed=seed))
+    made.save(path / "step-1", {"seen": 2})
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, str(Path(ranks.__file__)), str(path)], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(directory: Path) -> list[dict[str, Any]]:
+    return [torch.load(directory / f"rank-{rank}-of-2.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", ranks.CASES)
+def test_two_ranks_have_the_gradient_and_the_metrics_of_one(case: str, results: list[dict[str, Any]]) -> None:
+    one = ranks.learn(ranks.CASES[case])
+    close = 0.02 if case == "bfloat16" else CLOSE
+    for rank in results:
+        assert worst(rank[case]["gradients"], one["gradients"]) < close
+        assert rank[case]["metrics"] == pytest.approx(one["metrics"], rel=max(close, 1e-5), abs=1e-6)
+        assert torch.allclose(rank[case]["logp"], one["logp"], atol=0.3 if case == "bfloat16" else 1e-5)
+
+
+def test_ranks_agree_to_the_last_bit(results: list[dict[str, Any]]) -> None:
+    for case in ranks.CASES:
+        assert results[0][case]["metrics"] == results[1][case]["metrics"]
+        assert torch.equal(results[0][case]["logp"], results[1][case]["logp"])
+
+
+def test_checkpoint_of_two_ranks_is_read_by_one_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:
+    made = trainer(**ranks.TRAINING)
+    assert made.load(directory / "step-2") == {"seen": 2}
+    assert all(torch.equal(w, results[0]["weights"][name]) for name, w in weights(made).items())
+    made.learn(batch(seed=2))
+
+
+def test_checkpoint_of_one_rank_is_read_by_two_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:
+    made = trainer(**ranks.TRAINING)
+    made.load(directory / "step-1")
+    for rank in results:
+        assert all(torch.equal(w, rank["loaded"]["weights"][name]) for name, w in weights(made).items())
+        assert all(torch.equal(g, rank["loaded"]["averages"][name]) for name, g in gradients(made).items())
+
+
+def test_two_ranks_export_one_model(directory: Path, results: list[dict[str, Any]]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(directory / "policy-2")
+    assert all(torch.equal(p, results[0]["weights"][name]) for name, p in model.named_parameters())
+
+
+def test_collectives(results: list[dict[str, Any]]) -> None:
+    for rank in results:
+        assert rank["collectives"] == {"gather": [[0], [1]], "any": (True, False), "device": "cpu"}

@@ -1,0 +1,85 @@
+"""Small models, batches and trainers, and the slow, plain way to the same gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from rlvr.batch import Batch, Policy, Terms
+from rlvr.trainer.fsdp import Trainer
+from tests.factories import make_batch
+
+KNOBS: dict[str, Any] = {
+    "device": torch.device("cpu"), "pad_token_id": 0, "max_tokens": 8, "seed": 0, "temperature": 1.0,
+    "steps": 10, "updates": 1, "epochs": 1, "lr": 1e-3, "schedule": "constant", "warmup_steps": 0, "clip_norm": 0.0,
+    "betas": (0.0, 0.999), "eps": 1e-8, "weight_decay": 0.0, "aggregation": "token-mean", "kl": 0.0,
+    "kl_estimator": "k3", "base_kl": False, "entropy": 0.0, "dtype": "float32", "token_budget": 16384,
+    "packing": True, "shared_prompt": "auto", "activation_checkpointing": False,
+}  # fmt: skip
+
+
+def qwen2(*, tied: bool = True, seed: int = 0, spread: float = 0.2) -> Qwen2ForCausalLM:
+    """Two layers, 16 words. `spread`: deviation of the weights, large enough for attention to matter."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=tied, initializer_range=spread, max_position_embeddings=64,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config)
+
+
+def batch(*, num_groups: int = 3, num_samples: int = 3, lengths: Sequence[int] | None = None, **fields: Any) -> Batch:
+    """Prompts of unequal length, responses of 0 to 6 tokens, one token and none among them."""
+    given = [6, 1, 3, 0, 2, 5, 4, 6, 1, 2, 3, 6, 6, 5, 0, 1][: num_groups * num_samples]
+    made = make_batch(num_groups=num_groups, num_samples=num_samples, num_tokens=6, lengths=lengths or given, **fields)
+    left = torch.arange(num_groups) % 3
+    mask = torch.arange(made.prompt.shape[1]) >= left[:, None]
+    return Batch(**{**vars(made), "prompt": made.prompt * mask, "prompt_mask": mask})
+
+
+def surrogate(policy: Policy, batch: Batch) -> Terms:
+    """Clipped at 1.2 above, as GRPO: a loss whose gradient depends on logp_old and advantage."""
+    ratio = (policy.logp - batch.logp_old).exp()
+    advantage = batch.advantage[:, None]
+    loss = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return Terms(loss, {"clip_fraction": (ratio > 1.2).float(), "ratio": ratio})
+
+
+def trainer(model: PreTrainedModel | None = None, loss: Any = surrogate, **knobs: Any) -> Trainer:
+    return Trainer(qwen2() if model is None else model, loss=loss, **{**KNOBS, **knobs})
+
+
+def gradients(made: Trainer) -> dict[str, Tensor]:
+    """Gradient of the last update by name, after clipping: AdamW's first average, where betas[0] is 0."""
+    named = made.actor.model.named_parameters()
+    return {name: made.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in named}
+
+
+def weights(made: Trainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in made.weights()}
+
+
+def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Largest difference over all tensors, as a fraction of the largest expected value."""
+    assert found.keys() == expected.keys()
+    largest = max(float(e.abs().max()) for e in expected.values())
+    return max(float((found[name].double() - e.double()).abs().max()) for name, e in expected.items()) / largest
+
+
+def plain_logp(model: PreTrainedModel, batch: Batch, temperature: float = 1.0) -> list[Tensor]:
+    """[n] log-probabilities of each response, one sequence at a time, from the model's own logits."""
+    rows = []
+    for b in range(len(batch.tokens)):
+        g = int(batch.group[b])
+        prompt, response = batch.prompt[g][batch.prompt_mask[g]], batch.tokens[b][batch.mask[b]]
+        if not len(response):
+            rows.append(torch.zeros(0))
+            continue
+        logits = model(input_ids=torch.cat([prompt, response])[None], use_cache=False).logits[0] / temperature
+        logp = logits[len(prompt) - 1 : -1].log_softmax(-1)
+        rows.append(logp.gather(-1, response[:, None])[:, 0])
+    return rows
