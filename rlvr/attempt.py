@@ -111,7 +111,8 @@ class Attempt:
         self.log_path = self.path / "log.txt"
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
-        self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": None}
+        before = read_json(run_dir / "attempts" / str(number - 1) / "heartbeat.json") or {}
+        self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": before.get("accuracy")}
         self._first_step: int | None = None
         self._written, self._pending = float("-inf"), False
 
@@ -152,7 +153,7 @@ class Attempt:
     def heartbeat(self, step: int, steps: int, phase: str, accuracy: float | None = None) -> None:
         """Say where the run stands: `step` of `steps` done. Written once a second at most, a change of phase at once.
 
-        accuracy None keeps the one said before.
+        accuracy None keeps the one said before, by the attempt before if need be.
         """
         now = time.time()
         changed = phase != self._beat["phase"]

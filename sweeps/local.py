@@ -23,6 +23,7 @@ from sweeps.worker import WARM, Guard, Shipper, Worker, kill_tagged, new_tag, to
 FALSE_STARTS = 3  # workers in a row that die before they are ready: then nothing can run
 POLL_S = 0.2  # for what sends no event: signals, deaths whose pipes stay open, runs held elsewhere
 SHIPPER_S = 60.0
+LEAVE_S = 1.0
 
 
 def available_cores() -> int:
@@ -271,10 +272,10 @@ class _Launch:
         self.queue.clear()
 
     def _dismiss(self, guard: Guard) -> None:
-        """Workers leave when their input ends; whatever lingers is killed."""
+        """Workers leave when their input ends. They have nothing left to lose: whatever takes its time is killed."""
         for worker in self.pool:
             worker.dismiss()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + LEAVE_S
         while time.monotonic() < deadline and any(w.process is not None and w.poll() is None for w in self.pool):
             time.sleep(0.02)
         guard.dismiss()

@@ -119,7 +119,7 @@ class Progress:
         state = self.states[run_id] = self.ledger.state(run_id)
         place = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
         if state.state == "failed":
-            self.say(f"failed    {state.name}: {why(state)}")
+            self.say(f"failed    {state.name}: {state.cause}")
         elif self._live is None:
             self.say(f"{state.state:9} {state.name}: {place}")
 

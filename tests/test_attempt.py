@@ -112,6 +112,14 @@ def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
 
 
+def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
+    for accuracy in (0.5, None):
+        with Attempt.open(tmp_path) as attempt:
+            attempt.heartbeat(1, 9, "train", accuracy)
+            attempt.close(Cause.PREEMPTED)
+    assert read(tmp_path / "attempts/2/heartbeat.json")["accuracy"] == 0.5
+
+
 def test_leaving_by_exception_is_an_error_by_ctrl_c_a_preemption_and_without_a_word_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Attempt.open(tmp_path):
         raise RuntimeError("boom")

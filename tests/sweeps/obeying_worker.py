@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.attempt import Attempt, Busy, Cause, StopFlag
+from rlvr.paths import write_text
 
 
 def run(run_dir: Path) -> tuple[Cause, str]:
@@ -54,7 +55,7 @@ def work(run_dir: Path, told: dict[str, Any], attempt: Attempt, stop: StopFlag) 
         time.sleep(told["pause"])
         with (run_dir / "steps.txt").open("a") as steps:
             steps.write(f"{step}\n")
-        saved.write_text(str(step))
+        write_text(saved, str(step))
         attempt.heartbeat(step, told["steps"], "train", step / told["steps"])
     if told["act"] in set(Cause):
         return Cause(told["act"]), "as told"
