@@ -105,14 +105,15 @@ class Trainer:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.
 
         `batch` is the whole batch of all ranks. Mini-batches are whole groups in the batch's order, as equal in number
-        as they can be. Raises Diverged before an optimiser step that is not finite.
+        as they can be; one without response tokens is skipped. Raises Diverged before a step that is not finite.
         """
         batch = batch.to(torch.device("cpu"))
-        parts = [p for p in torch.arange(batch.num_groups).tensor_split(self.updates) if len(p)]
-        if not parts or not bool(batch.mask.any()):
+        parts = [batch.select(groups) for groups in torch.arange(batch.num_groups).tensor_split(self.updates)]
+        parts = [part for part in parts if bool(part.mask.any())]
+        if not parts:
             raise ValueError("the batch has no response tokens: there is nothing to learn from.")
         results = [
-            self._update(batch.select(part), first=epoch == index == 0)
+            self._update(part, first=epoch == index == 0)
             for epoch in range(self.epochs)
             for index, part in enumerate(parts)
         ]
@@ -188,18 +189,19 @@ class Trainer:
     def logp(self, batch: Batch) -> Tensor:
         """[B, T] nats, 0 at padding: what the policy now says about a batch of all ranks."""
         batch = batch.to(torch.device("cpu"))
-        row = torch.arange(len(batch.tokens))
         result = torch.zeros(batch.tokens.shape, device=self.device)
-        for part, layout, _ in self._split(
-            replace(batch, kind=row)
-        ):  # `kind` carries the row numbers through the split
+        numbered = replace(batch, kind=torch.arange(len(batch.tokens)))  # `kind` carries row numbers through the split
+        for part, layout, _ in self._split(numbered):
             assert part.kind is not None
             result[part.kind] = _scatter(self.actor(layout)[0], layout, part)
         release(self.actor)
         return distributed.total(result)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, full float32 tensor) of every parameter, tied ones once. Exhaust it on every rank."""
+        """(Hugging Face name, full float32 tensor) of every parameter, tied ones once.
+
+        Exhaust it on every rank. On a single rank the tensors may be the policy's own memory: copy what you keep.
+        """
         release(self.actor)
         for name, parameter in self.actor.model.named_parameters():
             yield name, cast(DTensor, parameter.detach()).full_tensor()

@@ -155,6 +155,12 @@ def test_batch_without_tokens_is_an_error() -> None:
         trainer().learn(Batch(**{**vars(data), "mask": torch.zeros_like(data.mask)}))
 
 
+def test_mini_batch_without_tokens_is_no_update() -> None:
+    made = trainer(updates=3)
+    made.learn(batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1]))
+    assert made.num_updates == 2
+
+
 def test_groups_and_micro_batches_without_tokens_are_harmless() -> None:
     data = batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1])
     found = trainer(token_budget=1).learn(data)

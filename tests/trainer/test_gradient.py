@@ -209,3 +209,14 @@ def test_loss_sees_zero_at_padding() -> None:
         return surrogate(policy, batch)
 
     trainer(loss=looks).learn(batch(padding=float("nan")))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 1}])
+def test_gradient_on_a_gpu_is_that_of_the_loop(knobs: dict[str, Any]) -> None:
+    expected = by_hand(qwen2(), batch())
+    made = trainer(device=torch.device("cuda"), base_kl=True, **knobs)
+    metrics = made.learn(batch())
+    assert worst({name: g.cpu() for name, g in gradients(made).items()}, expected) < 1e-4
+    assert metrics["policy/kl_base"] == pytest.approx(0, abs=1e-6)
