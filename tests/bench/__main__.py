@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, without TRL: shows only that all of it runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too, a JSON object a line")
     parser.add_argument("--from", type=Path, dest="source", metavar="FILE", help="read rows instead of measuring")
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="replace the table of docs/performance.md")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
@@ -128,6 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(options.names) - set(names()))
     if unknown:
         parser.error(f"there is no bench {', '.join(unknown)}. Type some of: {' '.join(names())}")
+    if options.quick and options.write_docs:
+        parser.error("--quick measures nothing worth writing down: drop it or drop --write-docs")
     if options.source:
         rows, failed = [json.loads(line) for line in options.source.read_text().splitlines()], []
     else:
