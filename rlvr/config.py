@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from rlvr.signature import bind, components
 
 PACKAGE = Path(__file__).parent
 CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
+
+LONG_NAME = 60  # characters
 
 # What does not change a run's results has no part in its identity.
 NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "choices", "also")
@@ -189,8 +191,20 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else."""
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
+    for split in ("train", "test"):
+        if split in plain["task"]:
+            plain["task"][split] = _absolute(plain["task"][split])
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
+
+
+def _absolute(data: object) -> object:
+    """Paths of data files as seen from anywhere; hub names as they are."""
+    if isinstance(data, dict):
+        return {k: _absolute(v) for k, v in data.items()}
+    if isinstance(data, list):
+        return [_absolute(v) for v in data]
+    return str(Path(data).resolve()) if isinstance(data, str) and Path(data).exists() else data
 
 
 def run_id(plain: Mapping[str, Any]) -> str:
@@ -206,17 +220,19 @@ def group_id(config: DictConfig) -> str:
     return run_id(frozen(same, {}))
 
 
-def run_name(plain: Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """A short readable name such as `lad-js-eta0.5-s0`: a label, not an identity."""
-    choices = plain["choices"]
-    parts = [choices["loss"], *([choices["divergence"]] if choices.get("divergence") else [])]
-    loss = plain["loss"]
-    parts += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
+def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
+    """A readable name such as `lad-js-eta0.5-s0`: a label, not an identity. What is not swept is left out if long."""
+    choices, loss = plain["choices"], plain["loss"]
+    head = [choices["loss"], *([choices["divergence"]] if choices.get("divergence") else [])]
+    head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
     told = {"loss", "divergence", "eta", "beta", "seed", "study"}
-    for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o):
-        if key not in told and not key.startswith(("hydra", *NOT_IDENTITY)):
-            value = Path(value).stem if "/" in value else value
-            parts.append(
-                f"{key.rsplit('.', 1)[-1]}{value}" if "." in key or (key in plain and key not in choices) else value
-            )
-    return "-".join([*parts, f"s{plain['seed']}"])
+    parts = {
+        key: value if key in choices else f"{key.rsplit('.', 1)[-1]}{value.rsplit('/', 1)[-1]}"
+        for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
+        if key not in told and not key.startswith(("hydra", *NOT_IDENTITY))
+    }
+    for kept in (parts, {k: v for k, v in parts.items() if k in swept}):
+        name = "-".join([*head, *kept.values(), f"s{plain['seed']}"])
+        if len(name) <= LONG_NAME:
+            break
+    return name

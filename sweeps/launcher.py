@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import shutil
 import sys
@@ -81,7 +82,9 @@ def launch(planned: Plan, config: DictConfig) -> Outcome:
     shipper = None
     if tracker.enabled:
         shipper = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home()), "--sweep", planned.sweep_id]
-        shipper += ["--follow", *(["--uri", tracker.uri] if tracker.uri else [])]
+        shipper += ["--follow"]
+        if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
+            os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
     outcome = run_local(
         ledger, planned.sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
         retries=cluster.retries, shipper=shipper,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -39,13 +40,17 @@ class Plan:
 
     @property
     def swept(self) -> dict[str, list[str]]:
-        """The override keys that differ between the runs, with their values in order of appearance."""
-        values: dict[str, list[str]] = {}
-        for run in self.runs:
-            for key, value in _pairs(run.overrides).items():
-                if value not in values.setdefault(key, []):
-                    values[key].append(value)
-        return {k: v for k, v in values.items() if len(v) > 1}
+        return _swept([run.overrides for run in self.runs])
+
+
+def _swept(points: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """The override keys that differ between points, with their values in order of appearance."""
+    values: dict[str, list[str]] = {}
+    for point in points:
+        for key, value in _pairs(point).items():
+            if value not in values.setdefault(key, []):
+                values[key].append(value)
+    return {k: v for k, v in values.items() if len(v) > 1}
 
 
 def _pairs(overrides: Sequence[str]) -> dict[str, str]:
@@ -59,6 +64,7 @@ def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | No
     """
     runs: dict[str, Planned] = {}
     tasks: set[str] = set()
+    swept = _swept([overrides for overrides, _, _ in points])
     for overrides, config, choices in points:
         try:
             check(config, choices)
@@ -66,7 +72,7 @@ def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | No
             _try_task(plain["task"], tasks)
         except ValueError as error:
             raise ValueError(f"{error}{_where(points, overrides)}") from None
-        run = Planned(run_id(plain), group_id(config), run_name(plain, overrides), tuple(overrides), plain)
+        run = Planned(run_id(plain), group_id(config), run_name(plain, overrides, swept), tuple(overrides), plain)
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
@@ -80,7 +86,10 @@ def _try_task(node: dict[str, Any], seen: set[str]) -> None:
     key = repr(node)
     if key not in seen:
         seen.add(key)
-        instantiate(node).close()
+        try:
+            instantiate(node).close()
+        except InstantiationException as error:
+            raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
 
 
 def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:

@@ -87,10 +87,20 @@ def test_seeds_of_one_setting_share_a_group() -> None:
         (["loss=grpo", "seed=3"], "grpo-s3"),
         (["divergence=tv", "eta=2", "rollout.samples=16"], "lad-tv-eta2-samples16-s0"),
         (["loss=grpo", "advantage=maxrl"], "grpo-maxrl-s0"),
+        (  # too long: what is not swept goes
+            [
+                "rollout.samples=4",
+                "rollout.temperature=0.9",
+                "trainer.clip_norm=0.5",
+                "evaluation.every=20",
+                "task.size=9",
+            ],
+            "lad-js-eta0.25-samples4-s0",
+        ),
     ],
 )
 def test_names_say_what_was_chosen(overrides: list[str], name: str) -> None:
-    assert schema.run_name(schema.frozen(*composed(*overrides)), overrides) == name
+    assert schema.run_name(schema.frozen(*composed(*overrides)), overrides, ["rollout.samples"]) == name
 
 
 def test_a_shorthand_reaches_the_loss_that_reads_it() -> None:
