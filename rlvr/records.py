@@ -15,7 +15,7 @@ Outcome = Literal["correct", "wrong", "unparsable", "timeout", "error"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One verifiable question. `id` is unique and stable within its task and split: noise and tables are keyed by it."""
+    """One verifiable question. `id` is unique and stable in its task and split: noise and tables are keyed by it."""
 
     id: str
     prompt: str
