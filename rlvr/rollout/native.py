@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlvr.model import parse_dtype
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
@@ -55,7 +56,8 @@ class NativeEngine:
         """
         if max_batch_sequences < 1 or max_cache_gb <= 0:
             raise ValueError(f"{max_batch_sequences=} and {max_cache_gb=} must be positive")
-        self.model = model.to(getattr(torch, dtype)).eval().requires_grad_(False)
+        model.to(parse_dtype(dtype))  # type: ignore[arg-type] - decorated without its signature
+        self.model = model.eval().requires_grad_(False)
         self.eos = torch.tensor(sorted(eos_token_ids), device=model.device)
         self.pad_token_id = pad_token_id
         self.max_batch_sequences = max_batch_sequences
