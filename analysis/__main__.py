@@ -64,7 +64,7 @@ def _rebuild(options: argparse.Namespace, console: Console) -> None:
     studies = (
         [options.study] if options.study else everything if options.all and everything else everything[:1] or [None]
     )
-    for study in studies:
+    for study in studies or [None]:
         _report(frames(found, study=study), options, home, console)
     others = [s for s in everything if s not in studies]
     if others:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
+from analysis.frame import Frame
 from analysis.load import SETTING
 
 STRICT = ("tv", "hd", "js")
@@ -39,7 +38,7 @@ class Arm:
         return f"{self.loss}-{self.divergence}" if self.divergence else self.loss
 
 
-def arms(runs: pd.DataFrame) -> list[Arm]:
+def arms(runs: Frame) -> list[Arm]:
     """The arms of a runs frame, by setting, loss, divergence, eta."""
     if runs.empty:
         return []
@@ -58,15 +57,21 @@ def arms(runs: pd.DataFrame) -> list[Arm]:
                     bool(first["reference"]),
                 )
             )  # fmt: skip
-    return sorted(found, key=lambda a: (a.setting, a.loss, a.divergence, -_number(a.eta), a.variant))
+    return sorted(found, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_number(a.eta), a.variant))
 
 
-def differing(runs: pd.DataFrame, columns: Iterable[str]) -> list[str]:
+def rank(divergence: str) -> tuple[int, str]:
+    """Order of divergences everywhere: strict, weak, then whatever was added."""
+    known = (*STRICT, *WEAK)
+    return (known.index(divergence) if divergence in known else len(known), divergence)
+
+
+def differing(runs: Frame, columns: Iterable[str]) -> list[str]:
     """The columns in which these runs do not all agree; a run that is silent about a knob agrees with everyone."""
     return [c for c in columns if runs[c].dropna().map(repr).nunique() > 1]
 
 
-def describe(row: pd.Series, columns: Iterable[str]) -> str:
+def describe(row: Frame, columns: Iterable[str]) -> str:
     """`lr=1e-05, task.size=17`: the given columns of a run in words."""
     words = {}
     for column in sorted(c for c in columns if not _blank(row[c])):
@@ -90,7 +95,7 @@ def settings(found: Iterable[Arm]) -> list[str]:
     return list(dict.fromkeys(a.setting for a in found))
 
 
-def grpo_command(frames_runs: pd.DataFrame, setting: list[Arm]) -> str:
+def grpo_command(frames_runs: Frame, setting: list[Arm]) -> str:
     """The command that would add the missing GRPO run to these arms: their overrides without what only LAD reads."""
     ids = [i for a in setting for i in a.run_ids]
     told = frames_runs.loc[frames_runs["run_id"].isin(ids), "overrides"]

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arms import Arm
+from analysis.frame import Frame
 from analysis.load import Frames
 from analysis.stats import Array, avg_values, bootstrap, interval, mean, pass_values
 
@@ -103,7 +104,7 @@ def _score(
 
 def _cell(
     frames: Frames, steps: dict[str, int], source: str, metric: Metric,
-    tables: tuple[pd.DataFrame, pd.DataFrame, int] | None, planned: int, state: str,
+    tables: tuple[Frame, Frame, int] | None, planned: int, state: str,
 ) -> Cell:  # fmt: skip
     if not steps:
         return Cell(planned=planned, state=state)
@@ -120,7 +121,7 @@ def _cell(
     return Cell(mean(values), replicates, problems, len(steps), planned, errors, state)
 
 
-def _counts(frames: Frames, steps: dict[str, int], source: str) -> tuple[pd.DataFrame, pd.DataFrame, int] | None:
+def _counts(frames: Frames, steps: dict[str, int], source: str) -> tuple[Frame, Frame, int] | None:
     """(n, c, errors): tables seeds x problems and the number of samples left out; None unless every run has samples."""
     parts = {i: frames.counts_of.get((i, step, source)) for i, step in steps.items()}
     if not parts or any(part is None for part in parts.values()):
@@ -151,9 +152,8 @@ def combine(cells: Sequence[Cell]) -> Cell:
         reason = next((r for r in REASONS if any(c.state == r for c in empty)), "missing")
         return Cell(planned=planned, errors=errors, state=reason)
     state = "ok" if all(c.state == "ok" for c in cells) else "partial"
-    replicates = None
-    if all(c.replicates is not None for c in cells):
-        replicates = np.mean([c.replicates for c in cells], axis=0)
+    known = [c.replicates for c in cells if c.replicates is not None]
+    replicates = np.mean(known, axis=0) if len(known) == len(cells) else None
     return Cell(
         float(np.mean([c.mean for c in cells])), replicates, max(c.problems for c in cells),
         min(c.seeds for c in cells), planned, errors, state,

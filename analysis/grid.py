@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
+from analysis.frame import Frame
 from analysis.table import Published, Table
 
-WIDE = 6  # value columns that still fit side by side; beyond, each metric gets a grid of its own
+WIDE = 126  # characters; a wider grid is split, one metric each
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,24 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def width(self) -> int:
+        """Characters of its widest line, with three between columns."""
+        lengths = [max(len(row[i]) for row in (self.header, *self.rows)) for i in range(len(self.header))]
+        return sum(lengths) + 3 * len(lengths) + 1
 
-def grids(table: Table) -> list[Grid]:
-    """Our cells, block by block."""
+
+def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
+    """Our cells, block by block; a block wider than `width` characters is split by metric."""
     found = []
     for block, cells in table.cells.groupby("block", sort=False):
         cells = cells[cells["metric"].isin(table.shown)]
-        columns = cells["column"].nunique()
-        together = [table.shown] if columns * len(table.shown) <= WIDE else [(m,) for m in table.shown]
-        found += [_grid(str(block), cells[cells["metric"].isin(metrics)], metrics, table) for metrics in together]
+        metrics = [m for m in table.shown if (cells["metric"] == m).any()]
+        whole = _grid(str(block), cells, metrics, table)
+        if whole.width <= width or len(metrics) == 1:
+            found.append(whole)
+        else:
+            found += [_grid(str(block), cells[cells["metric"] == m], (m,), table) for m in metrics]
     return found
 
 
@@ -37,7 +45,7 @@ def published_grids(published: Published) -> list[Grid]:
     found = []
     for metric in published.cells["metric"].drop_duplicates():
         part = published.cells[published.cells["metric"] == metric]
-        found.append(_printed(f"{published.label}: {metric}", part, "column"))
+        found.append(_printed(metric, part, "column"))
     return [*found[:-1], Grid(found[-1].title, found[-1].header, found[-1].rows, published.notes)]
 
 
@@ -47,21 +55,21 @@ def published_averages(published: Published) -> Grid:
     return _printed(f"{published.label}: Average", part, "metric")
 
 
-def text_of(cell: pd.Series, table: Table) -> str:
+def text_of(cell: Frame, table: Table) -> str:
     """`41.2 ± 1.9`; a dagger and the seeds that count where some are not finished; the reason where empty."""
     if not math.isfinite(cell["mean"]):
         return f"—({cell['state']})"
-    text = f"{cell['mean'] * table.scale:.{table.decimals}f}"
+    decimals = table.column_decimals.get(cell["column"], table.decimals)
+    text = f"{cell['mean'] * table.scale:.{decimals}f}"
     half = (cell["high"] - cell["low"]) / 2 * table.scale
-    if math.isfinite(half):
-        text += f" ± {half:.{table.decimals}f}"
+    if half > 0:  # NaN: nothing to resample; 0: all alike, of which a bootstrap can only say that it saw no other
+        text += f" ± {half:.{decimals}f}"
     if cell["state"] == "partial":
-        some = f" ({cell['seeds']}/{cell['planned']} seeds)" if cell["seeds"] < cell["planned"] else ""
-        text += f"{some} †"
+        text += f" †{cell['seeds']}/{cell['planned']}" if cell["seeds"] < cell["planned"] else " †"
     return text
 
 
-def _grid(block: str, cells: pd.DataFrame, metrics: Sequence[str], table: Table) -> Grid:
+def _grid(block: str, cells: Frame, metrics: Sequence[str], table: Table) -> Grid:
     columns = cells[["metric", "column"]].drop_duplicates()
     columns = columns.sort_values("metric", key=lambda s: s.map({m: i for i, m in enumerate(metrics)}), kind="stable")
     keys = list(columns.itertuples(index=False, name=None))
@@ -78,7 +86,7 @@ def _grid(block: str, cells: pd.DataFrame, metrics: Sequence[str], table: Table)
     return Grid(title, tuple(header), tuple(rows), notes)
 
 
-def _printed(title: str, cells: pd.DataFrame, across: str) -> Grid:
+def _printed(title: str, cells: Frame, across: str) -> Grid:
     columns = list(cells[across].drop_duplicates())
     rows = []
     for row, part in cells.groupby("row", sort=False):

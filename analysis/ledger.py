@@ -11,11 +11,14 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
+
+from analysis.frame import Frame
 
 SILENT_S = 900.0  # a run on another host whose heartbeat is older than this is not called running
 
@@ -135,7 +138,7 @@ def _read_run(folder: Path) -> RunRecord:
         created=when(info),
         git_sha=info.get("git_sha") or "",
         git_dirty=bool(info.get("git_dirty")),
-        host=info.get("host") or "",
+        host=_newest_host(folder) or info.get("host") or "",
         command=info.get("command") or "",
         config=config_of(parse((folder / "config.yaml").read_text(encoding="utf-8"))),
     )
@@ -146,15 +149,24 @@ def when(info: Mapping[str, Any]) -> float:
     value = info.get("created")
     if value is None or isinstance(value, int | float):
         return math.nan if value is None else float(value)
-    return pd.Timestamp(value).timestamp()
+    return datetime.fromisoformat(value).timestamp()
+
+
+def _newest_attempt(folder: Path) -> Path | None:
+    attempts = [p for p in folder.glob("attempts/*") if p.name.isdigit()]
+    return max(attempts, key=lambda p: int(p.name), default=None)
+
+
+def _newest_host(folder: Path) -> str:
+    newest = _newest_attempt(folder)
+    return str(_json(newest / "job.json").get("host") or "") if newest else ""
 
 
 def _state(folder: Path) -> tuple[str, str, str]:
     """(state, exit cause, message) of the newest attempt."""
-    attempts = [p for p in folder.glob("attempts/*") if p.name.isdigit()]
-    if not attempts:
+    newest = _newest_attempt(folder)
+    if newest is None:
         return "missing", "", ""
-    newest = max(attempts, key=lambda p: int(p.name))
     if (newest / "exit.json").exists():
         end = json.loads((newest / "exit.json").read_text(encoding="utf-8"))
         cause = end.get("cause", "error")
@@ -205,9 +217,9 @@ def read_lines(file: Path) -> tuple[list[dict[str, Any]], int]:
     return found, torn
 
 
-def read_metrics(home: Path, run_ids: Iterable[str]) -> tuple[pd.DataFrame, list[str]]:
+def read_metrics(home: Path, run_ids: Iterable[str]) -> tuple[Frame, list[str]]:
     """(long frame run_id, step, name, value; notes). The first record of a step counts, as the tracker promises."""
-    parts: list[pd.DataFrame] = []
+    parts: list[Frame] = []
     notes: list[str] = []
     for run_id in run_ids:
         file = home / "runs" / run_id / "metrics.jsonl"
@@ -222,7 +234,7 @@ def read_metrics(home: Path, run_ids: Iterable[str]) -> tuple[pd.DataFrame, list
     return tidy_metrics(parts), notes
 
 
-def tidy_metrics(parts: list[pd.DataFrame]) -> pd.DataFrame:
+def tidy_metrics(parts: list[Frame]) -> Frame:
     """One frame, one row per (run, step, name): the first one met; sorted."""
     parts = [p for p in parts if len(p)]
     if not parts:

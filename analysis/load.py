@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis import samples as sample_files
+from analysis.frame import Frame
 from analysis.ledger import RunRecord, Sweep, plain, read_metrics, read_runs, read_sweeps
 
 Source = Literal["ledger", "mlflow"]
@@ -34,11 +35,11 @@ class Frames:
     policy: run_id, step, arm, word, reward, probability, probability_old, advantage (bandit runs).
     """
 
-    runs: pd.DataFrame
-    metrics: pd.DataFrame
-    samples: pd.DataFrame
-    counts: pd.DataFrame
-    policy: pd.DataFrame
+    runs: Frame
+    metrics: Frame
+    samples: Frame
+    counts: Frame
+    policy: Frame
     study: str = ""
     title: str = ""
     commands: tuple[str, ...] = ()
@@ -48,12 +49,12 @@ class Frames:
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # of what tables and figures both need
 
     @cached_property
-    def evaluations(self) -> pd.DataFrame:
+    def evaluations(self) -> Frame:
         """The rows of `metrics` that an evaluation logged."""
         return self.metrics[self.metrics["name"].str.startswith("evaluation/")]
 
     @cached_property
-    def counts_of(self) -> dict[tuple[str, int, str], pd.DataFrame]:
+    def counts_of(self) -> dict[tuple[str, int, str], Frame]:
         """`counts` by (run, step, benchmark), indexed by problem."""
         parts = self.counts.groupby(["run_id", "step", "source"], observed=True)
         return {(str(r), int(t), str(s)): part.set_index("problem_id") for (r, t, s), part in parts}
@@ -66,7 +67,7 @@ class Catalogue:
     home: Path
     records: dict[str, RunRecord]
     sweeps: list[Sweep]
-    read_metrics: Callable[[Sequence[str]], tuple[pd.DataFrame, list[str]]]
+    read_metrics: Callable[[Sequence[str]], tuple[Frame, list[str]]]
     origin: str
 
     def studies(self) -> list[str]:
@@ -174,7 +175,7 @@ def _from_name(name: str, config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in told.items() if k not in config}
 
 
-def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFrame:
+def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
     rows = [
         {
             "run_id": r.run_id, "group_id": r.group_id, "name": r.name, "study": r.study,
@@ -206,7 +207,7 @@ def _number(record: RunRecord, *keys: str) -> float:
     return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
 
 
-def _borrow(frame: pd.DataFrame) -> pd.DataFrame:
+def _borrow(frame: Frame) -> Frame:
     """Give planned runs without a config what all their siblings agree on, and the group of their other seeds."""
     bare = frame["group_id"] == ""
     if not bare.any():
@@ -224,7 +225,7 @@ def _borrow(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _with_references(runs: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+def _with_references(runs: Frame, others: Frame) -> Frame:
     """Add GRPO runs of other studies that share a setting with LAD runs that have no GRPO run beside them."""
     if others.empty or runs.empty:
         return runs

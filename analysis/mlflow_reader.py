@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.frame import Frame
 from analysis.ledger import RESUMABLE, RunRecord, plain, tidy_metrics
 
 STATES = {
@@ -45,7 +46,7 @@ class MlflowReader:
             records[run_id] = _record(run_id, info, tags, params)
         return records
 
-    def metrics(self, run_ids: Sequence[str]) -> pd.DataFrame:
+    def metrics(self, run_ids: Sequence[str]) -> Frame:
         """Long frame run_id, step, name, value."""
         owner = {uuid: run_id for run_id in run_ids for uuid in self._attempts.get(run_id, ())}
         return tidy_metrics([self._sql_metrics(owner) if self.sql else self._client_metrics(owner)])
@@ -53,7 +54,7 @@ class MlflowReader:
     def _catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
         return self._sql_catalogue() if self.sql else self._client_catalogue()
 
-    def _query(self, statement: str) -> pd.DataFrame:
+    def _query(self, statement: str) -> Frame:
         import sqlalchemy
 
         engine = sqlalchemy.create_engine(self.uri)
@@ -95,7 +96,7 @@ class MlflowReader:
 
         return mlflow.MlflowClient(tracking_uri=self.uri)
 
-    def _sql_metrics(self, owner: Mapping[str, str]) -> pd.DataFrame:
+    def _sql_metrics(self, owner: Mapping[str, str]) -> Frame:
         parts = []
         uuids = sorted(owner)
         for start in range(0, len(uuids), 500):  # databases limit the length of a statement
@@ -109,7 +110,7 @@ class MlflowReader:
         frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_uuid", "step"])
         return _tidy(frame, owner)
 
-    def _client_metrics(self, owner: Mapping[str, str]) -> pd.DataFrame:
+    def _client_metrics(self, owner: Mapping[str, str]) -> Frame:
         client = self._client()
         rows = []
         for uuid in owner:
@@ -149,7 +150,7 @@ def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], param
     )
 
 
-def _tidy(frame: pd.DataFrame, owner: Mapping[str, str]) -> pd.DataFrame:
+def _tidy(frame: Frame, owner: Mapping[str, str]) -> Frame:
     """MLflow's rows to ours: NaN and infinities restored, a replayed step keeps its first value."""
     if frame.empty:
         return frame

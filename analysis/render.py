@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -69,7 +70,7 @@ def latex(table: Table) -> str:
     parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
     parts += [f"% {note}" for note in table.notes]
     for p, paper in enumerate(table.published):
-        found = published_grids(paper)
+        found = [replace(g, title=f"{paper.label}: {g.title}") for g in published_grids(paper)]
         parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(found)]
     return "\n".join(parts) + "\n"
 
@@ -104,7 +105,7 @@ def tex(text: str) -> str:
 def terminal(table: Table, console: Console) -> None:
     """Our grids whole, the published one by its averages."""
     console.print(f"\n[bold]{escape(table.title)}[/bold]  [dim]{escape(table.question)}[/dim]")
-    for grid in grids(table):
+    for grid in grids(table, width=console.width):
         _print_grid(grid, console)
     for note in table.notes:
         console.print(f"[dim]{escape(note)}[/dim]")
@@ -113,11 +114,10 @@ def terminal(table: Table, console: Console) -> None:
 
 
 def _print_grid(grid: Grid, console: Console, style: str = "") -> None:
-    drawn = RichTable(
-        title=escape(grid.title), title_justify="left", title_style="italic", style=style, row_styles=[style]
-    )
+    console.print(f"\n[italic]{escape(grid.title)}[/italic]", style=style)
+    drawn = RichTable(style=style, row_styles=[style])
     for i, name in enumerate(grid.header):
-        drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=i > 0)
+        drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=grid.width <= console.width)
     for row in grid.rows:
         drawn.add_row(*(f"[yellow]{escape(c)}[/yellow]" if c.startswith("—") else escape(c) for c in row))
     console.print(drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
+import math
 import pkgutil
 import re
 import shutil
@@ -143,7 +144,8 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
         differences=_differences(frames),
         runs=list(_run_rows(frames)),
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
-        figures=[(d, images[d.name]) for d in content.figures],
+        figures={d.name: (d, images[d.name]) for d in content.figures},
+        unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=(*frames.notes, *content.skipped),
         browse=browse_command(frames),
     )
@@ -170,23 +172,27 @@ def _shas(frames: Frames) -> list[str]:
 
 def _differences(frames: Frames) -> list[str]:
     """The config keys in which the runs differ, without those that the table of runs has columns for."""
-    skip = ("config.choices.", "config.seed", "config.eta", "config.loss.eta", "config.divergence", "config.loss.divergence",
-            "config.loss._", "config.beta", "config.loss.beta")  # fmt: skip
+    skip = ("config.choices.", "config.seed", "config.eta", "config.loss.eta", "config.divergence",
+            "config.loss.divergence", "config.loss._", "config.beta", "config.loss.beta")  # fmt: skip
     columns = [c for c in frames.runs.columns if c.startswith("config.") and not c.startswith(skip)]
-    return [c for c in differing(frames.runs, columns)]
+    return differing(frames.runs, columns)
 
 
-def _run_rows(frames: Frames) -> Iterator[dict[str, str]]:
+def _run_rows(frames: Frames) -> Iterator[dict[str, Any]]:
     columns = _differences(frames)
     method = {i: a.method for a in arms(frames.runs) for i in a.run_ids}
     steps = frames.metrics.groupby("run_id")["step"].max() if len(frames.metrics) else {}
     for run in frames.runs.to_dict("records"):
         state = run["state"] if run["cause"] in ("", "ok") else f"{run['state']}: {run['cause']}"
-        planned = "" if run["steps"] != run["steps"] else f"/{run['steps']:.0f}"
+        planned = f"/{run['steps']:.0f}" if math.isfinite(run["steps"]) else ""
         yield {
             "name": run["name"] + (f" (study {run['study']})" if run["reference"] else ""), "run_id": run["run_id"],
-            "method": method.get(run["run_id"], run["loss"]), "eta": "" if run["eta"] != run["eta"] else f"{run['eta']:g}",
-            "seed": "" if run["seed"] != run["seed"] else f"{run['seed']:.0f}", "state": run["state"], "told": state,
+            "method": method.get(run["run_id"], run["loss"]), "eta": _said(run["eta"]), "seed": _said(run["seed"]),
+            "state": run["state"], "told": state,
             "message": str(run["message"])[:300], "step": f"{steps.get(run['run_id'], 0)}{planned}",
             "differs": describe(run, columns),
         }  # fmt: skip
+
+
+def _said(value: float) -> str:
+    return f"{value:g}" if math.isfinite(value) else ""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
+from analysis.frame import Frame
+
 KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # not the response
 POLICY = ("arm", "word", "reward", "probability", "probability_old", "advantage")
 COUNTS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
@@ -16,8 +18,8 @@ COUNTS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
 
 @dataclass(frozen=True)
 class Samples:
-    samples: pd.DataFrame
-    counts: pd.DataFrame
+    samples: Frame
+    counts: Frame
     notes: tuple[str, ...]
 
 
@@ -40,7 +42,7 @@ def read(home: Path, run_ids: Iterable[str], *, every: bool = False) -> Samples:
     return Samples(frame, found, tuple(notes))
 
 
-def counts(samples: pd.DataFrame) -> pd.DataFrame:
+def counts(samples: Frame) -> Frame:
     """Per (run, step, benchmark, problem): judged samples n, correct among them, samples whose verifier failed."""
     keys = ["run_id", "step", "source", "problem_id"]
     marked = samples[keys].assign(
@@ -51,7 +53,7 @@ def counts(samples: pd.DataFrame) -> pd.DataFrame:
     return marked.groupby(keys, sort=True, observed=True, as_index=False)[["n", "correct", "errors"]].sum()
 
 
-def read_policy(home: Path, run_ids: Sequence[str]) -> pd.DataFrame:
+def read_policy(home: Path, run_ids: Sequence[str]) -> Frame:
     """The last stored policy of each bandit run, one row per arm."""
     parts = []
     for run_id in run_ids:

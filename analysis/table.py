@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.cells import Cell, Metric, Scores
+from analysis.cells import Cell, Scores
+from analysis.frame import Frame
 from analysis.load import Frames
 
 PAPER = Path(__file__).parent / "paper"
@@ -24,7 +26,7 @@ class Published:
     """
 
     label: str
-    cells: pd.DataFrame
+    cells: Frame
     notes: tuple[str, ...] = ()
 
 
@@ -38,12 +40,13 @@ class Table:
     name: str
     title: str
     question: str
-    cells: pd.DataFrame
+    cells: Frame
     shown: tuple[str, ...]
     notes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
     scale: float = 100.0
     decimals: int = 1
+    column_decimals: Mapping[str, int] = field(default_factory=dict)  # where a column differs
     unit: str = "%"
 
 
@@ -60,16 +63,6 @@ def blank_row(block: str, row: str, like: Scores, *, hint: str) -> list[dict[str
     return rows_of(block, row, dict.fromkeys(like, Cell(state="missing")), hint=hint)
 
 
-def shown(metrics: list[Metric]) -> tuple[str, ...]:
-    """The widest avg@n and pass@k: what the paper prints."""
-    widest = {m.kind: str(m) for m in sorted(metrics, key=lambda m: m.k)}
-    return tuple(widest[kind] for kind in ("avg", "pass") if kind in widest)
-
-
-def shown_metrics(metrics: list[Metric]) -> list[Metric]:
-    return [m for m in metrics if str(m) in shown(metrics)]
-
-
 def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Published:
     """Rows of `analysis/paper/<file>` as a published table; `order` lists the row labels that come first."""
     frame = pd.read_csv(PAPER / file, dtype=str, keep_default_na=False)
@@ -84,8 +77,15 @@ def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Publishe
     if order:
         rank = {name: i for i, name in enumerate(order)}
         cells = cells.sort_values("row", key=lambda s: s.map(rank).fillna(len(rank)), kind="stable", ignore_index=True)
-    notes = tuple(dict.fromkeys(n for n in frame["note"] if n))
+    cells = cells.sort_values("metric", key=lambda s: s.map(_metric_rank), kind="stable", ignore_index=True)
+    told = zip(frame["method"], frame["note"], strict=True)
+    notes = tuple(dict.fromkeys(f"{method}: {note}" for method, note in told if note))
     return Published(label, cells, notes)
+
+
+def _metric_rank(metric: str) -> tuple[str, int]:
+    kind, _, k = metric.partition("@")
+    return kind, int(k)
 
 
 def _row_label(method: str, key: str, value: str) -> str:
@@ -100,8 +100,12 @@ def with_notes(table: Table, frames: Frames) -> Table:
     cells = table.cells[table.cells["state"].isin(["ok", "partial"])]
     seeds = int(cells["seeds"].max()) if len(cells) else 0
     notes = [*interval_notes(seeds)] if seeds else []
+    if ((cells["low"] == cells["high"]) & (cells["problems"] > 0)).any():
+        notes.append("No ±: every problem scored alike, and resampling them says nothing of those not in the set.")
     if (table.cells["state"] == "partial").any():
-        notes.append("† some of the planned runs behind the cell are not finished; it averages those that are.")
+        notes.append(
+            "† not every planned run behind the cell is finished: it averages those that are (†2/3: 2 of 3 seeds)."
+        )
     if errors := int(cells["errors"].max()) if len(cells) else 0:
         notes.append(f"Samples whose verifier failed are left out of n: at most {errors} in a cell (CSV, errors).")
     if seeds and frames.counts.empty:
@@ -116,6 +120,6 @@ def interval_notes(seeds: int) -> tuple[str, ...]:
     """What ± means for this many seeds."""
     how = "± is half the width of a 95 % bootstrap interval (2000 draws; its ends are in the CSV)"
     if seeds == 1:
-        return (f"{how}, 1 seed: it covers the choice of problems and samples, not the luck of training.",)
+        return (f"{how}. 1 seed: it covers the choice of problems and samples, not the luck of training.",)
     narrow = " With fewer than 5 seeds such an interval is too narrow." if seeds < 5 else ""
     return (f"{how} over {seeds} seeds, then problems with their samples.{narrow}",)

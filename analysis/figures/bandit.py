@@ -25,10 +25,10 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def _draw(found: list[Match]) -> Figure:
-    columns = min(len(found), 4 if len(found) > 6 else 3)
+    columns = min(len(found), 3)
     rows = math.ceil(len(found) / columns)
     drawing = Figure(figsize=(style.WIDTH, 1.9 * rows + 0.4), layout="constrained")
-    grid = drawing.subplots(rows, columns, squeeze=False, sharex=True)
+    grid = drawing.subplots(rows, columns, squeeze=False)
     for axes, match in zip(grid.ravel(), found, strict=False):
         _panel(axes, match)
     for axes in grid.ravel()[len(found) :]:
@@ -38,11 +38,10 @@ def _draw(found: list[Match]) -> Figure:
     for j in range(columns):
         lowest = max(i for i in range(rows) if i * columns + j < len(found))
         grid[lowest, j].set_xlabel("arm")
-        grid[lowest, j].tick_params(labelbottom=True)
-    handles = [Patch(color="#D0D0D0"), Line2D([], [], color=style.FAMILY["strict"]),
-               Patch(color=style.FAMILY["strict"], alpha=0.2)]  # fmt: skip
+    handles = [Patch(color="#D0D0D0"), Line2D([], [], color="#333333"),
+               Patch(color=style.lighter(style.COLOURS["js"], 0.7))]  # fmt: skip
     drawing.legend(handles, [r"target $P_A \propto e^{A/\eta}$", r"learned $P_\pi = (\pi/\pi_{old})/Z$",
-                             "seeds, lowest to highest"], loc="outside lower center", ncols=3)  # fmt: skip
+                             "lowest to highest seed"], loc="outside lower center", ncols=3)  # fmt: skip
     return drawing
 
 

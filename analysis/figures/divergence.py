@@ -4,55 +4,54 @@ from __future__ import annotations
 
 import math
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import style
-from analysis.arms import Arm, arms, inverse, settings
-from analysis.cells import AVERAGE, Cell, Metric, benchmarks, score, score_base
+from analysis.arms import inverse
+from analysis.cells import Cell, Metric, score, score_base
 from analysis.load import Frames
-from analysis.table import shown_metrics
+from analysis.setting import Setting, comparisons
 from analysis.tables.divergence import FAMILIES, Summary, summarise
+from analysis.tables.eta import label
 
 QUESTION = "Do strict divergences end above weak ones?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None if no LAD run has an η."""
-    found = arms(frames.runs)
-    lad = [a for a in found if a.loss == "lad" and a.eta > 0]
-    sources, metrics = benchmarks(frames, frames.runs["run_id"])
-    if not lad or not metrics:
-        return None
-    return style.drawn(lambda: _draw(frames, found, sources, shown_metrics(metrics)))
+    found = comparisons(frames)
+    return style.drawn(lambda: _draw(frames, found)) if found else None
 
 
-def _draw(frames: Frames, found: list[Arm], sources: list[str], metrics: list[Metric]) -> Figure:
-    named = settings(a for a in found if a.loss == "lad" and a.eta > 0)
-    drawing = Figure(figsize=(style.WIDTH, 2.7 * len(named) + 0.35), layout="constrained")
-    panels = drawing.subplots(len(named), len(metrics), squeeze=False)
-    column = AVERAGE if len(sources) > 1 else sources[0]
-    handles: dict[str, object] = {}
-    for row, setting in zip(panels, named, strict=True):
-        here = [a for a in found if a.setting == setting]
-        summary = summarise(frames, [a for a in here if a.loss == "lad" and a.eta > 0], sources, metrics)
-        over = f"mean over 1/η = {', '.join(inverse(e) for e in summary.etas)}" if summary.etas else "best 1/η of each"
-        for axes, metric in zip(row, metrics, strict=True):
-            handles |= _panel(axes, summary, (metric, column))
-            handles |= _reference(axes, frames, here, sources, (metric, column))
-            axes.set_title("  ".join(x for x in (str(metric), f"({setting})" if setting else "") if x), loc="left")
-            axes.set_ylabel(f"{column if column != AVERAGE else 'average over benchmarks'}, %")
-            axes.set_xlabel(over)
+def _draw(frames: Frames, found: list[Setting]) -> Figure:
+    drawing, panels = style.panels(found, height=2.7)
+    summaries = {setting.name: summarise(frames, setting) for setting in found}
+    handles: dict[str, Artist] = {}
+    for axes, setting, metric in panels:
+        summary = summaries[setting.name]
+        handles |= _panel(axes, summary, (metric, setting.overall))
+        handles |= _reference(axes, frames, setting, metric)
+        axes.set_xlabel(_over(summary))
     drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 7))
     return drawing
 
 
-def _panel(axes: Axes, summary: Summary, key: tuple[Metric, str]) -> dict[str, object]:
+def _over(summary: Summary) -> str:
+    """What the bars show, in words."""
+    if not summary.etas:
+        return "best 1/η of each"
+    listed = ", ".join(inverse(e) for e in summary.etas)
+    return f"mean over 1/η = {listed}" if len(summary.etas) > 1 else f"1/η = {listed}"
+
+
+def _panel(axes: Axes, summary: Summary, key: tuple[Metric, str]) -> dict[str, Artist]:
     """Bars of the mean over η (of the best η if none is shared), family means, and the best η as a mark."""
     which = "over" if summary.etas else "best"
-    handles: dict[str, object] = {}
+    handles: dict[str, Artist] = {}
     values: list[float] = []
     for x, row in enumerate(summary.rows):
         cell = getattr(row, which)[key]
@@ -61,7 +60,7 @@ def _panel(axes: Axes, summary: Summary, key: tuple[Metric, str]) -> dict[str, o
         handles[f"{row.family or 'other'} divergences"] = Patch(color=style.lighter(colour, 0.35))
         if summary.etas and len(row.etas) > 1 and math.isfinite(row.best[key].mean):
             best = 100 * row.best[key].mean
-            (mark,) = axes.plot(x, best, "D", color="white", markeredgecolor=style.GRPO, markersize=4, zorder=5)
+            (mark,) = axes.plot(x + 0.2, best, "D", color="white", markeredgecolor=style.GRPO, markersize=4, zorder=5)
             handles["best η"] = mark
             values.append(best)
     for family in FAMILIES:
@@ -91,18 +90,18 @@ def _bar(axes: Axes, x: int, cell: Cell, colour: str) -> list[float]:
     return [mean]
 
 
-def _reference(
-    axes: Axes, frames: Frames, here: list[Arm], sources: list[str], key: tuple[Metric, str]
-) -> dict[str, object]:
-    handles: dict[str, object] = {}
-    for arm in (a for a in here if a.loss == "grpo"):
-        cell = score(frames, arm, sources, [key[0]])[key]
+def _reference(axes: Axes, frames: Frames, setting: Setting, metric: Metric) -> dict[str, Artist]:
+    """GRPO dashed, base policy dotted, as in the η figure."""
+    key = (metric, setting.overall)
+    handles: dict[str, Artist] = {}
+    for arm in setting.grpo:
+        cell = score(frames, arm, setting.sources, [metric])[key]
         if math.isfinite(cell.mean):
-            name = f"GRPO ({arm.variant})" if arm.variant else "GRPO"
-            handles[name] = axes.axhline(100 * cell.mean, color=style.GRPO, linestyle=(0, (4, 2)), linewidth=1.1)
+            line = axes.axhline(100 * cell.mean, color=style.GRPO, linestyle=(0, (4, 2)), linewidth=1.1)
+            handles[label("GRPO", arm)] = line
     if not handles:
         handles["GRPO: missing"] = Line2D([], [], color=style.GRPO, linestyle=(0, (4, 2)), alpha=0.35)
-    base = score_base(frames, here, sources, [key[0]])[key]
+    base = score_base(frames, setting.arms, setting.sources, [metric])[key]
     if math.isfinite(base.mean):
         handles["base policy"] = axes.axhline(100 * base.mean, color=style.BASE, linestyle=":", linewidth=1.3)
     return handles

@@ -1,16 +1,19 @@
-"""Training curves: a line per run, coloured by divergence, darker for larger 1/η."""
+"""Training curves: a line per arm (mean over its seeds), coloured by divergence, darker for larger 1/η."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import style
+from analysis.arms import Arm, arms
+from analysis.frame import Frame
 from analysis.load import Frames
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
@@ -23,7 +26,7 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
-LOGARITHMIC = ("optim/grad_norm",)
+SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
 def figure(frames: Frames) -> Figure | None:
@@ -37,59 +40,47 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + 0.5), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
-    curves = dict(list(frames.metrics[frames.metrics["step"] > 0].groupby(["name", "run_id"])))
-    look = _looks(frames.runs)
+    found = arms(frames.runs)
+    etas = sorted({a.eta for a in found if a.eta > 0}, reverse=True)
+    training = frames.metrics[frames.metrics["step"] > 0]
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
-        for run_id, line in look.items():
-            if (name, run_id) in curves:
-                window = max(window, _curve(axes, curves[name, run_id], line))
+        curves = training[training["name"] == name]
+        for arm in found:
+            window = max(window, _curve(axes, curves[curves["run_id"].isin(list(arm.run_ids))], _look(arm, etas)))
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
-        if name in LOGARITHMIC:
+        if curves["value"].min() > 0 and curves["value"].max() > SPAN * curves["value"].min():
             axes.set_yscale("log")
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    handles = _legend(frames.runs)
-    smooth = f"centred mean over {window} steps" if window > 1 else ""
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 7),
-                   title="; ".join(x for x in (_shades(frames.runs), smooth) if x) or None,
-                   title_fontsize=7.5)  # fmt: skip
+    _legend(drawing, found, window)
     return drawing
 
 
-def _curve(axes: Axes, part: pd.DataFrame, line: dict[str, object]) -> int:
-    """Draw one run, smoothed by a centred mean over a twentieth of its length; returns the width of that mean."""
-    part = part.sort_values("step")
-    window = max(1, len(part) // 20)
-    smooth = part["value"].replace([np.inf, -np.inf], np.nan).rolling(window, center=True, min_periods=1).mean()
-    axes.plot(part["step"], smooth, linewidth=1.0, **line)
+def _curve(axes: Axes, part: Frame, look: dict[str, Any]) -> int:
+    """Draw the mean over seeds, smoothed by a centred mean over a tenth of its length; returns that mean's width."""
+    line = part.assign(value=part["value"].replace([np.inf, -np.inf], np.nan)).groupby("step")["value"].mean()
+    window = max(1, len(line) // 10)
+    axes.plot(line.index, line.rolling(window, center=True, min_periods=1).mean(), linewidth=1.0, **look)
     return window
 
 
-def _looks(runs: pd.DataFrame) -> dict[str, dict[str, object]]:
+def _look(arm: Arm, etas: list[float]) -> dict[str, Any]:
     """Colour by method; among the η of a method, darker for larger 1/η."""
-    looks: dict[str, dict[str, object]] = {}
-    etas = sorted(runs.loc[runs["eta"] > 0, "eta"].unique(), reverse=True)
-    for run in runs.itertuples():
-        if run.loss != "lad":
-            looks[run.run_id] = {"color": style.GRPO if run.loss == "grpo" else style.OTHER, "linestyle": (0, (4, 2))}
-            continue
-        share = 1 - (etas.index(run.eta) + 1) / len(etas) if run.eta > 0 else 0.0
-        looks[run.run_id] = {"color": style.lighter(style.colour(run.divergence), 0.7 * share)}
-    return looks
+    if arm.loss != "lad":
+        return {"color": style.GRPO if arm.loss == "grpo" else style.OTHER, "linestyle": (0, (4, 2)), "zorder": 3}
+    share = 1 - (etas.index(arm.eta) + 1) / len(etas) if arm.eta > 0 else 0.0
+    return {"color": style.lighter(style.colour(arm.divergence), 0.75 * share)}
 
 
-def _legend(runs: pd.DataFrame) -> dict[str, Line2D]:
-    handles = {}
-    for loss, divergence in runs[["loss", "divergence"]].drop_duplicates().itertuples(index=False):
-        if loss == "lad":
-            handles[divergence] = Line2D([], [], color=style.colour(divergence))
-        else:
-            colour = style.GRPO if loss == "grpo" else style.OTHER
-            handles[loss.upper()] = Line2D([], [], color=colour, linestyle=(0, (4, 2)))
-    return handles
-
-
-def _shades(runs: pd.DataFrame) -> str:
-    return "darker: larger 1/η" if runs.loc[runs["loss"] == "lad", "eta"].nunique() > 1 else ""
+def _legend(drawing: Figure, found: list[Arm], window: int) -> None:
+    handles: dict[str, Line2D] = {}
+    for arm in found:
+        name = arm.divergence if arm.loss == "lad" else arm.loss.upper()
+        handles[name] = Line2D([], [], **_look(replace(arm, eta=math.nan), []))
+    said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
+    said += ["mean over seeds"] if any(len(a.run_ids) > 1 for a in found) else []
+    said += [f"smoothed over {window} steps"] if window > 1 else []
+    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 7),
+                   title="; ".join(said) or None, title_fontsize=7.5)  # fmt: skip

@@ -37,7 +37,7 @@ def table(frames: Frames) -> Table | None:
         + ("; ± is half the width of a 95 % bootstrap interval over them." if seeds > 1 else "."),
     )
     return Table("bandit", "Bandit: the density that was learned", QUESTION, pd.DataFrame(cells), ("",), notes,
-                 scale=1.0, decimals=3, unit="")  # fmt: skip
+                 scale=1.0, decimals=3, column_decimals={"modes covered": 1}, unit="")  # fmt: skip
 
 
 def _cells(match: Match) -> dict[str, Cell]:

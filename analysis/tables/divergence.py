@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.arms import STRICT, WEAK, Arm, arms, grpo_command, inverse, settings
-from analysis.cells import AVERAGE, Metric, Scores, benchmarks, combine, score, score_base
+from analysis.arms import STRICT, WEAK, Arm, inverse, rank
+from analysis.cells import Scores, combine, score, score_base
 from analysis.load import Frames
-from analysis.table import Table, blank_row, published, rows_of, shown, with_notes
-from analysis.tables.eta import BASE, GRPO, label
+from analysis.setting import Setting, comparisons, shown
+from analysis.table import Table, published, rows_of, with_notes
+from analysis.tables.eta import BASE, grpo_rows, label
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"
 FAMILIES = {"strict": STRICT, "weak": WEAK}
@@ -50,40 +51,35 @@ class Summary:
 
 def table(frames: Frames) -> Table | None:
     """None if no LAD run has an η."""
-    found = arms(frames.runs)
-    lad = [a for a in found if a.loss == "lad" and a.eta > 0]
-    sources, metrics = benchmarks(frames, frames.runs["run_id"])
-    if not lad or not metrics:
+    found = comparisons(frames)
+    if not found:
         return None
-    cells: list[dict[str, Any]] = []
-    for setting in settings(lad):
-        cells += _setting(frames, [a for a in found if a.setting == setting], sources, metrics)
+    cells = [cell for setting in found for cell in _setting(frames, setting)]
     paper = published(
         "lad_table_8.csv", label="LAD (arXiv:2602.20132), table 8, Qwen2.5-7B, as printed, %",
         order=tuple(f"LAD-{d}" for d in ("TV", "HD", "JS", "KL", "rKL", "JF")),
     )  # fmt: skip
     made = Table(
-        "divergence", "Divergence ablation", QUESTION, pd.DataFrame(cells), shown(metrics), _notes(lad), (paper,)
+        "divergence", "Divergence ablation", QUESTION, pd.DataFrame(cells), shown(found), _notes(found), (paper,)
     )
     return with_notes(made, frames)
 
 
-def summarise(frames: Frames, lad: list[Arm], sources: list[str], metrics: list[Metric]) -> Summary:
+def summarise(frames: Frames, setting: Setting) -> Summary:
     """Every divergence of one setting, strict family first."""
-    order = {d: i for i, d in enumerate((*STRICT, *WEAK))}
     groups: dict[tuple[str, str], list[Arm]] = {}
-    for arm in sorted(lad, key=lambda a: (order.get(a.divergence, len(order)), a.divergence, a.variant, -a.eta)):
+    for arm in sorted(setting.lad, key=lambda a: (rank(a.divergence), a.variant, -a.eta)):
         groups.setdefault((arm.divergence, arm.variant), []).append(arm)
     shared = set.intersection(*({a.eta for a in g} for g in groups.values()))
     etas = tuple(sorted(shared, reverse=True))
-    return Summary(tuple(_row(frames, g, etas, sources, metrics) for g in groups.values()), etas)
+    return Summary(tuple(_row(frames, g, etas, setting) for g in groups.values()), etas)
 
 
-def _row(frames: Frames, group: list[Arm], etas: tuple[float, ...], sources: list[str], metrics: list[Metric]) -> Row:
-    scores = {a.eta: score(frames, a, sources, metrics) for a in group}
+def _row(frames: Frames, group: list[Arm], etas: tuple[float, ...], setting: Setting) -> Row:
+    scores = {a.eta: score(frames, a, setting.sources, setting.metrics) for a in group}
     keys = list(next(iter(scores.values())))
     over = {key: combine([scores[eta][key] for eta in etas]) for key in keys}
-    judge = _judge(metrics, sources)
+    judge = (setting.shown[0], setting.overall)  # the widest avg@n, averaged over benchmarks
     have = [eta for eta in scores if math.isfinite(scores[eta][judge].mean)]
     best = max(have, key=lambda eta: scores[eta][judge].mean) if have else group[0].eta
     divergence = group[0].divergence
@@ -92,26 +88,13 @@ def _row(frames: Frames, group: list[Arm], etas: tuple[float, ...], sources: lis
                len(have))  # fmt: skip
 
 
-def _judge(metrics: list[Metric], sources: list[str]) -> tuple[Metric, str]:
-    """What chooses the best η: the widest avg@n, averaged over benchmarks."""
-    widest = max(metrics, key=lambda m: (m.kind == "avg", m.k))
-    return widest, AVERAGE if len(sources) > 1 else sources[0]
-
-
-def _setting(frames: Frames, found: list[Arm], sources: list[str], metrics: list[Metric]) -> list[dict[str, Any]]:
-    lad = [a for a in found if a.loss == "lad" and a.eta > 0]
-    grpo = [a for a in found if a.loss == "grpo"]
-    summary = summarise(frames, lad, sources, metrics)
-    base = score_base(frames, found, sources, metrics)
-    beside = {label(GRPO, a): score(frames, a, sources, metrics) for a in grpo}
+def _setting(frames: Frames, setting: Setting) -> list[dict[str, Any]]:
+    summary = summarise(frames, setting)
+    base = score_base(frames, setting.arms, setting.sources, setting.metrics)
     cells: list[dict[str, Any]] = []
     for which, title in _blocks(summary).items():
-        block = ", ".join(x for x in (title, lad[0].setting) if x)
-        cells += rows_of(block, BASE, base)
-        for name, scores in beside.items():
-            cells += rows_of(block, name, scores)
-        if not beside:
-            cells += blank_row(block, GRPO, base, hint=grpo_command(frames.runs, lad))
+        block = setting.titled(title)
+        cells += [*rows_of(block, BASE, base), *grpo_rows(frames, setting, block)]
         cells += _family_rows(block, summary, which)
     return cells
 
@@ -146,12 +129,13 @@ def _name(row: Row, which: str) -> str:
     return f"{row.name} (1/η = {inverse(row.best_eta)}{some})"
 
 
-def _notes(lad: list[Arm]) -> tuple[str, ...]:
+def _notes(found: list[Setting]) -> tuple[str, ...]:
+    lad = [a for s in found for a in s.lad]
     notes = ["Runs count at their last evaluation; no checkpoint is selected."]
     etas = ",".join(f"{e:g}" for e in sorted({a.eta for a in lad}))
     for family, members in FAMILIES.items():
         absent = [d for d in members if d not in {a.divergence for a in lad}]
         if absent:
             command = f"python -m rlvr.run -m loss=lad divergence={','.join(absent)} eta={etas}"
-            notes.append(f"Not in this study, {family} family: {', '.join(absent)}. Add: {command}")
+            notes.append(f"Not in this study, {family} family: {', '.join(absent)}. Add them: `{command}`")
     return tuple(notes)

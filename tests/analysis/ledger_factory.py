@@ -1,0 +1,207 @@
+"""Writes small ledgers with known numbers, in the layout of `runs/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pandas as pd
+import yaml
+
+K = (1, 8)
+Counts = Mapping[str, Sequence[tuple[int, int, int]]]  # benchmark -> (n, correct, errors) of each problem
+
+
+def config(loss: str = "lad", divergence: str = "js", eta: float = 1.0, seed: int = 0, **other: Any) -> dict[str, Any]:
+    """A frozen config like the real one."""
+    made: dict[str, Any] = {
+        "eta": eta if loss == "lad" else None, "beta": None, "seed": seed, "steps": 40, "lr": 1e-06,
+        "loss": {"_target_": f"rlvr.loss.{loss}.{loss}", "_partial_": True},
+        "task": {"_target_": "rlvr.task.maze.Maze", "size": 7}, "model": {"_target_": "rlvr.model.maze"},
+        "trainer": {"updates": 4, "kl": 0.0}, "evaluation": {"every": 40, "samples": 8, "k": list(K)},
+        "cluster": {"workers": 2}, "tracker": {"enabled": True, "uri": None},
+        "choices": {"loss": loss, "advantage": "grpo", "task": "maze", "model": "maze_tiny"},
+    }  # fmt: skip
+    if loss == "lad":
+        made["loss"] |= {"eta": eta, "ratio": "token"}
+        made["divergence"] = {"_target_": f"rlvr.divergence.{divergence}", "_partial_": True}
+        made["choices"]["divergence@_global_.divergence"] = divergence
+    for key, value in other.items():
+        made[key] = {**made[key], **value} if isinstance(value, dict) else value
+    return made
+
+
+def name_of(made: Mapping[str, Any]) -> str:
+    choices = made["choices"]
+    parts = [choices["loss"], choices.get("divergence@_global_.divergence", "")]
+    parts += [f"eta{made['loss']['eta']:g}"] if "eta" in made["loss"] else []
+    return "-".join([*(p for p in parts if p), f"s{made['seed']}"])
+
+
+def group_of(made: Mapping[str, Any]) -> str:
+    """A name for everything but the seed."""
+    return f"group-{crc32(json.dumps({**made, 'seed': 0}, sort_keys=True).encode()):08x}"
+
+
+def pass_at(n: int, c: int, k: int) -> float:
+    """1 − C(n−c, k)/C(n, k) by counting, independent of rlvr.metrics."""
+    from math import comb
+
+    return 1 - comb(n - c, k) / comb(n, k)
+
+
+def logged(counts: Counts) -> dict[str, float]:
+    """What evaluation logs for these counts."""
+    metrics = {}
+    for source, problems in counts.items():
+        judged = [(n, c) for n, c, _ in problems if n]
+        metrics[f"evaluation/{source}/avg_at_8"] = sum(c / n for n, c in judged) / len(judged)
+        for k in K:
+            enough = [pass_at(n, c, k) for n, c in judged if n >= k]
+            if enough:
+                metrics[f"evaluation/{source}/pass_at_{k}"] = sum(enough) / len(enough)
+        metrics[f"evaluation/{source}/error"] = sum(e for *_, e in problems) / sum(n + e for n, _, e in problems)
+    return metrics
+
+
+def write_run(
+    home: Path,
+    made: Mapping[str, Any],
+    evaluations: Mapping[int, Counts],
+    *,
+    training: Mapping[str, Sequence[float]] | None = None,
+    cause: str | None = "ok",
+    attempts: int = 1,
+    study: str = "default",
+    created: float = 1000.0,
+    message: str = "",
+    name: str | None = None,
+) -> str:
+    """One run. `cause=None`: the attempt has no exit; attempts=0: planned only. Returns its run_id."""
+    run_id = f"id-{name or name_of(made)}"
+    folder = home / "runs" / run_id
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(dict(made)))
+    info = {
+        "run_id": run_id, "group_id": group_of(made), "name": name or name_of(made), "study": study,
+        "created": created, "git_sha": "0123456789abcdef", "git_dirty": False, "host": "here",
+        "command": "python -m rlvr.run",
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(info))
+    for number in range(1, attempts + 1):
+        attempt = folder / "attempts" / str(number)
+        attempt.mkdir(parents=True)
+        (attempt / "job.json").write_text(
+            json.dumps({"attempt": number, "pid": 1, "host": "elsewhere", "started": 1.0})
+        )
+        if cause is not None or number < attempts:
+            end = {"cause": cause if number == attempts else "preempted", "code": 0, "time": 1.0, "message": message}
+            (attempt / "exit.json").write_text(json.dumps(end))
+    lines: dict[int, dict[str, float]] = {}
+    for name_, values in (training or {}).items():
+        for step, value in enumerate(values, start=1):
+            lines.setdefault(step, {})[name_] = value
+    for step, counts in evaluations.items():
+        lines.setdefault(step, {}).update(logged(counts))
+        write_samples(folder, step, counts)
+    with (folder / "metrics.jsonl").open("w") as file:
+        for step, metrics in sorted(lines.items()):
+            file.write(json.dumps({"step": step, "time": 2.0 + step, "attempt": 1, "metrics": metrics}) + "\n")
+    return run_id
+
+
+def write_samples(folder: Path, step: int, counts: Counts) -> None:
+    rows = []
+    for source, problems in counts.items():
+        for p, (n, c, errors) in enumerate(problems):
+            outcomes = ["correct"] * c + ["wrong"] * (n - c) + ["error"] * errors
+            rows += [
+                {"step": step, "source": source, "problem_id": f"{source}-{p}", "sample": i, "response": "text " * 9,
+                 "outcome": o, "reward": float(o == "correct"), "num_tokens": 9, "finished": True}
+                for i, o in enumerate(outcomes)
+            ]  # fmt: skip
+    (folder / "samples").mkdir(exist_ok=True)
+    pd.DataFrame(rows).to_parquet(folder / "samples" / f"test-{step:08d}.parquet")
+
+
+def write_sweep(
+    home: Path, sweep_id: str, runs: Sequence[tuple[str, str, Sequence[str]]], *, study: str = "default",
+    created: float = 1000.0,
+) -> None:  # fmt: skip
+    """A sweep of (run_id, name, overrides)."""
+    folder = home / "runs" / "sweeps" / sweep_id
+    folder.mkdir(parents=True)
+    command = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
+    info = {"sweep_id": sweep_id, "study": study, "command": command, "created": created, "swept": {}}
+    (folder / "sweep.json").write_text(json.dumps(info))
+    lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+
+def counts(*correct: int, n: int = 8) -> list[tuple[int, int, int]]:
+    return [(n, c, 0) for c in correct]
+
+
+BASE: Counts = {"maze7": counts(4, 2, 0, 0), "maze9": counts(2, 0, 0, 0)}
+ETAS = (0.5, 1.0, 2.0, 4.0)
+# Correct answers of eight, four problems of maze7; maze9 has one fewer on the first problem.
+FINAL = {
+    ("js", 0.5): (8, 8, 4, 0), ("js", 1.0): (8, 6, 4, 2), ("js", 2.0): (8, 4, 2, 0), ("js", 4.0): (6, 4, 0, 0),
+    ("hd", 0.5): (8, 8, 2, 0), ("hd", 1.0): (8, 6, 2, 2), ("hd", 2.0): (8, 4, 0, 0), ("hd", 4.0): (6, 2, 0, 0),
+    ("tv", 0.5): (8, 4, 4, 0), ("tv", 1.0): (8, 4, 4, 2), ("tv", 2.0): (6, 4, 2, 0), ("tv", 4.0): (4, 4, 0, 0),
+}  # fmt: skip
+
+
+def final(correct: Sequence[int]) -> Counts:
+    first, *rest = correct
+    return {"maze7": counts(*correct), "maze9": counts(first - 1, *rest)}
+
+
+def write_study(home: Path, *, grpo: bool = True, spoil: bool = False) -> None:
+    """lad x {js, hd, tv} x 4 η, and GRPO. `spoil`: hd at 4 failed, tv at 2 runs, tv at 4 was only planned."""
+    planned = []
+    for (divergence, eta), correct in FINAL.items():
+        made = config(divergence=divergence, eta=eta)
+        overrides = ("loss=lad", f"divergence={divergence}", f"eta={eta:g}")
+        planned.append((f"id-{name_of(made)}", name_of(made), overrides))
+        fate: dict[str, Any] = {}
+        evaluations = {0: BASE, 40: final(correct)}
+        if spoil and (divergence, eta) == ("tv", 4.0):
+            continue
+        if spoil and (divergence, eta) == ("hd", 4.0):
+            fate, evaluations = {"cause": "host_oom", "message": "out of memory"}, {0: BASE}
+        if spoil and (divergence, eta) == ("tv", 2.0):
+            fate, evaluations = {"cause": None}, {0: BASE}
+        run_id = write_run(home, made, evaluations, training=curves(divergence, eta), **fate)
+        if fate.get("cause", "") is None:
+            beat(home / "runs" / run_id / "attempts" / "1")
+    write_sweep(home, "abc12345", planned)
+    if grpo:
+        made = config(loss="grpo")
+        write_run(home, made, {0: BASE, 40: final((8, 4, 4, 0))}, training=curves("grpo", 1.0))
+
+
+def beat(attempt: Path) -> None:
+    """A fresh heartbeat: the attempt is alive."""
+    import time
+
+    (attempt / "heartbeat.json").write_text(
+        json.dumps({"time": time.time(), "step": 12, "steps": 40, "phase": "train"})
+    )
+
+
+def curves(divergence: str, eta: float) -> dict[str, list[float]]:
+    """Forty steps of training metrics, a plain function of the arguments."""
+    rank = ("tv", "hd", "js", "grpo").index(divergence)
+    steps = range(1, 41)
+    return {
+        "reward/accuracy": [0.2 + 0.01 * s / eta + 0.01 * rank for s in steps],
+        "reward/solved_fraction": [0.5 + 0.005 * s for s in steps],
+        "policy/entropy": [1.0 / (1 + 0.05 * s) + 0.02 * rank for s in steps],
+        "policy/kl_base": [0.001 * s / eta for s in steps],
+        "optim/grad_norm": [1.0 + 0.5 * ((s * 7 + rank) % 5) for s in steps],
+        "response/length": [20.0 + (s * 3 + rank) % 4 for s in steps],
+    }

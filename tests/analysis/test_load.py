@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.ledger import flatten, parse, plain, read_lines, tidy_metrics
+from analysis.load import catalogue, load
+from tests.analysis.ledger_factory import (
+    BASE,
+    FINAL,
+    beat,
+    config,
+    counts,
+    curves,
+    final,
+    group_of,
+    name_of,
+    write_run,
+    write_study,
+    write_sweep,
+)
+
+
+def test_every_planned_run_is_a_row_whatever_became_of_it(tmp_path):
+    write_study(tmp_path, spoil=True)
+    frames = load(tmp_path)
+    state = frames.runs.set_index("name")["state"]
+    assert len(frames.runs) == 13
+    assert state["lad-js-eta0.5-s0"] == "done"
+    assert state["lad-hd-eta4-s0"] == "failed"
+    assert state["lad-tv-eta2-s0"] == "running"
+    assert state["lad-tv-eta4-s0"] == "missing"  # no folder at all
+    assert frames.runs.set_index("name").loc["lad-hd-eta4-s0", ["cause", "message"]].tolist() == [
+        "host_oom",
+        "out of memory",
+    ]
+
+
+def test_a_run_without_files_is_described_by_its_plan(tmp_path):
+    write_study(tmp_path, spoil=True)
+    runs = load(tmp_path).runs.set_index("name")
+    run = runs.loc["lad-tv-eta4-s0"]
+    assert (run["loss"], run["divergence"], run["eta"]) == ("lad", "tv", 4.0)
+    assert run["task"] == "maze"  # all its siblings agree
+    assert run["config.task.size"] == 7
+
+
+def test_a_planned_seed_without_files_joins_the_group_of_its_siblings(tmp_path):
+    made = [config(seed=s) for s in (0, 1)]
+    write_run(tmp_path, made[0], {0: BASE, 40: final((8, 8, 4, 0))})
+    plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in made]
+    write_sweep(tmp_path, "s", plan)
+    runs = load(tmp_path).runs
+    assert runs["state"].tolist() == ["done", "missing"]
+    assert runs["group_id"].nunique() == 1
+    assert runs["seed"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("exit_file", "job", "expected"),
+    [
+        ({"cause": "ok"}, {}, "done"),
+        ({"cause": "gpu_oom"}, {}, "failed"),
+        ({"cause": "preempted"}, {}, "interrupted"),
+        ({"cause": "time_limit"}, {}, "interrupted"),
+        (None, {"host": socket.gethostname(), "pid": os.getpid()}, "running"),
+        (None, {"host": socket.gethostname(), "pid": 2**22 + 1}, "interrupted"),  # above Linux's largest pid
+        (None, {"host": "elsewhere", "pid": 1, "started": time.time()}, "running"),
+        (None, {"host": "elsewhere", "pid": 1, "started": 1.0}, "interrupted"),
+    ],
+)
+def test_the_newest_attempt_decides_the_state(tmp_path, exit_file, job, expected):
+    run_id = write_run(tmp_path, config(), {}, cause="ok", attempts=2)
+    attempt = tmp_path / "runs" / run_id / "attempts" / "10"  # newer than 2, although "10" < "2" as text
+    attempt.mkdir()
+    (attempt / "job.json").write_text(json.dumps(job))
+    if exit_file:
+        (attempt / "exit.json").write_text(json.dumps(exit_file))
+    assert load(tmp_path).runs["state"].tolist() == [expected]
+
+
+def test_a_heartbeat_keeps_a_run_elsewhere_alive(tmp_path):
+    run_id = write_run(tmp_path, config(), {}, cause=None)
+    assert load(tmp_path).runs["state"].tolist() == ["interrupted"]
+    beat(tmp_path / "runs" / run_id / "attempts" / "1")
+    assert load(tmp_path).runs["state"].tolist() == ["running"]
+
+
+def test_metrics_are_long_and_the_first_record_of_a_step_counts(tmp_path):
+    run_id = write_run(tmp_path, config(), {0: BASE}, training={"reward/mean": [0.25, 0.5]})
+    file = tmp_path / "runs" / run_id / "metrics.jsonl"
+    with file.open("a") as spool:
+        spool.write('{"step": 2, "time": 9.0, "attempt": 2, "metrics": {"reward/mean": 0.75}}\n')
+        spool.write('{"step": 3, "time": 9.0, "attempt": 2, "metrics": {"reward/mean": "nan"}}\n')
+        spool.write('{"step": 4, "time": 9.0, "att')
+    frames = load(tmp_path)
+    values = frames.metrics[frames.metrics["name"] == "reward/mean"]
+    assert values["step"].tolist() == [1, 2, 3]
+    assert values["value"].tolist()[:2] == [0.25, 0.5]
+    assert math.isnan(values["value"].iloc[2])
+    assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out.",)
+
+
+def test_a_line_that_contradicts_its_checksum_is_left_out(tmp_path):
+    from zlib import crc32
+
+    good = '{"step":1,"time":1.0,"attempt":1,"metrics":{"a":1.0}'
+    sealed = f'{good},"crc":"{crc32(good.encode()):08x}"}}'
+    (tmp_path / "m.jsonl").write_text(f"{sealed}\n{sealed.replace('1.0}', '2.0}')}\n")
+    lines, torn = read_lines(tmp_path / "m.jsonl")
+    assert (len(lines), torn) == (1, 1)
+    assert lines[0]["metrics"] == {"a": 1.0}
+
+
+def test_only_the_columns_that_are_needed_are_read(tmp_path):
+    write_run(tmp_path, config(), {0: BASE})
+    samples = load(tmp_path).samples
+    assert "response" not in samples
+    assert len(samples) == 64  # 2 benchmarks x 4 problems x 8 samples
+
+
+def test_errored_samples_leave_n_and_are_counted(tmp_path):
+    write_run(tmp_path, config(), {0: {"maze7": [(6, 3, 2), (8, 8, 0)]}})
+    frames = load(tmp_path)
+    assert frames.counts[["n", "correct", "errors"]].to_numpy().tolist() == [[6, 3, 2], [8, 8, 0]]
+    assert frames.notes == ("2 evaluation sample(s) whose verifier failed are left out of every average and counted.",)
+
+
+def test_first_and_last_evaluations_are_read_or_all_on_request(tmp_path):
+    write_run(tmp_path, config(), dict.fromkeys((0, 10, 20, 40), BASE))
+    assert sorted(load(tmp_path).counts["step"].unique()) == [0, 40]
+    assert sorted(load(tmp_path, every_sample=True).counts["step"].unique()) == [0, 10, 20, 40]
+
+
+def test_the_newest_study_is_the_default_and_a_sweep_can_be_named(tmp_path):
+    old, new = config(eta=1.0), config(eta=2.0)
+    write_run(tmp_path, old, {0: BASE}, study="old", created=1.0)
+    write_run(tmp_path, new, {0: BASE}, study="new", created=2.0)
+    write_sweep(tmp_path, "first", [(f"id-{name_of(old)}", name_of(old), ())], study="old", created=1.0)
+    assert catalogue(tmp_path).studies() == ["new", "old"]
+    assert load(tmp_path).study == "new"
+    assert load(tmp_path, study="old").runs["eta"].tolist() == [1.0]
+    assert load(tmp_path, sweep="first").study == "old"
+
+
+@pytest.mark.parametrize("wrong", [{"study": "etta"}, {"sweep": "nope"}])
+def test_unknown_names_are_refused_with_those_that_exist(tmp_path, wrong):
+    write_study(tmp_path)
+    with pytest.raises(LookupError, match="default|abc12345"):
+        load(tmp_path, **wrong)
+
+
+def test_a_run_that_an_earlier_study_started_belongs_to_the_later_one_too(tmp_path):
+    made = config()
+    run_id = write_run(tmp_path, made, {0: BASE}, study="first", created=1.0)
+    write_sweep(tmp_path, "later", [(run_id, name_of(made), ())], study="second", created=2.0)
+    assert load(tmp_path, study="second").runs["run_id"].tolist() == [run_id]
+
+
+def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path):
+    write_run(tmp_path, config(), {0: BASE, 40: BASE}, study="eta", created=9.0)
+    write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: BASE}, study="default", created=1.0)
+    other = config(loss="grpo", task={"size": 9}, seed=1)
+    write_run(tmp_path, other, {0: BASE, 40: BASE}, study="default", created=1.0)
+    runs = load(tmp_path, study="eta").runs
+    assert runs.loc[runs["reference"], "name"].tolist() == ["grpo-s0"]
+
+
+def test_numbers_survive_as_omegaconf_writes_them():
+    assert parse("1e-06") == 1e-06
+    assert plain("1e-06") == 1e-06
+    assert plain("null") is None
+    assert plain("true") is True
+    assert plain("[1, 8]") == "[1, 8]"
+    assert flatten({"a": {"b": 1, "c": [1, 8]}, "d": "js", "e": None}) == {
+        "a.b": 1,
+        "a.c": "[1, 8]",
+        "d": "js",
+        "e": None,
+    }
+
+
+# --- MLflow ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> Path:
+    """A ledger, and an MLflow store filled from it with the client, as the tracker does."""
+    home = tmp_path_factory.mktemp("both")
+    for key in (("js", 0.5), ("hd", 2.0)):
+        made = config(divergence=key[0], eta=key[1])
+        write_run(home, made, {0: BASE, 40: final(FINAL[key])}, training=curves(*key), created=1000.5)
+    write_run(home, config(divergence="tv"), {0: BASE}, cause="diverged")
+    ship(home)
+    return home
+
+
+def ship(home: Path) -> None:
+    """Tags, params and metrics in the words of rlvr/tracker, written with MLflow's own client."""
+    import yaml
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, RunTag
+
+    client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
+    experiment = client.create_experiment("default", artifact_location=(home / "artifacts").as_uri())
+    client.create_run(experiment, tags={"rlvr.kind": "sweep", "rlvr.sweep_id": "s"})  # a parent is no run of ours
+    for folder in sorted((home / "runs").iterdir()):
+        info = json.loads((folder / "run.json").read_text())
+        tree = yaml.safe_load((folder / "config.yaml").read_text())
+        cause = json.loads((folder / "attempts/1/exit.json").read_text())["cause"]
+        chosen = {f"rlvr.{k.partition('@')[0]}": v for k, v in tree.pop("choices").items()}
+        tags = {"rlvr.run_id": info["run_id"], "rlvr.group_id": info["group_id"], "rlvr.cause": cause,
+                "rlvr.created": str(info["created"]), "rlvr.git_sha": info["git_sha"], "rlvr.git_dirty": "false",
+                "rlvr.host": "elsewhere", "mlflow.source.name": info["command"], **chosen}  # fmt: skip
+        run = client.create_run(experiment, run_name=info["name"]).info.run_id
+        kept = {k: v for k, v in tree.items() if k not in ("cluster", "tracker")}
+        params = [Param(k, v if isinstance(v, str) else json.dumps(v)) for k, v in _dotted(kept).items()]
+        lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+        metrics = [Metric(k, v, int(x["time"] * 1000), x["step"]) for x in lines for k, v in x["metrics"].items()]
+        client.log_batch(run, tags=[RunTag(k, v) for k, v in tags.items()], params=params)
+        client.log_batch(run, metrics=metrics)
+        if cause == "ok":  # a replayed step
+            client.log_batch(run, metrics=[Metric("reward/accuracy", 99.0, 10**9, 1)])
+        client.set_terminated(run, "FINISHED" if cause == "ok" else "FAILED")
+
+
+def _dotted(tree: dict, prefix: str = "") -> dict:
+    out = {}
+    for key, value in tree.items():
+        out |= _dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return out
+
+
+@pytest.mark.slow
+def test_mlflow_and_the_ledger_give_the_same_runs_and_numbers(both):
+    ledger, store = load(both), load(both, source="mlflow")
+    assert store.origin.startswith("sqlite:")
+    pd.testing.assert_frame_equal(ledger.metrics, store.metrics)
+    mine, theirs = (f.runs[sorted(f.runs.columns)] for f in (ledger, store))
+    pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
+
+
+@pytest.mark.slow
+def test_mlflow_and_the_ledger_give_the_same_tables(both):
+    from analysis.render import markdown, to_csv
+    from analysis.tables import divergence, eta
+
+    ledger, store = load(both), load(both, source="mlflow")
+    for room in (divergence, eta):
+        assert to_csv(room.table(ledger)) == to_csv(room.table(store))
+        assert markdown(room.table(ledger)) == markdown(room.table(store))
+
+
+@pytest.mark.slow
+def test_the_client_reads_what_sql_reads(both):
+    from analysis.mlflow_reader import MlflowReader
+
+    uri = f"sqlite:///{both / 'mlflow.db'}"
+    sql, client = MlflowReader(uri), MlflowReader(uri)
+    client.sql = False  # as for a server
+    assert sql.runs() == client.runs()
+    ids = list(sql.runs())
+    pd.testing.assert_frame_equal(sql.metrics(ids), client.metrics(ids))
+
+
+@pytest.mark.slow
+def test_a_replayed_step_in_mlflow_keeps_its_first_value(both):
+    values = load(both, source="mlflow").metrics.query("name == 'reward/accuracy' and step == 1")["value"]
+    assert sorted(values) == pytest.approx([0.2 + 0.01 / 2 + 0.01, 0.2 + 0.01 / 0.5 + 0.02])  # hd at 2, js at 0.5
+
+
+@pytest.mark.slow
+def test_infinity_and_nan_come_back_from_mlflow(tmp_path):
+    from mlflow import MlflowClient
+
+    from analysis.mlflow_reader import MlflowReader
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(uri)
+    experiment = client.create_experiment("e", artifact_location=tmp_path.as_uri())
+    run = client.create_run(experiment, tags={"rlvr.run_id": "a"}).info.run_id
+    for step, value in enumerate((float("inf"), float("-inf"), float("nan"))):
+        client.log_metric(run, "x", value, step=step, timestamp=1)
+    reader = MlflowReader(uri)
+    reader.runs()
+    values = reader.metrics(["a"])["value"].tolist()
+    assert values[:2] == [math.inf, -math.inf]
+    assert math.isnan(values[2])
+
+
+def test_no_database_is_one_clear_error(tmp_path):
+    with pytest.raises(LookupError, match="there is no such database"):
+        load(tmp_path, source="mlflow", uri=f"sqlite:///{tmp_path / 'none.db'}")
+
+
+def test_numbers_without_samples_come_from_the_logged_means(tmp_path):
+    """MLflow on another machine: no Parquet, two seeds."""
+    from analysis.tables import divergence
+
+    for seed, correct in ((0, (8, 8, 0, 0)), (1, (8, 0, 0, 0))):
+        run_id = write_run(tmp_path, config(seed=seed), {0: BASE, 40: {"maze7": counts(*correct)}})
+        for file in (tmp_path / "runs" / run_id / "samples").iterdir():
+            file.unlink()
+    cells = divergence.table(load(tmp_path)).cells
+    cell = cells[(cells["row"] == "js") & (cells["metric"] == "avg@8")].iloc[0]
+    assert cell["mean"] == 0.375  # of 1/2 and 1/4
+    assert (cell["low"], cell["high"]) == (0.25, 0.5)  # the two seeds are all there is to draw from
+
+
+def test_empty_metrics_are_an_empty_frame():
+    assert tidy_metrics([]).columns.tolist() == ["run_id", "step", "name", "value"]
+
+
+def test_groups_differ_by_more_than_the_seed():
+    assert group_of(config(seed=0)) == group_of(config(seed=1))
+    assert group_of(config(lr=1e-5)) != group_of(config())

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from analysis import report
+from analysis.load import load
+from analysis.style import encode
+from tests.analysis.ledger_factory import BASE, config, write_run, write_study
+from tests.analysis.policies import write_bandit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("report")
+    write_study(made, grpo=False, spoil=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def content(home) -> report.Content:
+    return report.build(load(home))
+
+
+def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "analysis", *arguments]
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, env=environment, check=False)
+
+
+class Page(HTMLParser):
+    """Collects what a page would fetch, and its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.images: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name == "src" and (value or "").startswith("data:image/png;base64,"):
+                self.images.append(value)
+            elif name in ("src", "srcset", "data", "poster", "action") or (tag == "link" and name == "href"):
+                self.fetched.append(value or "")
+            elif name == "href":
+                self.links.append(value or "")
+
+
+def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tmp_path):
+    frames = load(home)
+    files = report.write(frames, content, tmp_path / "reports" / "default")
+    names = {str(f.relative_to(tmp_path / "reports" / "default")) for f in files}
+    assert names == {"index.html"} | {
+        f"tables/{t}.{s}" for t in ("eta", "divergence") for s in ("md", "csv", "tex")
+    } | {f"figures/{f}.{s}" for f in ("eta", "divergence", "training") for s in ("png", "pdf")}
+    text = files[0].read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    assert page.fetched == []
+    assert "script" not in page.tags
+    assert "@import" not in text
+    assert "url(" not in text
+    assert all(not link.startswith(("http", "//")) for link in page.links)
+    images = {base64.b64decode(i.partition(",")[2]) for i in page.images}
+    assert images == {f.read_bytes() for f in files if f.suffix == ".png"}
+    for table in content.tables:
+        assert f'id="table-{table.name}"' in text
+        for row in table.cells["row"].unique():
+            assert row in text
+    for needed in ("python -m rlvr.run loss=grpo", "0123456789ab", "mlflow ui --backend-store-uri", "host_oom",
+                   "out of memory", "Published beside ours", "86.40"):  # fmt: skip
+        assert needed in text
+
+
+def test_text_from_runs_cannot_become_markup(tmp_path):
+    write_run(tmp_path, config(), {0: BASE}, cause="error", message="<script>alert(1)</script>")
+    frames = load(tmp_path)
+    assert "<script>" not in report.page(frames, report.build(frames, with_figures=False), {})
+
+
+def test_a_report_is_replaced_whole(home, content, tmp_path):
+    content = replace(content, figures=())
+    out = tmp_path / "r"
+    out.mkdir()
+    (out / "stale.txt").write_text("old")
+    report.write(load(home), content, out)
+    assert not (out / "stale.txt").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]  # nothing is left beside it
+
+
+def test_a_failed_report_leaves_the_old_one(home, content, tmp_path, monkeypatch):
+    content = replace(content, figures=())
+    out = tmp_path / "r"
+    report.write(load(home), content, out)
+    before = (out / "index.html").read_bytes()
+    monkeypatch.setattr(report, "PAGE", tmp_path / "gone.html")
+    with pytest.raises(Exception, match=r"gone\.html"):
+        report.write(load(home), content, out)
+    assert (out / "index.html").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["r"]
+
+
+@pytest.mark.slow
+def test_the_same_data_gives_the_same_bytes(home, tmp_path):
+    first, second = (
+        report.write(load(home), report.build(load(home)), tmp_path / name / "default") for name in ("a", "b")
+    )
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_figures_are_drawn_from_the_frames(home, content):
+    eta = next(d.figure for d in content.figures if d.name == "eta")
+    assert [a.get_title(loc="left") for a in eta.axes] == ["avg@8", "pass@8"]
+    labels = {t.get_text() for t in eta.legends[0].get_texts()}
+    assert {"tv", "hd", "js", "GRPO: missing", "base policy", "no result"} == labels
+    js = next(line for line in eta.axes[0].lines if len(line.get_xdata()) == 4 and line.get_color() == "#0072B2")
+    assert list(js.get_xdata()) == [0.25, 0.5, 1, 2]
+    # (maze7 + maze9)/2 in %: (10 + 9)/64, (14 + 13)/64, (20 + 19)/64, (20 + 19)/64
+    assert list(js.get_ydata()) == pytest.approx([1900 / 64, 2700 / 64, 3900 / 64, 3900 / 64])
+
+
+def test_divergence_bars_are_the_means_of_the_table(tmp_path):
+    write_study(tmp_path)
+    drawn = {d.name: d.figure for d in report.build(load(tmp_path)).figures}["divergence"]
+    heights = [patch.get_height() for patch in drawn.axes[0].patches]
+    # tv, hd, js over η, (maze7 + maze9)/2: maze9 is one sample of 32 lower in every arm
+    assert heights == pytest.approx([(x - 0.5) / 32 * 100 for x in (13.5, 14, 16)])
+
+
+def test_the_bandit_figure_prints_distance_and_modes(tmp_path):
+    write_bandit(tmp_path, "js", "target", seeds=(0, 1))
+    write_bandit(tmp_path, "grpo", "first mode", seeds=(0,))
+    figure = {d.name: d.figure for d in report.build(load(tmp_path)).figures}["bandit"]
+    texts = [a.texts[0].get_text() for a in figure.axes]
+    assert texts == ["TV 0.000 (worst 0.000)\nmodes 3 of 3\n2 seeds", "TV 0.678\nmodes 1 of 3\n1 seed"]
+    assert encode(figure, "png").startswith(b"\x89PNG")
+
+
+def test_the_command_prints_tables_and_paths(home, tmp_path):
+    done = command("--home", str(home), "--out", str(tmp_path), "--no-figures")
+    assert done.returncode == 0, done.stderr
+    states = "12 runs (9 done, 1 running, 1 failed, 1 missing)"
+    hint = "GRPO: missing – run `python -m rlvr.run loss=grpo`"
+    for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
+        assert needed in done.stdout
+    paths = [line.strip() for line in done.stdout.splitlines() if line.startswith("  /")]
+    assert paths[0] == str(tmp_path / "default" / "index.html")
+    assert all(Path(p).is_file() for p in paths)
+    assert "…" not in done.stdout  # nothing is cut when piped
+
+
+def test_only_the_named_tables(home, tmp_path):
+    done = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", "eta")
+    assert done.returncode == 0
+    assert sorted(p.name for p in tmp_path.rglob("tables/*")) == ["eta.csv", "eta.md", "eta.tex"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        ([], "Start one: python -m rlvr.run"),
+        (["--study", "x"], "no run in"),
+        (["--sweep", "x"], "no run in"),
+        (["--source", "mlflow"], "there is no such database"),
+    ],
+)
+def test_nothing_found_is_one_line_and_exit_2(tmp_path, arguments, needed):
+    done = command("--home", str(tmp_path), *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert needed in done.stderr
+
+
+def test_an_unknown_table_is_refused_with_those_there_are(home, tmp_path):
+    done = command("--home", str(home), "--out", str(tmp_path), "--tables", "etta", "--no-figures")
+    assert done.returncode == 2
+    assert re.search(r"no such table\. Tables: bandit, divergence, eta", done.stderr)
+
+
+def test_help_needs_no_pandas(tmp_path):
+    code = "import sys, analysis.__main__ as m; m.parser().format_help(); print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert "examples:" in command("--help").stdout
+
+
+def test_analysis_imports_no_torch():
+    code = (
+        "import sys, analysis.report as r; r.available(r.table_room); r.available(r.figure_room);"
+        "print(sorted({'torch', 'mlflow', 'hydra', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.load import Frames, load
+from analysis.render import latex, markdown, tex, to_csv
+from analysis.table import PAPER, Table
+from analysis.tables import bandit, divergence, eta
+from tests.analysis.ledger_factory import BASE, config, counts, final, write_run, write_study, write_sweep
+from tests.analysis.policies import write_bandit
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory) -> Frames:
+    home = tmp_path_factory.mktemp("complete")
+    write_study(home)
+    return load(home)
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory) -> Frames:
+    home = tmp_path_factory.mktemp("spoilt")
+    write_study(home, grpo=False, spoil=True)
+    return load(home)
+
+
+def value(table: Table, row: str, column: str, metric: str = "avg@8", block: str = "") -> pd.Series:
+    c = table.cells
+    found = c[(c["row"] == row) & (c["column"] == column) & (c["metric"] == metric) & c["block"].str.contains(block)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_eta_cells_by_hand(complete):
+    table = eta.table(complete)
+    # js at η = 1/2: maze7 (8, 8, 4, 0) of 8 -> 20/32; maze9 (7, 8, 4, 0) -> 19/32; average 39/64
+    js = {"block": "js"}
+    assert value(table, "1/η = 2", "maze7", **js)["mean"] == 20 / 32
+    assert value(table, "1/η = 2", "maze9", **js)["mean"] == 19 / 32
+    assert value(table, "1/η = 2", "Average", **js)["mean"] == 39 / 64
+    # pass@8 with 8 samples: solved at least once -> 3/4; pass@1 is avg@8
+    assert value(table, "1/η = 2", "maze7", "pass@8", **js)["mean"] == 3 / 4
+    assert value(table, "1/η = 2", "maze7", "pass@1", **js)["mean"] == pytest.approx(20 / 32)
+    # the base policy: (4, 2, 0, 0) -> 6/32; GRPO: (8, 4, 4, 0) -> 16/32
+    assert value(table, "base policy (step 0)", "maze7", **js)["mean"] == 6 / 32
+    assert value(table, "GRPO", "maze7", **js)["mean"] == 16 / 32
+    assert value(table, "1/η = 1/4", "maze7", **js)["mean"] == 10 / 32
+
+
+def test_eta_has_a_block_per_divergence_and_rows_by_inverse_eta(complete):
+    cells = eta.table(complete).cells
+    assert cells["block"].drop_duplicates().tolist() == [f"LAD, divergence {d}" for d in ("tv", "hd", "js")]
+    rows = cells.loc[cells["block"] == "LAD, divergence js", "row"].drop_duplicates().tolist()
+    assert rows == ["base policy (step 0)", "GRPO", "1/η = 1/4", "1/η = 1/2", "1/η = 1", "1/η = 2"]
+
+
+def test_divergence_means_and_bests_by_hand(complete):
+    table = divergence.table(complete)
+    # js over η: (20 + 20 + 14 + 10)/4/32 = 16/32; hd: (18 + 18 + 12 + 8)/4/32 = 14/32; tv: (16 + 18 + 12 + 8)/4/32
+    assert value(table, "js", "maze7", block="Mean")["mean"] == 16 / 32
+    assert value(table, "hd", "maze7", block="Mean")["mean"] == 14 / 32
+    assert value(table, "tv", "maze7", block="Mean")["mean"] == 13.5 / 32
+    family = value(table, "strict mean (tv, hd, js)", "maze7", block="Mean")
+    assert family["mean"] == pytest.approx((16 + 14 + 13.5) / 3 / 32)
+    # js ties at η = 1/2 and 1 on maze7 and maze9 (39/64): the larger η, met first, is named
+    assert value(table, "js (1/η = 1)", "Average", block="Best")["mean"] == 39 / 64
+    assert not table.cells["row"].str.startswith("weak").any()
+    assert any("weak family: kl, rkl, jf" in note for note in table.notes)
+
+
+def test_missing_runs_are_shown_with_their_reason_and_never_dropped(spoilt):
+    table = eta.table(spoilt)
+    assert value(table, "1/η = 1/4", "Average", block="tv")["state"] == "missing"
+    assert value(table, "1/η = 1/2", "Average", block="tv")["state"] == "running"
+    assert value(table, "1/η = 1/4", "Average", block="hd")["state"] == "failed"
+    grpo = value(table, "GRPO", "Average", block="js")
+    assert (grpo["state"], grpo["hint"]) == ("missing", "python -m rlvr.run loss=grpo")
+    over = divergence.table(spoilt)
+    assert value(over, "hd", "Average", block="Mean")["state"] == "failed"  # a mean over fewer η is another quantity
+    assert value(over, "hd (1/η = 1, best of 3 of 4)", "Average", block="Best")["mean"] > 0
+
+
+def test_the_grpo_command_keeps_what_both_losses_read(tmp_path):
+    plan = []
+    for value_ in (1.0, 2.0):
+        made = config(eta=value_, task={"size": 9})
+        overrides = ("loss=lad", "divergence=js", f"eta={value_:g}", "task.size=9", "steps=40")
+        plan.append((write_run(tmp_path, made, {0: BASE, 40: BASE}), f"x{value_}", overrides))
+    write_sweep(tmp_path, "s", plan)
+    hints = set(eta.table(load(tmp_path)).cells["hint"]) - {""}
+    assert hints == {"python -m rlvr.run loss=grpo task.size=9 steps=40"}
+
+
+def test_seeds_are_averaged_and_an_unfinished_one_is_marked(tmp_path):
+    for seed, correct in ((0, (8, 8)), (1, (4, 0))):
+        write_run(tmp_path, config(seed=seed), {0: {"m": counts(0, 0)}, 40: {"m": counts(*correct)}})
+    write_run(tmp_path, config(seed=2), {0: {"m": counts(0, 0)}}, cause=None)
+    table = divergence.table(load(tmp_path))
+    cell = value(table, "js", "m")
+    assert cell["mean"] == (16 / 16 + 4 / 16) / 2
+    assert (cell["seeds"], cell["planned"], cell["state"]) == (2, 3, "partial")
+    assert "†2/3" in markdown(table)
+    assert value(table, "base policy (step 0)", "m")["seeds"] == 3
+
+
+def test_arms_that_differ_in_another_knob_are_never_averaged(tmp_path):
+    for lr, correct in ((1e-5, 8), (1e-6, 0)):
+        write_run(tmp_path, config(lr=lr), {0: BASE, 40: {"maze7": counts(correct)}}, name=f"lad-lr{lr}")
+    rows = divergence.table(load(tmp_path)).cells
+    rows = rows[rows["column"] == "maze7"]
+    assert set(rows["row"]) >= {"js (lr=1e-05)", "js (lr=1e-06)"}
+
+
+def test_settings_are_blocks_of_their_own(tmp_path):
+    for size in (7, 9):
+        made = config(task={"size": size})
+        write_run(tmp_path, made, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-s0")
+    blocks = divergence.table(load(tmp_path)).cells["block"].unique().tolist()
+    assert blocks == ["1/η = 1, task.size=7", "1/η = 1, task.size=9"]
+
+
+def test_a_setting_shows_its_own_benchmarks_only(tmp_path):
+    write_run(tmp_path, config(), {0: {"maze7": counts(1)}, 40: {"maze7": counts(2)}})
+    other = config(task={"size": 9})
+    write_run(tmp_path, other, {0: {"maze9": counts(1)}, 40: {"maze9": counts(4)}}, name="lad-js-size9-s0")
+    cells = divergence.table(load(tmp_path)).cells
+    columns = cells.groupby("block")["column"].unique().map(list).to_dict()
+    assert columns == {"1/η = 1, task.size=7": ["maze7"], "1/η = 1, task.size=9": ["maze9"]}
+
+
+def test_a_finished_run_without_evaluation_says_so(tmp_path):
+    write_run(tmp_path, config(), {0: BASE})
+    assert value(divergence.table(load(tmp_path)), "js", "maze7")["state"] == "not evaluated"
+
+
+def test_errors_leave_the_denominator_and_are_counted(tmp_path):
+    # 6 judged of 8, 3 correct; 4 judged of 8: too few for pass@8, which only the second problem keeps
+    problems = [(6, 3, 2), (8, 4, 0)]
+    write_run(tmp_path, config(), {0: BASE, 40: {"maze7": problems, "maze9": problems}})
+    table = divergence.table(load(tmp_path))
+    assert value(table, "js", "maze7")["mean"] == 0.5
+    assert value(table, "js", "maze7")["errors"] == 2
+    assert value(table, "js", "maze7", "pass@8")["mean"] == 1.0
+    assert any("left out of n" in note for note in table.notes)
+
+
+def test_one_seed_is_stated(complete):
+    assert any("1 seed: it covers the choice of problems" in note for note in eta.table(complete).notes)
+
+
+def test_tables_without_runs_are_none(tmp_path):
+    write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: BASE})
+    frames = load(tmp_path)
+    assert [room.table(frames) for room in (eta, divergence, bandit)] == [None, None, None]
+
+
+# --- the published numbers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("room", "file"), [(eta, "lad_table_6.csv"), (divergence, "lad_table_8.csv")])
+def test_published_values_are_those_of_the_csv(complete, room, file):
+    with (PAPER / file).open(newline="", encoding="utf-8") as handle:
+        printed = list(csv.DictReader(handle))
+    shown = room.table(complete).published[0].cells
+    assert len(shown) == len(printed)
+    assert sorted(shown["text"]) == sorted(r["value_text"] for r in printed)
+    text = markdown(room.table(complete))
+    for row in printed:
+        assert row["value_text"] in text
+
+
+def test_a_published_cell_stands_where_the_paper_has_it(complete):
+    shown = eta.table(complete).published[0].cells.set_index(["row", "metric", "column"])["text"]
+    assert shown["GRPO", "avg@16", "MATH-500"] == "75.71"
+    assert shown["LAD-JS, 1/η = 1/4", "avg@16", "Average"] == "36.90"  # with the paper's last zero
+    shown = divergence.table(complete).published[0].cells.set_index(["row", "metric", "column"])["text"]
+    assert shown["LAD-KL", "pass@1", "MATH-500"] == "86.40"
+    assert ("LAD-KL", "pass@8", "MATH-500") not in shown.index
+
+
+def test_our_copy_of_the_paper_agrees_with_the_shared_transcription():
+    source = Path(__file__).parents[3] / "shared" / "papers" / "lad_results.csv"
+    if not source.exists():
+        pytest.skip("the transcription of the papers is not here")
+    everything = source.read_text(encoding="utf-8").splitlines()
+    for number in ("6", "8"):
+        wanted = [line for line in everything if line.startswith(f"LAD,{number},")]
+        assert (PAPER / f"lad_table_{number}.csv").read_text(encoding="utf-8").splitlines()[1:] == wanted
+
+
+# --- renderings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "which"),
+    [
+        ("eta", eta, "complete"),
+        ("divergence", divergence, "complete"),
+        ("eta-missing", eta, "spoilt"),
+        ("divergence-missing", divergence, "spoilt"),
+    ],
+)
+def test_markdown_is_the_reviewed_one(name, room, which, request):
+    table = room.table(request.getfixturevalue(which))
+    golden = GOLDEN / f"{name}.md"
+    assert golden.exists(), f"no reviewed table {golden.name}"
+    assert markdown(table) == golden.read_text(encoding="utf-8")
+
+
+def test_csv_keeps_every_cell_at_full_precision(spoilt):
+    table = eta.table(spoilt)
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert len(rows) == len(table.cells)
+    for row, cell in zip(rows, table.cells.to_dict("records"), strict=True):
+        for name in ("mean", "low", "high"):
+            assert (row[name] == "") == math.isnan(cell[name])
+            assert row[name] == "" or float(row[name]) == cell[name]
+        assert row["state"] == cell["state"]
+
+
+def test_latex_escapes_what_latex_reads():
+    assert tex("a_b & 50 % ± 1/η `x_y`") == r"a\_b \& 50 \% $\pm$ 1/$\eta$ \texttt{x\_y}"
+
+
+def test_latex_has_a_booktabs_tabular_per_grid(spoilt):
+    text = latex(eta.table(spoilt))
+    assert text.count(r"\begin{tabular}") == text.count(r"\toprule") == text.count(r"\bottomrule") == 3 + 2
+    assert r"1/$\eta$ = 1/4 & ---(missing)" in text
+    assert not [line for line in text.splitlines() if "%" in line.replace(r"\%", "") and not line.startswith("%")]
+
+
+def test_the_same_data_renders_the_same(complete):
+    assert to_csv(eta.table(complete)) == to_csv(eta.table(complete))
+
+
+# --- the bandit -----------------------------------------------------------------------------------
+
+
+def test_bandit_distances_by_hand(tmp_path):
+    """Two policies with a known distance: one on target, one with all its mass on the first of three modes."""
+    write_bandit(tmp_path, "js", "target", seeds=(0, 1))
+    write_bandit(tmp_path, "grpo", "first mode", seeds=(0,))
+    table = bandit.table(load(tmp_path))
+    on = {c["column"]: c for c in table.cells[table.cells["row"] == "lad-js"].to_dict("records")}
+    assert on["total variation"]["mean"] == pytest.approx(0, abs=1e-12)
+    assert on["modes covered"]["mean"] == 3
+    assert on["total variation"]["seeds"] == 2
+    off = {c["column"]: c["mean"] for c in table.cells[table.cells["row"] == "grpo + KL"].to_dict("records")}
+    # Advantages 1, 1, 1 on three arms and 0 on the other six, η = 1/4: P_A of a mode is e^4/(3 e^4 + 6) = 0.32156;
+    # P_π is 1 on the first, so TV = 1 − 0.32156.
+    share = math.exp(4) / (3 * math.exp(4) + 6)
+    assert off["total variation"] == pytest.approx(1 - share)
+    assert off["modes covered"] == 1
+
+
+def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
+    write_bandit(tmp_path, "js", "target", seeds=(0,))
+    made = config(divergence="hd", eta=0.25, task={"_target_": "b"})
+    made["choices"]["task"] = "bandit"
+    write_run(tmp_path, made, {0: BASE}, cause="diverged")
+    cells = bandit.table(load(tmp_path)).cells
+    assert set(cells.loc[cells["row"] == "lad-hd", "state"]) == {"failed"}
+
+
+def test_grpo_of_the_same_setting_fills_the_row(tmp_path):
+    for e in (0.5, 1.0):
+        write_run(tmp_path, config(eta=e), {0: BASE, 40: final((8, 8, 4, 0))}, study="eta", created=5.0)
+    write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: final((8, 4, 4, 0))}, created=1.0)
+    table = eta.table(load(tmp_path, study="eta"))
+    assert value(table, "GRPO", "maze7")["mean"] == 16 / 32
+    assert any("GRPO runs come from the study default" in note for note in table.notes)
