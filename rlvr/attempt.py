@@ -75,7 +75,7 @@ def cause_of(error: BaseException) -> Cause:
 
 
 class Busy(RuntimeError):
-    """Another process holds the run."""
+    """Another process holds the run, or has just finished it: there is nothing to do here."""
 
 
 def newest_attempt(run_dir: Path) -> int:
@@ -118,7 +118,7 @@ class Attempt:
 
     @classmethod
     def open(cls, run_dir: Path | str, *, ranks: int = 1) -> Attempt:
-        """Take the run and number the attempt. Raises Busy, naming the holder, if another process has it.
+        """Take the run and number the attempt. Raises Busy, naming the holder, if another process has it or it is done.
 
         With several ranks the first one opens the attempt, alone.
         """
@@ -127,10 +127,13 @@ class Attempt:
         if lock is None:
             raise _busy(run_dir)
         try:
-            attempt = cls(run_dir, newest_attempt(run_dir) + 1, lock)
+            newest = newest_attempt(run_dir)
+            if (read_json(run_dir / "attempts" / str(newest) / "exit.json") or {}).get("cause") == Cause.OK:
+                raise Busy(f"run {run_dir.name} is finished already (attempt {newest})")
+            attempt = cls(run_dir, newest + 1, lock)
             attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
             write_json(attempt.path / "job.json", _job(attempt.number, ranks))
-        except OSError:
+        except (Busy, OSError):
             locks.unlock(lock)
             raise
         return attempt

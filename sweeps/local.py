@@ -240,7 +240,7 @@ class _Launch:
 
     def _book(self, run_id: str, end: Verdict) -> None:
         tries = self.retried.get(run_id, 0)
-        if end.cause is Cause.OK:
+        if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state == "finished"):
             self._finished(run_id)
         elif end.cause is Cause.BUSY:
             self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)

@@ -59,6 +59,14 @@ def test_a_held_run_is_busy_and_names_its_holder(tmp_path: Path) -> None:
     assert mine.number == 2
 
 
+def test_a_finished_run_is_not_opened_again(tmp_path: Path) -> None:
+    Attempt.open(tmp_path).close(Cause.OK)
+    for _ in range(2):  # and the refusal gives the lock back
+        with pytest.raises(Busy, match=r"finished already \(attempt 1\)"):
+            Attempt.open(tmp_path)
+    assert newest_attempt(tmp_path) == 1
+
+
 def test_a_forked_child_does_not_keep_the_run_locked(tmp_path: Path) -> None:
     holder = hold_elsewhere(
         tmp_path, "import os; pid = os.fork(); time.sleep(60) if pid == 0 else print(pid, flush=True)"

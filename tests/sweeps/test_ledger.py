@@ -86,10 +86,11 @@ def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: s
     assert found.ended
 
 
-def test_a_finished_run_stays_finished_whatever_a_later_attempt_says(tmp_path: Path) -> None:
+def test_a_finished_run_stays_finished_whatever_comes_later(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
-    for cause in (Cause.OK, Cause.ERROR):
-        Attempt.open(ledger.run_dir("abc")).close(cause)
+    Attempt.open(ledger.run_dir("abc")).close(Cause.OK)
+    (ledger.run_dir("abc") / "attempts/2").mkdir()
+    write_json(ledger.run_dir("abc") / "attempts/2/exit.json", {"cause": "error", "seconds": 1})
     assert (ledger.state("abc").state, ledger.state("abc").attempt) == ("finished", 1)
 
 
