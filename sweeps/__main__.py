@@ -109,7 +109,7 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
         _print(console, sweep, ledger.states(sweep.run_ids))
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
-        print(f"\n{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
+        print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
     return 0
 
 

@@ -149,7 +149,7 @@ class Ledger:
         exits = {n: read_json(run_dir / "attempts" / str(n) / "exit.json") for n in numbers}
         finished = [n for n, verdict in exits.items() if verdict and verdict.get("cause") == "ok"]
         number = finished[0] if finished else newest
-        spent = sum(float(verdict.get("seconds") or 0) for verdict in exits.values() if verdict)
+        spent = sum(_spent(run_dir / "attempts" / str(n), verdict) for n, verdict in exits.items())
         return _state(run_dir, run_id, name, number, exits[number], spent)
 
     def states(self, run_ids: Iterable[str]) -> list[RunState]:
@@ -223,7 +223,6 @@ def _state(
         state = _ended(str(verdict.get("cause")))
     else:
         state = "running" if _is_running(run_dir, job, heard, now) else "lost"
-        spent += max(0.0, (now if state == "running" else heard or now) - job.get("started", now))
     step, steps = int(beat.get("step", 0)), int(beat.get("steps", 0))
     return RunState(
         run_id, name, state, number, step, steps, str(beat.get("phase", "")), beat.get("accuracy"),
@@ -238,6 +237,15 @@ def _state(
 
 
 _LOST = "the process is gone without a word (killed?)"
+
+
+def _spent(path: Path, verdict: Mapping[str, Any] | None) -> float:
+    """Seconds of an attempt: what it said at its end, else the time from its start to its last sign of life."""
+    if verdict is not None:
+        return float(verdict.get("seconds") or 0)
+    started = (read_json(path / "job.json") or {}).get("started")
+    heard = (read_json(path / "heartbeat.json") or {}).get("time")
+    return max(0.0, heard - started) if started and heard else 0.0
 
 
 def _ended(cause: str) -> State:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.5
 SUMMARY_S = 30.0
+SILENT_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
 STYLES = {"running": "cyan", "finished": "green", "failed": "bold red", "preempted": "yellow", "lost": "red"}
 
@@ -54,7 +55,8 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
     for heading in ("step", "", "accuracy", "ETA", "attempt", "time"):
         made.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
     for state in states:
-        shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > 300 else state.state
+        shown = f"{state.state} ({state.phase})" if state.state == "running" and state.phase else state.state
+        shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > SILENT_S else shown
         made.add_row(
             *([state.run_id] if ids else []),
             Text(state.name),

@@ -167,12 +167,17 @@ def test_the_pace_is_that_of_this_attempt_without_its_set_up(tmp_path: Path) -> 
 
 def test_seconds_are_those_of_all_attempts(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
+    with Attempt.open(ledger.run_dir("abc")) as killed:
+        killed.close("error")
+    (killed.path / "exit.json").unlink()  # without a word, 2 seconds after its start
+    write_json(killed.path / "job.json", {"started": 1000.0})
+    write_json(killed.path / "heartbeat.json", {"time": 1002.0})
     for cause, seconds in (("preempted", 10.0), ("ok", 5.5)):
         with Attempt.open(ledger.run_dir("abc")) as attempt:
             attempt.close(cause)
         verdict = json.loads((attempt.path / "exit.json").read_text())
         write_json(attempt.path / "exit.json", {**verdict, "seconds": seconds})
-    assert ledger.state("abc").seconds == 15.5
+    assert ledger.state("abc").seconds == 17.5
 
 
 def test_sweeps_are_listed_by_their_newest_launch_and_are_no_runs(tmp_path: Path) -> None:
