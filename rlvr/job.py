@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import config as schema
-from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, StopFlag, cause_of
+from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, cause_of
 from rlvr.batch import Batch
 from rlvr.collate import collate, decode, encode
 from rlvr.collect import Sampler, Stream, collect
@@ -33,7 +32,7 @@ from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write
 from rlvr.model import end_tokens, load
 from rlvr.records import Problem, Sampling
 from rlvr.tracker.spool import Spool
-from rlvr.trainer import distributed
+from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -42,14 +41,16 @@ log = logging.getLogger("rlvr")
 class Run:
     """Everything one run is made of, built from its frozen config."""
 
-    def __init__(self, config: DictConfig, run_dir: Path, spool: Spool | None) -> None:
-        self.config, self.dir, self.spool = config, run_dir, spool
+    def __init__(self, config: DictConfig, run_dir: Path, attempt: Attempt | None, spool: Spool | None) -> None:
+        """attempt, spool: of the first rank alone; the others write nothing but their part of a checkpoint."""
+        self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
         self.rank, self.world, self.device = distributed.start()
         self.task = instantiate(config.task, _convert_="all")
+        self._phase("base policy", 0)
         base = instantiate(config.model, self.task, run_dir.parent / "stages", _convert_="all")
         model, tokenizer = load(base, dtype=torch.float32)
         ends = end_tokens(model, tokenizer)
-        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0]
+        pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
         spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
         silent = [e for e in ends if e != spoken]
@@ -59,8 +60,8 @@ class Run:
         self.trainer: Trainer = _partial(config.trainer)(
             model, loss=instantiate(config.loss), device=self.device, pad_token_id=pad, max_tokens=self.max_tokens
         )
-        own, _ = load(base, dtype=torch.float32)
-        self.engine = _partial(config.rollout.engine)(own.to(self.device), eos_token_ids=ends, pad_token_id=pad)
+        own, _ = load(base, dtype=torch.float32, device=self.device)
+        self.engine = _partial(config.rollout.engine)(own, eos_token_ids=ends, pad_token_id=pad)
         self.sampler = Sampler(
             self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),
             lambda tokens: decode(tokenizer, tokens, silent), self.rank, self.world, distributed.gather,
@@ -69,11 +70,11 @@ class Run:
         self.stream = Stream(self.task, config.seed)
         self.problems = held_out(self.task, config.evaluation.problems)
 
-    def train(self, attempt: Attempt | None, stop: StopFlag) -> str:
-        """From the newest checkpoint to the last step, or until told to stop. Every durable write is in `_finish`."""
+    def train(self, stop: StopFlag) -> Cause:
+        """From the newest checkpoint to the last step, or until told to stop."""
         done = self._resume()
         if done == 0 and not self._on_record(0):
-            self._finish(0, self._evaluate(0), attempt)
+            self._finish(0, self._evaluate(0))
         for step in range(done + 1, self.config.steps + 1):
             if distributed.any_rank(bool(stop)):
                 self._save(step - 1)
@@ -81,8 +82,8 @@ class Run:
             metrics = self._step(step)
             if step % self.config.evaluation.every == 0 or step == self.config.steps:
                 metrics |= self._evaluate(step)
-            self._finish(step, metrics, attempt)
-        return "ok"
+            self._finish(step, metrics)
+        return Cause.OK
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
@@ -106,12 +107,14 @@ class Run:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
+        self._phase("evaluation", step)
         wanted = self.config.evaluation
         self.engine.sync(self.trainer.weights())
         sampling = Sampling(self.max_tokens, self.config.seed + NOISE_STREAM, 0, wanted.temperature, wanted.top_p)
         metrics, rollouts = evaluate(
             self.sampler, self.problems, samples=wanted.samples, k=list(wanted.k), sampling=sampling
         )
+        self._check_lease()
         if self.rank == 0:
             write_samples(rollouts, self.dir / "samples" / f"test-{step:08d}.parquet", step=step)
         if hasattr(self.task, "arms"):
@@ -138,36 +141,40 @@ class Run:
             table = pa.table({**columns, "probability": probability, "probability_old": old})
             write_parquet(table, first.with_name(f"policy-{step:08d}.parquet"))
 
-    def _finish(self, step: int, metrics: dict[str, float], attempt: Attempt | None) -> None:
+    def _finish(self, step: int, metrics: dict[str, float]) -> None:
         """Put a step on record; then, when it is time, a checkpoint that contains it."""
         if self.spool is not None:
             self.spool.record(step, metrics)
-        if attempt is not None:
-            accuracy = next((v for k, v in metrics.items() if k.startswith("evaluation/") and "/avg_at_" in k), None)
-            attempt.heartbeat(step, self.config.steps, "train", accuracy)
+        self._phase("train", step, next((v for k, v in metrics.items() if "/avg_at_" in k), None))
         if step and (step % self.config.checkpoint.every == 0 or step == self.config.steps):
             self._save(step)
         log.info("step %d/%d %s", step, self.config.steps, _brief(metrics))
 
+    def _phase(self, phase: str, step: int, accuracy: float | None = None) -> None:
+        if self.attempt is not None:
+            self.attempt.heartbeat(step, self.config.steps, phase, accuracy)
+
+    def _check_lease(self) -> None:
+        """Before a durable write: an attempt that was given up for dead must not write beside its successor."""
+        if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
+            raise RuntimeError("a newer attempt owns this run: this one stops without writing")
+
     def _on_record(self, step: int) -> bool:
         return distributed.any_rank(self.spool is not None and step in self.spool.steps)
 
-    def _checkpoints(self) -> list[Path]:
-        """Complete checkpoints, oldest first."""
-        return sorted(p for p in (self.dir / "checkpoints").glob("step-*") if p.name.removeprefix("step-").isdigit())
-
     def _save(self, step: int) -> None:
         path = self.dir / "checkpoints" / f"step-{step:08d}"
+        self._check_lease()
         if self.spool is not None:
             self.spool.flush()  # a checkpoint never knows of a step that the record does not
         if not path.exists():
             self.trainer.save(path, {"step": step, "position": self.stream.position})
         if self.rank == 0:
-            for old in self._checkpoints()[: -self.config.checkpoint.keep]:
-                _remove(old)
+            for old in checkpoint.complete(self.dir / "checkpoints")[: -self.config.checkpoint.keep]:
+                checkpoint.remove(old)
 
     def _resume(self) -> int:
-        found = self._checkpoints()
+        found = checkpoint.complete(self.dir / "checkpoints")
         if not found:
             return 0
         extra = self.trainer.load(found[-1])
@@ -192,14 +199,7 @@ def _brief(metrics: dict[str, float]) -> str:
     return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
 
 
-def _remove(path: Path) -> None:
-    """Delete a checkpoint so that no reader ever sees half of one: it loses its name first."""
-    aside = path.with_name(f"deleting-{path.name}")
-    path.rename(aside)
-    shutil.rmtree(aside)
-
-
-def run(run_dir: Path) -> tuple[str, str]:
+def run(run_dir: Path) -> tuple[Cause, str]:
     """Run what `run_dir`/config.yaml says, as one attempt on the ledger. Returns why it ended, and a message.
 
     Raises Busy if another process holds the run.
@@ -217,19 +217,18 @@ def run(run_dir: Path) -> tuple[str, str]:
             return cause, message
 
 
-def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> str:
+def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:
-            attempt.heartbeat(0, config.steps, "start")
             spool = stack.enter_context(
                 contextlib.closing(Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease))
             )
-        made = stack.enter_context(contextlib.closing(Run(config, run_dir, spool)))
-        return made.train(attempt, stop)
+        made = stack.enter_context(contextlib.closing(Run(config, run_dir, attempt, spool)))
+        return made.train(stop)
 
 
-def _guarded(work: Callable[[], str]) -> tuple[str, str]:
+def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:
     """Every way a run can end gets a name: the one place that sees them all, so the one broad `except`."""
     try:
         return work(), ""
@@ -287,6 +286,7 @@ def main() -> None:
         print(__doc__)
         sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
     cause, code, message = attempt_once(Path(sys.argv[1]))
+    distributed.stop()
     if message:
         print(f"{cause}: {message}", file=sys.stderr)
     sys.exit(code)

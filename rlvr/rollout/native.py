@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class NativeEngine:
         *,
         eos_token_ids: Sequence[int],
         pad_token_id: int,
-        dtype: str = "float32",
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         max_batch_sequences: int = 512,
         max_cache_gb: float = 8.0,
     ) -> None:
