@@ -77,6 +77,9 @@ def _report(frames, options: argparse.Namespace, home: Path, console: Console) -
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
     content = report.build(frames, only=only, with_figures=not options.no_figures)
+    # On disk before it is shown: `| head` must not cost the report.
+    name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
+    files = report.write(frames, content, (options.out or home / "reports").expanduser() / report.folder_name(name))
     counted = frames.runs["state"].value_counts()
     states = ", ".join(f"{counted[s]} {s}" for s in report.STATES if s in counted)
     console.print(f"\n{frames.title}: {len(frames.runs)} runs ({states})", style="bold", markup=False)
@@ -84,8 +87,6 @@ def _report(frames, options: argparse.Namespace, home: Path, console: Console) -
         terminal(table, console)
     for line in (*frames.notes, *(f"Skipped {s}." for s in content.skipped)):
         console.print(line, style="dim", markup=False)
-    name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
-    files = report.write(frames, content, (options.out or home / "reports").expanduser() / report.folder_name(name))
     console.print("\nWritten:", style="bold")
     for file in files:
         console.print(f"  {file}", markup=False, soft_wrap=True)
