@@ -12,11 +12,15 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.bench import adapt
 
@@ -46,26 +50,36 @@ def machine() -> Row:
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
-    return {"cores": cores(), "cpu": model, "memory_gb": round(memory_gb), **packages, "load": os.getloadavg()[0]}
+    return {"cores": cores(), "cpu": model, "memory_gb": round(memory_gb), **packages}
 
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def measure(name: str, *, quick: bool) -> Iterator[Row]:
+def measure(name: str, *, quick: bool) -> list[Row]:
     """Rows of one file, from a process of its own: no bench inherits another's threads, memory or caches."""
     # Threads that wait must not spin: the two sides of a comparison take turns on the same cores.
     environment = os.environ | {"OMP_NUM_THREADS": str(cores()), "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-m", "tests.bench", "--child", name, *(["--quick"] if quick else [])]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            row = json.loads(line)
-            reached = None if row["ratio"] is None or row["target"] is None else row["ratio"] >= row["target"]
-            yield {"bench": name, **row, "met": reached}
-    if process.returncode:
-        raise RuntimeError(f"the bench {name} ended with code {process.returncode}; its messages are above")
+    began, busy = time.perf_counter(), busy_elsewhere_s()
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise RuntimeError(f"the bench {name} ended with code {done.returncode}; its messages are above")
+    elsewhere = (busy_elsewhere_s() - busy) / (time.perf_counter() - began)
+    on = machine() | {"busy_elsewhere": round(max(elsewhere, 0.0), 2)}
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return [{"bench": name, **row, "met": met(row), "machine": on} for row in rows]
+
+
+def met(row: Row) -> bool | None:
+    return None if row["ratio"] is None or row["target"] is None else row["ratio"] >= row["target"]
+
+
+def busy_elsewhere_s() -> float:
+    """Seconds of processor time that this machine has spent on others than our finished children, so far."""
+    times, own = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - own.ru_utime - own.ru_stime
 
 
 def child(name: str, *, quick: bool) -> None:
@@ -94,10 +108,12 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
 
 
-def headline(on: Row) -> str:
+def headline(rows: Sequence[Row]) -> str:
+    on = rows[0]["machine"]
+    elsewhere = max(row["machine"]["busy_elsewhere"] for row in rows)
     return (
         f"{on['cores']} cores of {on['cpu']}, {on['memory_gb']} GB, torch {on['torch']}, "
-        f"transformers {on['transformers']}, load before the run {on['load']:.1f}"
+        f"transformers {on['transformers']}; other processes kept at most {elsewhere:.1f} cores busy"
     )
 
 
@@ -105,7 +121,7 @@ def write_docs(rows: Sequence[Row]) -> None:
     text = DOCS.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    DOCS.write_text(f"{before}{BEGIN}{headline(rows[0]['machine'])}\n\n{table(rows)}\n{END}{after}")
+    DOCS.write_text(f"{before}{BEGIN}{headline(rows)}\n\n{table(rows)}\n{END}{after}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if rows:
-        print(f"\n{headline(rows[0]['machine'])}\n\n{table(rows)}")
+        print(f"\n{headline(rows)}\n\n{table(rows)}")
     if rows and options.write_docs:
         write_docs(rows)
     for message in failed:
@@ -147,14 +163,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(chosen: Sequence[str], *, quick: bool) -> tuple[list[Row], list[str]]:
     """All rows, and a message for every bench that failed: the others go on."""
-    on, rows, failed = machine(), list[Row](), list[str]()
+    rows, failed = list[Row](), list[str]()
     for name in chosen:
         try:
-            for row in measure(name, quick=quick):
-                rows.append({**row, "machine": on})
-                print(json.dumps(rows[-1]), flush=True)
+            found = measure(name, quick=quick)
         except RuntimeError as error:
             failed.append(str(error))
+            continue
+        print(*map(json.dumps, found), sep="\n", flush=True)
+        rows += found
     return rows, failed
 
 

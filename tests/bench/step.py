@@ -37,8 +37,9 @@ from sweeps import launcher
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-trl"
 PACKAGES = ("torch==2.13.0", "trl==1.16.*", "transformers==5.23.*", "accelerate>=1.15,<2", "datasets>=5,<6")
-# (precision, responses per forward pass), the fastest of 64 … 512 for each; "autocast" keeps float32 weights as we do.
-PEERS = (("float32", 128), ("autocast", 128), ("bfloat16", 128))
+# (precision, responses per forward pass). "autocast" keeps float32 weights, as we do. Of 64, 128, 256 and 512 responses
+# the first three differ by less than a tenth at every precision, and 512 is slower.
+PEERS = (("float32", 128), ("autocast", 128), ("bfloat16", 64))
 TARGET = 3.0
 
 

@@ -36,12 +36,13 @@ def test_documents_get_the_table_and_keep_their_words(tmp_path: Path, monkeypatc
     docs = tmp_path / "performance.md"
     docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(bench, "DOCS", docs)
-    on = {"cores": 2, "cpu": "C", "memory_gb": 8, "torch": "2", "transformers": "5", "load": 0.04}
+    on = {"cores": 2, "cpu": "C", "memory_gb": 8, "torch": "2", "transformers": "5", "busy_elsewhere": 0.04}
     row = {"name": "n", "value": 1234.6, "unit": "s", "peer": "p", "peer_value": 0.25, "ratio": 3.0, "target": 2.0,
            "met": True, "machine": on}  # fmt: skip
     bench.write_docs([row])
     assert docs.read_text() == (
-        "before\n<!-- measured -->\n2 cores of C, 8 GB, torch 2, transformers 5, load before the run 0.0\n\n"
+        "before\n<!-- measured -->\n2 cores of C, 8 GB, torch 2, transformers 5; other processes kept at "
+        "most 0.0 cores busy\n\n"
         "| what | ours    | peer | peer's | ratio | target | met |\n"
         "|------|---------|------|--------|-------|--------|-----|\n"
         "| n    | 1,235 s | p    | 0.25   | 3.00  | 2      | yes |\n"
