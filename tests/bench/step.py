@@ -127,7 +127,7 @@ def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
             dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
         )  # fmt: skip
         assert spent.tokens == work.prompts * work.samples * work.new_tokens
-        trainer.learn(collate(groups, advantage, pad_token_id=pad))
+        trainer.learn(collate(groups, advantage, pad_token_id=engine.pad_token_id))
         return time.perf_counter() - start
 
     return step
