@@ -47,7 +47,11 @@ class Run:
         self.rank, self.world, self.device = distributed.start()
         self.task = instantiate(config.task, _convert_="all")
         self._phase("base policy", 0)
+        if self.rank:
+            distributed.barrier()  # the first rank makes the base policy (transformers saves on no other); then all read it
         base = instantiate(config.model, self.task, run_dir.parent / "stages", _convert_="all")
+        if not self.rank:
+            distributed.barrier()
         model, tokenizer = load(base, dtype=torch.float32)
         ends = end_tokens(model, tokenizer)
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
