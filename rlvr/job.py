@@ -48,7 +48,7 @@ class Run:
         self.task = instantiate(config.task, _convert_="all")
         self._phase("base policy", 0)
         if self.rank:
-            distributed.barrier()  # the first rank makes the base policy (transformers saves on no other); then all read it
+            distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
         base = instantiate(config.model, self.task, run_dir.parent / "stages", _convert_="all")
         if not self.rank:
             distributed.barrier()
