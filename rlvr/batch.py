@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,20 +26,26 @@ class Batch:
     prompt_mask: Tensor  # [P, L] bool
     logp_ref: Tensor | None = None  # [B, T] nats, frozen reference policy
     kind: Tensor | None = None  # [B] int64, stream of each row
+    value_old: Tensor | None = None  # [B, T] what the value head said when the advantages were taken
+    returns: Tensor | None = None  # [B, T] what the value head learns
+    noise: Tensor | None = None  # [B, T] in (0, 1), uniform: a function of seed, update, row's content and position
+    extra: Tensor | None = None  # [B] or [B, T] what the loss's own `first_pass` found in the whole mini-batch
 
     def __post_init__(self) -> None:
         B, T = self.tokens.shape
         P, L = self.prompt.shape
         expected = {
             "mask": (B, T), "logp_old": (B, T), "logp_ref": (B, T), "reward": (B,), "group": (B,), "kind": (B,),
-            "prompt_mask": (P, L),
+            "prompt_mask": (P, L), "value_old": (B, T), "returns": (B, T), "noise": (B, T),
         }  # fmt: skip
         for name, shape in expected.items():
             value: Tensor | None = getattr(self, name)
             if value is not None and tuple(value.shape) != shape:
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected {list(shape)}")
-        if tuple(self.advantage.shape) not in {(B,), (B, T)}:
-            raise ValueError(f"Batch.advantage has shape {list(self.advantage.shape)}, expected [{B}] or [{B}, {T}]")
+        for name in ("advantage", "extra"):
+            value = getattr(self, name)
+            if value is not None and tuple(value.shape) not in {(B,), (B, T)}:
+                raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected [{B}] or [{B}, {T}]")
         if B and (bool((self.group.diff() < 0).any()) or int(self.group.min()) < 0 or int(self.group.max()) >= P):
             raise ValueError("Batch.group must be non-decreasing row numbers of Batch.prompt: groups stay whole")
 
@@ -64,8 +72,8 @@ class Policy:
 
     logp: Tensor  # [B, T] nats, with gradient
     entropy: Tensor | None = None  # [B, T] nats, with gradient
-    value: Tensor | None = None  # [B, T]
-    log_z: Tensor | None = None  # [B]
+    value: Tensor | None = None  # [B, T], with gradient: expected reward before each token
+    log_z: Tensor | None = None  # [B], with gradient
 
 
 @dataclass(frozen=True)
@@ -78,15 +86,18 @@ class Terms:
 
 Loss = Callable[[Policy, Batch], Terms]
 Divergence = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Advantage = Callable[[Tensor, Tensor], Tensor]
+# (reward [B], group [B]) and, by name, what it declares with `needs` → [B] or [B, T]; or that and the returns [B, T].
+Advantage = Callable[..., Any]
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def needs(*what: str) -> Callable[[F], F]:
-    """Declare what a loss reads beyond log-probs: "entropy", "value", "log_z", "reference", "minibatch".
+    """Declare what a function reads beyond its usual arguments: nothing else is computed for it.
 
-    The trainer computes nothing else. "minibatch" means: statistics of the whole optimiser mini-batch, never of a part.
+    A loss: "entropy" (with gradient), "value", "log_z" of the policy; "reference" (`Batch.logp_ref`), "noise"
+    (`Batch.noise`), "returns" (`Batch.returns` and `value_old`). An advantage: "mask", "logp_old", "value", "entropy",
+    all [B, T] and of the policy that sampled, which it then takes as arguments of these names.
     """
 
     def mark(function: F) -> F:
@@ -94,3 +105,43 @@ def needs(*what: str) -> Callable[[F], F]:
         return function
 
     return mark
+
+
+def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
+    """Give a loss statistics of the whole optimiser mini-batch, exact for any micro-batches and ranks.
+
+    `function(policy, batch, **knobs) -> Tensor`, [B] or [B, T], sees the whole mini-batch and a policy without
+    gradient, once per optimiser step; it takes those of the loss's knobs that it names. The loss finds its rows of the
+    result in `Batch.extra`. It costs one more forward pass over the mini-batch, a third more training time at most.
+    What either function declares with `needs`, both are given.
+    """
+
+    def mark(loss: F) -> F:
+        loss.first_pass = function  # type: ignore[attr-defined]
+        return loss
+
+    return mark
+
+
+def needed(function: object) -> frozenset[str]:
+    """What a loss, its first pass included, or an advantage declared with `needs`, knobs bound or not."""
+    while isinstance(function, partial):
+        function = cast("partial[object]", function).func
+    own: frozenset[str] = getattr(function, "needs", frozenset[str]())
+    before: object = getattr(function, "first_pass", None)
+    return own if before is None else own | needed(before)
+
+
+def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
+    """The first pass of a loss, with the loss's knobs bound; None if it has none."""
+    knobs: dict[str, Any] = {}
+    function: object = loss
+    while isinstance(function, partial):
+        bound = cast("partial[object]", function)
+        knobs = {**bound.keywords, **knobs}
+        function = bound.func
+    before = getattr(function, "first_pass", None)
+    if before is None:
+        return None
+    named = inspect.signature(before).parameters
+    return partial(before, **{name: value for name, value in knobs.items() if name in named})
