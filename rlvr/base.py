@@ -68,15 +68,18 @@ def _download(name: str) -> Path:
 def table(task: TaughtTask, store: Path) -> Path:
     """The tabular policy, uniform over the words that the task's demonstrations show after each word.
 
-    For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms.
+    For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms. A task of one-word answers
+    may list them all as `answers`: too many to be shown after each prompt, they are allowed after every one.
     """
     identity = {"source": "table", "version": TABLE_VERSION, "task": task_identity(task)}
 
     def build(directory: Path) -> dict[str, Any]:
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)
         following: dict[int, set[int]] = {}
+        answers = set(encode(tokenizer, " ".join(getattr(task, "answers", ()))))
         for index in range(TABLE_DEMONSTRATIONS):
             prompt, response = (encode(tokenizer, text) for text in task.demonstration(index))
+            following.setdefault(prompt[-1], set(answers))
             for before, after in zip([prompt[-1], *response], response, strict=False):
                 following.setdefault(before, set()).add(after)
         model = TablePolicy(TableConfig(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id))

@@ -37,6 +37,8 @@ COMPANIONS = {
     ("model", "hf"): ["model.path=/somewhere"],
     ("model", "table"): ["task=bandit", "rollout.prompts=1", "trainer.updates=1"],
     ("task", "bandit"): ["model=table"],
+    ("task", "classes"): ["model=table"],
+    ("task", "digits"): ["model=digits_tiny"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
 }
 EVERY = [(g.name, option) for g in sorted(schema.CONF.iterdir()) if g.is_dir() for option in schema.options(g.name)]

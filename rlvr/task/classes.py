@@ -1,0 +1,64 @@
+"""Many-class classification that begins at pass rate 1/classes: where a reward is almost never seen (MaxRL, section 5).
+
+A problem is one context word, its answer one class word. With `model=table` every context has logits of its own, so
+nothing generalises and nothing is approximate: the expected gradient of each context is w(p)·∇p, and what differs
+between objectives is w alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from rlvr.records import Problem, Reward, Split
+from rlvr.task.digits import judge
+
+
+class Classes:
+    """`contexts` problems, the same in both splits: the policy over their classes is what is learned.
+
+    answers: the class words. A policy that starts uniform over them is right once in `classes`.
+    seed: which class each context has; not the seed of a run.
+    """
+
+    name = "classes"
+    end_word = "END"
+    max_tokens = 1
+
+    def __init__(self, *, classes: int, contexts: int, seed: int) -> None:
+        if classes < 2 or contexts < 1:
+            raise ValueError(
+                f"task.classes={classes} and task.contexts={contexts}: at least 2 classes and 1 context are needed."
+            )
+        self.contexts, self.seed = contexts, seed
+        self.answers = tuple(f"CLASS_{i}" for i in range(classes))
+        self.vocabulary = ("PAD", self.end_word, *(f"CONTEXT_{i}" for i in range(contexts)), *self.answers)
+        self._classes = frozenset(self.answers)
+
+    def size(self, split: Split) -> int | None:
+        return self.contexts
+
+    def problem(self, split: Split, index: int) -> Problem:
+        """Context `index`; its class is a hash (BLAKE2b) of seed and number."""
+        if not 0 <= index < self.contexts:
+            raise IndexError(f"there are {self.contexts} contexts: no {split} problem {index}")
+        digest = hashlib.blake2b(f"classes {self.seed} {index}".encode(), digest_size=8).digest()
+        word = self.answers[int.from_bytes(digest, "little") % len(self.answers)]
+        return Problem(f"context-{index}", f"CONTEXT_{index}", word, "classes")
+
+    def solution(self, problem: Problem) -> str:
+        """The response that is right: what cross-entropy learns."""
+        return problem.answer
+
+    def demonstration(self, index: int) -> tuple[str, str]:
+        """Contexts in turn with classes in turn: a policy taught by them is uniform."""
+        turn, context = divmod(index, self.contexts)
+        return f"CONTEXT_{context}", self.answers[turn % len(self.answers)]
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """1 for the word of the right class, else 0. A word that names no class is unparsable."""
+        outcomes = [judge(problem, text, self._classes) for problem, text in answers]
+        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+
+    def close(self) -> None:
+        """Nothing to stop."""
