@@ -22,14 +22,16 @@ exit.json is `lost`; whoever reads the ledger finds that out (sweeps/ledger.py),
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import IO, Any
 
 from rlvr import lock as locks
 from rlvr.paths import read_json, write_json
@@ -259,3 +261,19 @@ class StopFlag:
             with contextlib.suppress(TypeError):  # None: a handler that was not installed from Python
                 signal.signal(each, before)
         self._before.clear()
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[IO[str]]:
+    """Log records, prints and warnings of this attempt go to its own file."""
+    with path.open("a", buffering=1) as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield file
+        finally:
+            root.removeHandler(handler)

@@ -24,7 +24,7 @@ CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir()
 LONG_NAME = 60  # characters
 
 # What does not change a run's results has no part in its identity.
-NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "choices", "also")
+NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also")
 
 
 @dataclass
@@ -90,6 +90,7 @@ class RunConfig:
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    keep_rollouts: int = 0
     also: list[str] = field(default_factory=list[str])
 
 
@@ -143,8 +144,9 @@ def _check_ranges(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if value is not None and not value > 0:
             raise ValueError(f"{key}={value} must be greater than 0.")
-    if config.seed < 0:
-        raise ValueError(f"seed={config.seed} must be 0 or more.")
+    for key in ("seed", "keep_rollouts"):
+        if config[key] < 0:
+            raise ValueError(f"{key}={config[key]} must be 0 or more.")
     for key in ("rollout.top_p", "evaluation.top_p"):
         if not 0 < OmegaConf.select(config, key) <= 1:
             raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")

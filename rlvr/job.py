@@ -12,9 +12,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import config as schema
-from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, cause_of
+from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, cause_of, logging_to
 from rlvr.batch import Batch
 from rlvr.collate import collate, decode, encode
 from rlvr.collect import Sampler, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
 from rlvr.records import Problem, Sampling
+from rlvr.rollouts import file_of, write_rollouts
 from rlvr.tracker.spool import Spool
 from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
@@ -98,6 +99,8 @@ class Run:
             self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
             dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
         )  # fmt: skip
+        if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
+            write_rollouts(groups, file_of(self.dir, step))
         batch = collate(groups, self.advantage, pad_token_id=self.pad)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
@@ -215,7 +218,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
         if int(os.environ.get("RANK", "0")):
             return _guarded(lambda: _train(config, run_dir, None, stop))
         with Attempt.open(run_dir, ranks=int(os.environ.get("WORLD_SIZE", "1"))) as attempt:
-            with _logging_to(attempt.log_path):
+            with logging_to(attempt.log_path):
                 cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
             attempt.close(cause, message=message)
             return cause, message
@@ -239,22 +242,6 @@ def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:
     except Exception as error:
         log.exception("the run failed")
         return cause_of(error), f"{type(error).__name__}: {error}"
-
-
-@contextlib.contextmanager
-def _logging_to(path: Path) -> Iterator[IO[str]]:
-    """Log records, prints and warnings of this attempt go to its own file."""
-    with path.open("a", buffering=1) as file:
-        handler = logging.StreamHandler(file)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        root = logging.getLogger()
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
-        try:
-            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-                yield file
-        finally:
-            root.removeHandler(handler)
 
 
 def serve() -> None:
