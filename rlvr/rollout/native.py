@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.model import parse_dtype
+from rlvr.noise import uniform
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
-from rlvr.rollout.noise import uniform
 
 log = logging.getLogger(__name__)
 

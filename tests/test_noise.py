@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rlvr.rollout.noise import GAMMA, mix, to_unit, uniform
+from rlvr.noise import GAMMA, mix, to_unit, uniform
 
 WORD = (1 << 64) - 1
 word = st.integers(min_value=0, max_value=WORD)
