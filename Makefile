@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-fast lint check bench browse clean
+.PHONY: help install quickstart test test-fast lint check bench browse cluster-up cluster-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,12 @@ check: lint test-fast  ## lint and the fast tests
 
 bench: $(STAMP)  ## speed, as ratios against named peers in one run
 	$(BIN)/python -m tests.bench
+
+cluster-up:  ## a real SLURM on this machine (root, Debian), to try the platform without a cluster
+	$(PYTHON) -m slurm.local_cluster up
+
+cluster-down:  ## stop it
+	$(PYTHON) -m slurm.local_cluster down
 
 clean:  ## remove the environment (never runs, reports or mlflow.db)
 	rm -rf $(VENV) .venv-trl

@@ -1,0 +1,64 @@
+"""`python -m slurm.local_cluster up | down | status`: a real SLURM on this machine, in one directory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm.local_cluster import cluster, processes
+from slurm.local_cluster.settings import Settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0, 1 not running (status), 2 what stands in the way."""
+    parser = argparse.ArgumentParser(prog="python -m slurm.local_cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="up | down | status")
+    for name, text in (
+        ("up", "start it (needs root; installs Debian's packages if they are missing)"),
+        ("down", "stop it and everything that runs on it"),
+        ("status", "nodes and jobs"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--dir", type=Path, default=cluster.ROOT, help=f"where it lives (default {cluster.ROOT})")
+        if name == "up":
+            command.add_argument("--nodes", type=int, default=4, help="virtual nodes, 4 CPUs and 2 fake GPUs each")
+    options = parser.parse_args(arguments)
+    try:
+        return {"up": _up, "down": _down, "status": _status}[options.command](options)
+    except ValueError as error:
+        print(f"local cluster: {error}", file=sys.stderr)
+        return 2
+
+
+def _up(options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    made = cluster.up(options.dir, nodes=options.nodes)
+    print(f"{made.nodes} nodes are up after {time.monotonic() - began:.1f} s. Partitions: main, preemptible, urgent.")
+    print("To use it:\n")
+    print(f"  export SLURM_CONF={made.conf}\n")
+    print("To stop it: make cluster-down")
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    count = cluster.down(options.dir)
+    print(f"Stopped: {count} processes ended." if count else "Nothing was running.")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    made = Settings.read(options.dir.absolute())
+    if made is None or not processes.daemons(made.root):
+        print("Not running. Start it with: make cluster-up")
+        return 1
+    print(f"export SLURM_CONF={made.conf}")
+    print(cluster.client(made, "sinfo"), end="")
+    print(cluster.client(made, "squeue"), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

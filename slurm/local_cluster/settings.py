@@ -1,0 +1,193 @@
+"""The configuration files of the local cluster, as text. What each odd line is for stands beside it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FIRST_PORT, LAST_PORT = 17000, 19000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One cluster: everything it owns lies under `root`, a short absolute path (sockets end after 107 bytes)."""
+
+    root: Path
+    base_port: int
+    nodes: int = 4
+    cpus: int = 4  # per node, more than the machine has: virtual
+    gpus: int = 2  # per node, fake
+    memory_mb: int = 16000  # per node, promised and never measured
+    grace_s: int = 20  # between SIGTERM and SIGKILL of a preempted job
+
+    @property
+    def controller_port(self) -> int:
+        return self.base_port
+
+    @property
+    def accounting_port(self) -> int:
+        return self.base_port + 1
+
+    @property
+    def database_port(self) -> int:
+        return self.base_port + 2
+
+    @property
+    def node_names(self) -> list[str]:
+        return [f"n{k}" for k in range(1, self.nodes + 1)]
+
+    def node_port(self, name: str) -> int:
+        return self.base_port + 10 + int(name[1:])
+
+    @property
+    def ports(self) -> list[int]:
+        servers = [self.controller_port, self.accounting_port, self.database_port]
+        return servers + [self.node_port(name) for name in self.node_names]
+
+    @property
+    def conf(self) -> Path:
+        return self.root / "slurm.conf"
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "munge.sock"
+
+    def write(self) -> None:
+        """All files; the secrets readable by their owner alone."""
+        host = socket.gethostname()
+        (self.root / "slurm.conf").write_text(slurm_conf(self, host))
+        (self.root / "gres.conf").write_text(gres_conf(self))
+        secret = self.root / "slurmdbd.conf"
+        secret.touch(mode=0o600)
+        secret.write_text(slurmdbd_conf(self, host))
+        (self.root / "database.sql").write_text(database_sql())
+        state = {**asdict(self), "root": str(self.root)}
+        (self.root / "cluster.json").write_text(json.dumps(state) + "\n")
+
+    @classmethod
+    def read(cls, root: Path) -> Settings | None:
+        """What the cluster in `root` was made with; None if there is none."""
+        try:
+            state = json.loads((root / "cluster.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return cls(**{**state, "root": Path(state["root"])})
+
+
+def free_base_port(count: int) -> int:
+    """First port of a free block. An old slurmd on a port would serve an old configuration: so they are tried."""
+    for base in range(FIRST_PORT, LAST_PORT, 20):
+        if all(_is_free(base + k) for k in range(count)):
+            return base
+    raise ValueError(f"no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def slurm_conf(cluster: Settings, host: str) -> str:
+    root, nodes = cluster.root, cluster.node_names
+    lines = f"""\
+ClusterName=rlvr
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={cluster.controller_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={cluster.socket},cred_expire=5
+CredType=cred/munge
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool/%n
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/%n.pid
+SlurmctldLogFile={root}/log/slurmctld.log
+SlurmdLogFile={root}/log/%n.log
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=500
+SlurmdParameters=config_overrides
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+SlurmctldTimeout=30
+SlurmdTimeout=15
+KillWait=5
+MinJobAge=300
+ReturnToService=2
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=2,sched_min_interval=0,batch_sched_delay=0
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=5
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={cluster.accounting_port}
+AccountingStorageTRES=gres/gpu
+AccountingStoragePass={cluster.socket}
+"""
+    for name in nodes:
+        lines += (
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.node_port(name)} "
+            f"CPUs={cluster.cpus} RealMemory={cluster.memory_mb} Gres=gpu:{cluster.gpus} State=UNKNOWN\n"
+        )
+    span = ",".join(nodes)
+    # `urgent` preempts `main` and `preemptible`; `main` preempts `preemptible`. Preempted jobs hear SIGTERM first.
+    for name, tier, rest in (
+        ("main", 5, f"Default=YES PreemptMode=REQUEUE GraceTime={cluster.grace_s}"),
+        ("preemptible", 1, f"PreemptMode=REQUEUE GraceTime={cluster.grace_s}"),
+        ("urgent", 9, "PreemptMode=OFF"),
+    ):
+        lines += (
+            f"PartitionName={name} Nodes={span} PriorityTier={tier} DefaultTime=60 MaxTime=INFINITE State=UP {rest}\n"
+        )
+    return lines
+
+
+def gres_conf(cluster: Settings) -> str:
+    """Fake GPUs need device files: a count alone drains the node."""
+    last = cluster.gpus - 1
+    return "".join(
+        f"NodeName={name} Name=gpu File={cluster.root}/dev/{name}-gpu[0-{last}]\n" for name in cluster.node_names
+    )
+
+
+def slurmdbd_conf(cluster: Settings, host: str) -> str:
+    return f"""\
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={cluster.accounting_port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={cluster.socket}
+PidFile={cluster.root}/slurmdbd.pid
+LogFile={cluster.root}/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={cluster.database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+"""
+
+
+def database_sql() -> str:
+    """The database listens on loopback only and holds nothing but the history of this cluster."""
+    return (
+        "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
+        "CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
+        "GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';\n"
+    )
