@@ -20,7 +20,7 @@ PROVIDED = {
     "model": {"task", "store"},
     "loss": {"policy", "batch"},
     "divergence": {"log_ratio", "a"},
-    "advantage": {"reward", "group"},
+    "advantage": {"reward", "group", "mask", "logp_old", "value", "entropy"},
 }
 
 

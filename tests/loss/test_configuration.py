@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from rlvr.batch import needed
+
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path for group in ("loss", "divergence", "advantage") for path in (CONF / group).glob("*.yaml"))
 
@@ -19,8 +21,9 @@ def test_yaml_gives_every_knob_of_its_function_and_no_other(path: Path) -> None:
     content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(content, dict)
     module, name = content["_target_"].rsplit(".", 1)
-    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters.values()
-    knobs = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    function = getattr(importlib.import_module(module), name)
+    parameters = inspect.signature(function).parameters.values()
+    knobs = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - needed(function)
     assert all(p.default is p.empty for p in parameters), "defaults live in YAML alone"
     assert set(content) - {"_target_", "_partial_", "defaults"} == knobs
     assert content["_partial_"] is True
