@@ -25,7 +25,7 @@ quickstart: $(STAMP)  ## base policy, twelve runs, tables and figures (about eig
 	$(BIN)/python -m rlvr.run loss=grpo
 	$(BIN)/python -m analysis
 	@echo
-	@echo "Browse the runs:   make browse   (MLflow on http://127.0.0.1:5000)"
+	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs"
 
 browse: $(STAMP)  ## the MLflow dashboard on loopback
 	$(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(CURDIR)/mlflow.db

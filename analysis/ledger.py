@@ -113,7 +113,7 @@ def read_sweeps(home: Path) -> list[Sweep]:
         manifest = file.with_name("manifest.jsonl")
         lines = read_lines(manifest)[0] if manifest.exists() else []
         sweeps.append(
-            Sweep(info["sweep_id"], info.get("study") or "default", info.get("command", ""), when(info), tuple(lines))
+            Sweep(info["sweep_id"], info.get("study") or "main", info.get("command", ""), when(info), tuple(lines))
         )
     return sorted(sweeps, key=lambda s: (s.created, s.sweep_id))
 
@@ -131,7 +131,7 @@ def _read_run(folder: Path) -> RunRecord:
         run_id=folder.name,
         group_id=info.get("group_id", ""),
         name=info.get("name", folder.name),
-        study=info.get("study") or "default",
+        study=info.get("study") or "main",
         state=state,
         cause=cause,
         message=message,

@@ -76,7 +76,7 @@ def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | No
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
-    study = next(iter(runs.values())).config["choices"].get("study") or "default"
+    study = next(iter(runs.values())).config["choices"].get("study") or "main"
     key = "\n".join([study, *sorted(runs)])
     return Plan(hashlib.sha256(key.encode()).hexdigest()[:8], study, command, tuple(runs.values()))
 

@@ -137,7 +137,7 @@ def test_tables_and_figures_are_built_from_it(undisturbed: Path) -> None:
     process = python("-m", "analysis", home=undisturbed)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
-    report = undisturbed / "reports/default"
+    report = undisturbed / "reports/main"
     assert (report / "index.html").exists()
     assert {p.stem for p in (report / "tables").glob("*.md")} >= {"eta", "divergence"}
     assert "maze_5x5" in (report / "tables/eta.md").read_text()

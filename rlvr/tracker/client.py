@@ -19,6 +19,8 @@ from rlvr.tracker.spool import Record
 from rlvr.tracker.store import Refused, StoreDown, sqlite_path
 
 METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
+# The dashboard opens such an experiment on its runs and curves, not on traces of agents.
+KIND = {"mlflow.experimentKind": "custom_model_development"}
 IDENTITY = "rlvr.identity"
 # What MLflow says when this one run or experiment is the trouble; everything else is taken for trouble of the store.
 _OF_ONE_RUN = {
@@ -72,7 +74,7 @@ class Client:
             found = self._mlflow.get_experiment_by_name(name)
             if found is None:
                 try:
-                    self._mlflow.create_experiment(name, self._artifacts, tags={IDENTITY: uuid.uuid4().hex})
+                    self._mlflow.create_experiment(name, self._artifacts, tags={IDENTITY: uuid.uuid4().hex, **KIND})
                 except MlflowException as error:
                     if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another home was faster
                         raise

@@ -32,7 +32,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        return self.study or self.command or self.sweep_id
+        return self.command.removeprefix("python -m rlvr.run ").strip() or self.study or self.sweep_id
 
 
 def sweeps(home: Path) -> list[Sweep]:
