@@ -62,6 +62,17 @@ class ClusterConfig:
     threads: int = 1
     ranks: int = 1
     retries: int = 1
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time_min: int = MISSING
+    gpus: int = MISSING
+    cpus: int | None = None
+    memory_gb: float = MISSING
+    max_parallel: int | None = None
+    requeues: int = MISSING
+    setup: list[str] = field(default_factory=list[str])
+    wait: bool = False
 
 
 @dataclass
@@ -82,6 +93,7 @@ class RunConfig:
     loss: Any = MISSING
     divergence: Any = None
     advantage: Any = MISSING
+    presample: Any = None
     task: Any = MISSING
     model: Any = MISSING
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -139,6 +151,7 @@ def _check_ranges(config: DictConfig) -> None:
     positive = ("eta", "beta", "lr", "steps", "rollout.prompts", "rollout.samples", "rollout.temperature",
                 "rollout.max_tokens", "rollout.max_rounds", "evaluation.every", "evaluation.samples",
                 "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "checkpoint.every",
+                "cluster.time_min", "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel",
                 "checkpoint.keep", "trainer.updates", "trainer.epochs", "trainer.token_budget")  # fmt: skip
     for key in positive:
         value = OmegaConf.select(config, key)
@@ -211,7 +224,8 @@ def _absolute(data: object) -> object:
 
 def run_id(plain: Mapping[str, Any]) -> str:
     """12 hexadecimal digits naming what determines a run's results."""
-    kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY}
+    # A group that is not chosen has no part either: adding one leaves the runs of before what they were.
+    kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY and v is not None}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -177,7 +177,5 @@ def _is_socket(path: Path) -> bool:
 def _checked(root: Path) -> Path:
     root = root.absolute()
     if len(str(root)) > ROOT_LENGTH or " " in str(root):
-        raise ValueError(
-            f"{root} is too long, or has spaces: sockets lie in it. Give --dir a path of {ROOT_LENGTH} or less."
-        )
+        raise ValueError(f"{root}: sockets lie in it, so give --dir a path of at most {ROOT_LENGTH} bytes, no spaces.")
     return root
