@@ -30,6 +30,7 @@ from rlvr.collate import collate, decode, encode
 from rlvr.collect import Sampler, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
+from rlvr.presample import mixture
 from rlvr.records import Problem, Sampling
 from rlvr.rollouts import file_of, write_rollouts
 from rlvr.tracker.spool import Spool
@@ -72,7 +73,10 @@ class Run:
             lambda tokens: decode(tokenizer, tokens, silent), self.rank, self.world, distributed.gather,
         )  # fmt: skip
         self.tokenizer = tokenizer
-        self.stream = Stream(self.task, config.seed)
+        self.mixture = mixture(
+            config, self.sampler, base, run_dir.parent / "stages", max_tokens=self.max_tokens, pad_token_id=pad
+        )
+        self.stream = Stream(self.mixture.explored if self.mixture else self.task, config.seed)
         self.problems = held_out(self.task, config.evaluation.problems)
 
     def train(self, stop: StopFlag) -> Cause:
@@ -102,6 +106,8 @@ class Run:
         if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
             write_rollouts(groups, file_of(self.dir, step))
         batch = collate(groups, self.advantage, pad_token_id=self.pad)
+        if self.mixture is not None:
+            batch = self.mixture.add(batch, step)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()

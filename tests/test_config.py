@@ -36,6 +36,7 @@ def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
 COMPANIONS = {
     ("model", "hf"): ["model.path=/somewhere"],
     ("model", "table"): ["task=bandit", "rollout.prompts=1", "trainer.updates=1"],
+    ("presample", "default"): ["loss=dph_js"],
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
     ("task", "digits"): ["model=digits_tiny"],
