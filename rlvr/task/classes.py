@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from rlvr.records import Problem, Reward, Split
+from rlvr.records import Outcome, Problem, Reward, Split
 from rlvr.task.digits import judge
 
 
@@ -57,7 +57,7 @@ class Classes:
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the word of the right class, else 0. A word that names no class is unparsable."""
-        outcomes = [judge(problem, text, self._classes) for problem, text in answers]
+        outcomes: list[Outcome] = [judge(problem, text, self._classes) for problem, text in answers]
         return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class Digits:
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the word of the right class, else 0. A word that names no class is unparsable."""
-        outcomes = [judge(problem, text, DIGITS) for problem, text in answers]
+        outcomes: list[Outcome] = [judge(problem, text, DIGITS) for problem, text in answers]
         return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
 
     def close(self) -> None:

@@ -1,0 +1,155 @@
+"""How much does an objective weigh a problem of pass rate p? Measured on our own advantages and losses (MaxRL, Fig. 1).
+
+    python -m rlvr.weights
+    python -m rlvr.weights loss=reinforce,grpo advantage=rloo,maxrl rollout.samples=8,64
+
+The policy is one coin: right with probability p = sigmoid(θ). A group of G responses is then described by its number c
+of right ones, and the expectation over all G + 1 outcomes is a finite sum, exact up to float64 rounding; nothing is
+sampled. The result, reports/weights/weights.csv, is drawn by `python -m analysis.figures.weights`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from numpy.typing import NDArray
+
+from rlvr import config as schema
+from rlvr.batch import Advantage, Batch, Loss, Policy
+from rlvr.paths import home, write_text
+from rlvr.reduce import aggregate
+from sweeps import launcher
+
+Floats = NDArray[np.float64]
+
+DEFAULT = ("loss=reinforce", "advantage=reinforce,rloo,dr_grpo,grpo,maxrl", "rollout.samples=4,16,64,256")
+RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 to 1 − 1e-4, symmetric about a half
+
+
+@dataclass(frozen=True)
+class Weight:
+    """`weight`: w(p), the expected gradient over ∇p. `gradient_norm`: the mean of |gradient| with respect to θ."""
+
+    loss: str
+    advantage: str
+    samples: int
+    pass_rate: float
+    weight: float
+    gradient_norm: float
+
+
+def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tuple[Floats, Floats]:
+    """(w(p), E|gradient|), each [R], of an objective with G = samples on-policy responses at the pass rates [R].
+
+    The loss is averaged over the responses of a group (`token-mean` of one-token responses). Raises ValueError for a
+    loss or an advantage that needs more than rewards and log-probabilities, and for pass rates outside (0, 1).
+    """
+    if not ((rates > 0) & (rates < 1)).all():
+        raise ValueError("pass rates must lie between 0 and 1: at the ends a coin has no gradient.")
+    needed = sorted({*_needs(loss), *_needs(advantage)})
+    if needed:
+        raise ValueError(
+            f"a coin has no {', '.join(needed)}: w(p) is measured of objectives of rewards and log-probabilities."
+        )
+    G = samples
+    right = torch.arange(G) < torch.arange(G + 1)[:, None]  # [G + 1, G]: outcome c has c right responses
+    group = torch.arange(G + 1).repeat_interleave(G)
+    A = advantage(right.flatten().double(), group)
+    chance = outcomes(G, rates)
+    slope = np.empty((len(rates), G + 1))
+    for i, p in enumerate(rates):
+        yes, no = torch.from_numpy(np.array([np.log(p), np.log1p(-p)]))  # float64: a number alone would be float32
+        logp = torch.where(right, yes, no).view(-1, 1)
+        push = _gradient(loss, logp, right.flatten().double(), A, group).view(G + 1, G)
+        slope[i] = (push.numpy() * (right.numpy() - p)).sum(1)  # d log p/dθ = 1 − p and d log(1 − p)/dθ = −p
+    return -(chance * slope).sum(1) / (rates * (1 - rates)), (chance * abs(slope)).sum(1)
+
+
+def _gradient(
+    loss: Loss, logp: torch.Tensor, reward: torch.Tensor, advantage: torch.Tensor, group: torch.Tensor
+) -> torch.Tensor:
+    """[B] derivative of each group's loss with respect to each response's log-probability."""
+    B, P = len(logp), int(group[-1]) + 1
+    mask = torch.ones(B, 1, dtype=torch.bool)
+    prompt = torch.zeros(P, 1, dtype=torch.int64)
+    tokens = reward.long()[:, None]
+    batch = Batch(tokens, mask, logp, advantage, reward, group, prompt, torch.ones_like(prompt, dtype=torch.bool))
+    leaf = logp.clone().requires_grad_()
+    terms = loss(Policy(leaf), batch).loss
+    size = B // P  # divided by the size of a group, not of the batch: every outcome is a mini-batch of its own
+    total = aggregate(terms, mask, "token-mean", num_tokens=size, num_sequences=size, max_tokens=1)
+    (gradient,) = torch.autograd.grad(total, leaf)
+    return gradient[:, 0]
+
+
+def outcomes(samples: int, rates: Floats) -> Floats:
+    """[R, G + 1] the chance of c right responses among G at each pass rate, in log space."""
+    c = np.arange(samples + 1)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, samples + 1)))])
+    log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
+    p = rates[:, None]
+    return np.exp(log_choose + c * np.log(p) + (samples - c) * np.log1p(-p))
+
+
+def _needs(function: object) -> frozenset[str]:
+    """What a loss or an advantage declares with `@needs` or computes in a first pass, knobs bound or not."""
+    function = getattr(function, "func", function)
+    declared = getattr(function, "needs", frozenset[str]())
+    return declared | ({"first pass"} if getattr(function, "first_pass", None) else frozenset())
+
+
+def points(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Every combination of arguments such as `advantage=rloo,maxrl`."""
+    odd = [a for a in arguments if "=" not in a or a.startswith("-")]
+    if odd:
+        raise ValueError(f"{odd[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
+    axes = [[f"{key}={value}" for value in values.split(",")] for key, values in (a.split("=", 1) for a in arguments)]
+    yield from map(list, itertools.product(*axes))
+
+
+def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
+    """The weights of one combination of overrides of the default run."""
+    config = compose("run", list(point), return_hydra_config=True)
+    loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
+    weight, norm = measure(loss, advantage, samples, rates)
+    chosen = config.hydra.runtime.choices
+    names = (chosen.loss, chosen.advantage)
+    return [Weight(*names, samples, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
+
+
+def main(arguments: Sequence[str]) -> None:
+    schema.register()
+    launcher.register()
+    given = {a.split("=", 1)[0] for a in arguments}
+    every = [*(d for d in DEFAULT if d.split("=", 1)[0] not in given), *arguments]
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        rows = [row for point in points(every) for row in measured(point, RATES)]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(f.name for f in fields(Weight))
+    table.writerows(astuple(row) for row in rows)
+    path = home() / "reports" / "weights" / "weights.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text.getvalue())
+    print(f"Written: {path}\nDraw it: python -m analysis.figures.weights")
+
+
+if __name__ == "__main__":
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        sys.exit(0)
+    try:
+        main(sys.argv[1:])
+    except (ValueError, HydraException) as error:
+        print(f"rlvr.weights: {error}", file=sys.stderr)
+        sys.exit(2)
