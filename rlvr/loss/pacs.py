@@ -1,0 +1,94 @@
+"""PACS (arXiv:2509.02522): the policy's implicit reward, compared within its group, classifies right and wrong."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from rlvr.batch import Batch, Policy, Terms, needs
+
+Score = Literal["rloo", "dr_grpo", "grpo", "naive"]
+Weight = Literal["balanced", "none", "only_positive", "only_negative"]
+EPSILON = 1e-6
+
+
+@needs("reference")
+def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float) -> Terms:
+    """weight·BCE(σ(ψ), R) per response, [B], for rewards 0 and 1. The gradient flows through ψ's baseline and std.
+
+    The implicit reward r̂ = β·Σ_t (logp − logp_ref) of the G responses to one prompt gives the score ψ:
+    `rloo` r̂ − mean of the others' (0 for a group of one), `dr_grpo` r̂ − mean, `grpo` (r̂ − mean)/(std + 1e-6) with
+    the unbiased std, `naive` r̂. beta: > 0. weight: `balanced` G/(2·responses of the same class in the group), 1 where
+    the group has one class; `none` 1; `only_positive` R; `only_negative` 1 − R.
+    std_floor: > 0, the smallest std that `grpo` divides by, in units of r̂. Differs from the paper: while policy and
+    reference are equal, and with a reset before every rollout they are at each first update, the std is 0, its
+    gradient infinite, and 1e-6 would make the score's gradient a million times the others'.
+
+    metrics: "implicit_reward" r̂ and "score_accuracy", 1 where ψ has the sign of R − ½, [B].
+    Raises ValueError for other rewards, without a reference, and for unknown or non-positive knobs.
+    """
+    _check(batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
+    assert batch.logp_ref is not None
+    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_ref, 0.0)
+    wide = torch.promote_types(log_ratio.dtype, torch.float32)
+    implicit = beta * log_ratio.to(wide).sum(-1)
+    label = batch.reward.to(wide)
+    psi = _score(implicit, batch, score, std_floor)
+    loss = _weight(label, batch, weight) * binary_cross_entropy_with_logits(psi, label, reduction="none")
+    accuracy = ((psi > 0) == (label > 0.5)).to(wide)
+    return Terms(loss=loss, metrics={"implicit_reward": implicit.detach(), "score_accuracy": accuracy})
+
+
+def _score(implicit: Tensor, batch: Batch, score: Score, std_floor: float) -> Tensor:
+    if score == "naive":
+        return implicit
+    size = _sum(torch.ones_like(implicit), batch)
+    centred = implicit - _sum(implicit, batch) / size
+    others = (size - 1).clamp(min=1)
+    if score == "dr_grpo":
+        return centred
+    if score == "rloo":
+        return centred * size / others
+    variance = _sum(centred.square(), batch) / others
+    # where the floor holds the variance has no gradient: the score is then dr_grpo's over a constant
+    return centred / (variance.clamp(min=std_floor**2).sqrt() + EPSILON)
+
+
+def _weight(label: Tensor, batch: Batch, weight: Weight) -> Tensor:
+    if weight == "none":
+        return torch.ones_like(label)
+    if weight == "only_positive":
+        return label
+    if weight == "only_negative":
+        return 1 - label
+    size, right = _sum(torch.ones_like(label), batch), _sum(label, batch)
+    of_class = torch.where(label > 0.5, right, size - right)
+    return torch.where(of_class == size, 1.0, size / (2 * of_class))
+
+
+def _sum(x: Tensor, batch: Batch) -> Tensor:
+    """Sum of each row's group, [B]."""
+    return x.new_zeros(batch.num_groups).index_add(0, batch.group, x)[batch.group]
+
+
+def _check(batch: Batch, *, beta: float, score: str, weight: str, std_floor: float) -> None:
+    if batch.logp_ref is None:
+        raise ValueError(
+            "loss=pacs needs the log-probabilities of a reference policy and the batch has none: set Batch.logp_ref, "
+            "or train with trainer=fsdp, which computes them."
+        )
+    for name, value in (("beta", beta), ("loss.std_floor", std_floor)):
+        if not value > 0:
+            raise ValueError(f"{name}={value} with loss=pacs must be positive, for example {name}=1.")
+    for name, value, known in (("score", score, get_args(Score)), ("weight", weight, get_args(Weight))):
+        if value not in known:
+            raise ValueError(f"loss.{name}={value!r} is unknown. Pass one of: {', '.join(known)}.")
+    strange = batch.reward[(batch.reward != 0) & (batch.reward != 1)]
+    if strange.numel():
+        raise ValueError(
+            f"loss=pacs got the reward {strange[0].item():g}. It classifies rewards 0 and 1 only. "
+            "Pass another loss, or a task with binary rewards."
+        )

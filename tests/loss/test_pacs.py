@@ -1,0 +1,173 @@
+"""PACS: by hand, against a plain loop, with the gradient through baseline and std, and at its degenerate points."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms
+from rlvr.loss.pacs import Score, Weight, pacs
+from tests.factories import make_batch, make_policy
+from tests.loss import invariance
+
+SCORES: tuple[Score, ...] = ("rloo", "dr_grpo", "grpo", "naive")
+WEIGHTS: tuple[Weight, ...] = ("balanced", "none", "only_positive", "only_negative")
+EVERY = list(product(SCORES, WEIGHTS))
+
+
+def one_token(reward: list[float], implicit: list[float], dtype: torch.dtype = torch.float64) -> tuple[Policy, Batch]:
+    """A group whose responses have one token and the given log π/π_ref."""
+    B = len(reward)
+    batch = make_batch(
+        num_groups=1, num_samples=B, num_tokens=1, lengths=[1] * B, dtype=dtype,
+        reward=torch.tensor(reward, dtype=dtype), logp_ref=torch.full((B, 1), -1.0, dtype=dtype),
+    )  # fmt: skip
+    logp = torch.tensor(implicit, dtype=dtype)[:, None] - 1
+    return Policy(logp.requires_grad_()), batch
+
+
+def gradient(terms: Terms, policy: Policy) -> Tensor:
+    return torch.autograd.grad(terms.loss.sum(), policy.logp)[0].squeeze(1)
+
+
+def test_numbers_worked_by_hand() -> None:
+    """r̂ = β·(1, 0, 2) = (½, 0, 1), R = (1, 0, 0). rloo: ψ = (½ − ½, 0 − ¾, 1 − ¼) = (0, −¾, ¾).
+
+    BCE: ln 2; softplus(−¾) = 0.386871; softplus(¾) = 1.136871. balanced: 3/(2·1) for the success, 3/(2·2) for the
+    failures. dr_grpo: ψ = ⅔ of it, (0, −½, ½), mean r̂ = ½. grpo: std √((0 + ¼ + ¼)/2) = ½, ψ = (0, −1, 1)."""
+    policy, batch = one_token([1, 0, 0], [1, 0, 2])
+    softplus = [math.log(2), 0.386871, 1.136871]
+    cases: list[tuple[Score, Weight, list[float]]] = [
+        ("rloo", "balanced", [1.5 * softplus[0], 0.75 * softplus[1], 0.75 * softplus[2]]),
+        ("rloo", "none", softplus),
+        ("rloo", "only_positive", [softplus[0], 0, 0]),
+        ("rloo", "only_negative", [0, *softplus[1:]]),
+        ("dr_grpo", "none", [math.log(2), 0.474077, 0.974077]),  # softplus(∓½)
+        ("grpo", "none", [math.log(2), 0.313262, 1.313262]),  # softplus(∓1)
+        ("naive", "none", [0.474077, math.log(2), 1.313262]),  # softplus(−½), softplus(0), softplus(1)
+    ]
+    for score, weight, expected in cases:
+        terms = pacs(policy, batch, beta=0.5, score=score, weight=weight, std_floor=0.1)
+        torch.testing.assert_close(terms.loss, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=0)
+        assert terms.metrics["implicit_reward"].tolist() == [0.5, 0, 1]
+    # rloo: response 1 scores 0, no side; 2 is a failure below, 3 a failure above the others
+    terms = pacs(policy, batch, beta=0.5, score="rloo", weight="none", std_floor=0.1)
+    assert terms.metrics["score_accuracy"].tolist() == [0, 1, 0]
+
+
+def test_gradient_flows_through_the_baseline_by_hand() -> None:
+    """Two responses, r̂ = (0, 0), R = (1, 0): ψ = (r̂_1 − r̂_2, r̂_2 − r̂_1), σ(0) = ½.
+
+    dL_1/dr̂ = (½ − 1)·(1, −1), dL_2/dr̂ = (½ − 0)·(−1, 1): together (−1, 1). Without the baseline's it were (−½, ½)."""
+    policy, batch = one_token([1, 0], [0, 0])
+    for beta in (1.0, 2.0):
+        terms = pacs(policy, batch, beta=beta, score="rloo", weight="balanced", std_floor=0.1)
+        assert gradient(terms, policy).tolist() == [-beta, beta]
+
+
+@pytest.mark.parametrize(("score", "weight"), EVERY)
+def test_agrees_with_a_plain_loop(score: Score, weight: Weight) -> None:
+    batch = make_batch(num_groups=5, num_samples=4, num_tokens=6, dtype=torch.float64)
+    policy = make_policy(batch)
+    loss = pacs(policy, batch, beta=0.7, score=score, weight=weight, std_floor=0.3).loss
+    assert batch.logp_ref is not None
+    for g in range(5):
+        rows = range(4 * g, 4 * g + 4)
+        R = [batch.reward[b].item() for b in rows]
+        implicit = [
+            0.7 * sum(policy.logp[b, t].item() - batch.logp_ref[b, t].item() for t in range(int(batch.mask[b].sum())))
+            for b in rows
+        ]
+        for i, b in enumerate(rows):
+            psi = {
+                "rloo": implicit[i] - statistics.fmean(implicit[:i] + implicit[i + 1 :]),
+                "dr_grpo": implicit[i] - statistics.fmean(implicit),
+                "grpo": (implicit[i] - statistics.fmean(implicit)) / (max(statistics.stdev(implicit), 0.3) + 1e-6),
+                "naive": implicit[i],
+            }[score]
+            w = {
+                "balanced": 4 / (2 * R.count(R[i])) if len(set(R)) == 2 else 1.0,
+                "none": 1.0,
+                "only_positive": R[i],
+                "only_negative": 1 - R[i],
+            }[weight]
+            bce = math.log1p(math.exp(-psi if R[i] else psi))
+            assert loss[b].item() == pytest.approx(w * bce, rel=1e-10)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradient_agrees_with_differences(score: Score) -> None:
+    batch = make_batch(dtype=torch.float64)
+    loss = partial(pacs, beta=0.7, score=score, weight="balanced", std_floor=0.1)
+    assert torch.autograd.gradcheck(lambda logp: loss(Policy(logp), batch).loss, make_policy(batch).logp)
+
+
+@pytest.mark.parametrize(("score", "weight"), EVERY)
+def test_invariances(score: Score, weight: Weight) -> None:
+    invariance.check(partial(pacs, beta=0.7, score=score, weight=weight, std_floor=0.1))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_balanced_classes_weigh_the_same(score: Score) -> None:
+    """At equal scores one success among eight pulls as hard as the seven failures together."""
+    policy, batch = one_token([1] + [0] * 7, [0.0] * 8)
+    terms = pacs(policy, batch, beta=1.0, score=score, weight="balanced", std_floor=0.1)
+    assert terms.loss[0].item() == pytest.approx(terms.loss[1:].sum().item())
+    slope = gradient(terms, policy)
+    assert slope[0] < 0 < slope[1]
+    assert slope[0].item() == pytest.approx(-slope[1:].sum().item())
+
+
+def test_first_step_of_the_grpo_score_is_that_of_dr_grpo_over_the_floor() -> None:
+    """Policy = reference: std 0. Divided by 1e-6 the gradient would be 1e5 times this one."""
+    policy, batch = one_token([1, 0, 0, 1], [0.0] * 4)
+    slopes = [
+        gradient(pacs(policy, batch, beta=1.0, score=score, weight="none", std_floor=0.1), policy)
+        for score in ("grpo", "dr_grpo")
+    ]
+    torch.testing.assert_close(slopes[0], slopes[1] / (0.1 + 1e-6))
+
+
+def test_a_group_of_one_has_no_comparison() -> None:
+    policy, batch = one_token([1], [3.0])
+    for score in ("rloo", "dr_grpo", "grpo"):
+        terms = pacs(policy, batch, beta=1.0, score=score, weight="balanced", std_floor=0.1)
+        assert terms.loss.item() == pytest.approx(math.log(2))
+        assert gradient(terms, policy).item() == 0
+
+
+@pytest.mark.parametrize(("score", "weight"), EVERY)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_is_finite_for_log_ratios_of_25_and_groups_of_one_class(
+    score: Score, weight: Weight, dtype: torch.dtype
+) -> None:
+    for reward in ([1.0, 0, 0, 1], [1.0] * 4, [0.0] * 4):
+        for implicit in ([25.0, -25, 25, -25], [25.0] * 4, [-25.0] * 4, [0.0] * 4):
+            policy, batch = one_token(reward, implicit, dtype)
+            terms = pacs(policy, batch, beta=10.0, score=score, weight=weight, std_floor=0.1)
+            assert terms.loss.isfinite().all()
+            assert gradient(terms, policy).isfinite().all()
+
+
+def test_errors_name_the_fix() -> None:
+    policy, batch = one_token([1, 0.5], [0, 0])
+    knobs = {"beta": 1.0, "score": "rloo", "weight": "balanced", "std_floor": 0.1}
+    with pytest.raises(ValueError, match=r"reward 0.5.*rewards 0 and 1 only.*binary rewards"):
+        pacs(policy, batch, **knobs)
+    policy, batch = one_token([1, 0], [0, 0])
+    with pytest.raises(ValueError, match=r"needs the log-probabilities of a reference"):
+        pacs(policy, Batch(**{**vars(batch), "logp_ref": None}), **knobs)
+    for change, message in (
+        ({"beta": 0.0}, "beta=0.0 .*must be positive"),
+        ({"std_floor": 0.0}, "std_floor=0.0 .*must be positive"),
+        ({"score": "best"}, "rloo, dr_grpo, grpo, naive"),
+        ({"weight": "heavy"}, "balanced, none, only_positive, only_negative"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pacs(policy, batch, **{**knobs, **change})
