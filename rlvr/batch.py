@@ -56,7 +56,7 @@ class Batch:
     def select(self, groups: Tensor) -> Batch:
         """The sub-batch of the given groups ([P'] row numbers of `prompt`, ascending), renumbered from 0."""
         rows = torch.isin(self.group, groups)
-        picked = {name: getattr(self, name) for name in (f.name for f in fields(self))}
+        picked: dict[str, Any] = {name: getattr(self, name) for name in (f.name for f in fields(self))}
         picked = {k: v if v is None else v[groups if k.startswith("prompt") else rows] for k, v in picked.items()}
         picked["group"] = torch.searchsorted(groups, picked["group"])
         return Batch(**picked)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlvr.batch import Advantage, Batch
+from rlvr.batch import Advantage, Batch, Policy, needed
 from rlvr.model import encode as token_ids
 from rlvr.records import Problem, Rollout
 
@@ -30,9 +31,16 @@ def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence
     return tokenizer.batch_decode([[t for t in row.tolist() if t not in dropped] for row in tokens])
 
 
-def collate(rollouts: Sequence[Rollout], advantage: Advantage, *, pad_token_id: int) -> Batch:
+def collate(
+    rollouts: Sequence[Rollout],
+    advantage: Advantage,
+    *,
+    pad_token_id: int,
+    look: Callable[[Batch], Policy] | None = None,
+) -> Batch:
     """Whole groups, in order, as one right-padded batch on the CPU. Advantages are taken over all groups at once.
 
+    look: what the policy says of a batch, for an advantage that reads its values or entropies (`with_advantage`).
     Raises ValueError if a completion has no reward because its verifier failed: such groups are dropped before.
     """
     rows = [
@@ -47,16 +55,41 @@ def collate(rollouts: Sequence[Rollout], advantage: Advantage, *, pad_token_id: 
     mask = torch.arange(T) < length[:, None]
     prompts = [g.prompt for g in rollouts]
     L = max(len(p) for p in prompts)
-    return Batch(
+    batch = Batch(
         tokens=_pad([c.tokens for _, c, _ in rows], T, pad_token_id),
         mask=mask,
         logp_old=_pad([c.logp for _, c, _ in rows], T, 0.0),
-        advantage=advantage(reward, group),
+        advantage=torch.zeros_like(reward),
         reward=reward,
         group=group,
         prompt=_pad([p[::-1] for p in prompts], L, pad_token_id).flip(1),  # left-padded
         prompt_mask=(torch.arange(L) < torch.tensor([len(p) for p in prompts])[:, None]).flip(1),
     )
+    return with_advantage(batch, advantage, look)
+
+
+def with_advantage(batch: Batch, advantage: Advantage, look: Callable[[Batch], Policy] | None = None) -> Batch:
+    """The batch with its advantages, and with the returns and values where the advantage function gives them.
+
+    What the function declares with `needs` it gets by name, [B, T]: mask, logp_old; value and entropy of the policy
+    that sampled, from `look`: one forward pass over the batch. Raises ValueError for what nobody knows.
+    """
+    wanted = needed(advantage)
+    known: dict[str, Tensor | None] = {"mask": batch.mask, "logp_old": batch.logp_old}
+    if look is not None and not wanted <= known.keys():
+        old = look(batch)
+        known |= {"value": old.value, "entropy": old.entropy}
+    given = {name: value.cpu() for name, value in known.items() if name in wanted and value is not None}
+    missing = ", ".join(sorted(wanted - given.keys()))
+    if missing:
+        raise ValueError(
+            f"the advantage needs {missing}, which nothing gives: a value head comes with loss=ppo. "
+            "Pass another advantage, for example advantage=grpo."
+        )
+    found = advantage(batch.reward, batch.group, **given)
+    if isinstance(found, tuple):
+        return replace(batch, advantage=found[0], returns=found[1], value_old=given.get("value"))
+    return replace(batch, advantage=found)
 
 
 def _pad(rows: Sequence[NDArray[Any]], width: int, value: float) -> Tensor:

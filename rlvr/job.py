@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import config as schema
 from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, cause_of, logging_to
 from rlvr.batch import Batch
-from rlvr.collate import collate, decode, encode
+from rlvr.collate import collate, decode, encode, with_advantage
 from rlvr.collect import Sampler, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
@@ -105,7 +106,7 @@ class Run:
         )  # fmt: skip
         if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
             write_rollouts(groups, file_of(self.dir, step))
-        batch = collate(groups, self.advantage, pad_token_id=self.pad)
+        batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look)
         if self.mixture is not None:
             batch = self.mixture.add(batch, step)
         ready = time.perf_counter()
@@ -142,11 +143,12 @@ class Run:
         reward = torch.tensor(self.task.rewards(), dtype=torch.float32)
         group = torch.zeros(len(arms), dtype=torch.int64)
         nothing = torch.zeros(tokens.shape)
-        advantage = self.advantage(reward, group)
         batch = Batch(
-            tokens, nothing == 0, nothing, advantage, reward, group, prompt, torch.ones_like(prompt, dtype=torch.bool)
+            tokens, nothing == 0, nothing, reward, reward, group, prompt, torch.ones_like(prompt, dtype=torch.bool)
         )
-        probability = self.trainer.logp(batch)[:, 0].double().exp().cpu().numpy()
+        batch = replace(batch, logp_old=self.trainer.logp(batch).cpu())
+        advantage = with_advantage(batch, self.advantage, self.trainer.look).advantage.flatten()
+        probability = batch.logp_old[:, 0].double().exp().numpy()
         if self.rank == 0:
             first = self.dir / "samples" / "policy-00000000.parquet"
             old = pq.read_table(first)["probability"].to_numpy() if first.exists() else probability

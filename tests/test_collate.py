@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlvr.advantage import dr_grpo
+from rlvr.batch import Policy, needs
 from rlvr.collate import collate
 from rlvr.records import Completion, Problem, Reward, Rollout
 
@@ -60,3 +61,26 @@ def test_a_split_group_is_refused() -> None:
     batch = collate([rollout("a", [1], ([1], 1.0)), rollout("b", [1], ([1], 1.0))], dr_grpo, pad_token_id=0)
     with pytest.raises(ValueError, match="groups stay whole"):
         type(batch)(**{**vars(batch), "group": torch.tensor([1, 0])})
+
+
+def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
+    @needs("value", "logp_old", "mask")
+    def wants(
+        reward: torch.Tensor, group: torch.Tensor, mask: torch.Tensor, logp_old: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        assert mask.tolist() == [[True, True], [True, False]]
+        return (reward[:, None] - value) * mask, logp_old + value
+
+    groups = [rollout("a", [1], ([1, 2], 1.0), ([2], 0.0))]
+    batch = collate(groups, wants, pad_token_id=0, look=lambda b: Policy(b.logp_old, value=b.logp_old / 4))
+    assert batch.advantage.tolist() == [[1.25, 1.5], [0.25, 0.0]]  # values −1/4, −2/4; −1/4
+    assert batch.returns is not None
+    assert batch.value_old is not None
+    assert batch.returns.tolist() == [[-1.25, -2.5], [-1.25, 0.0]]
+    assert batch.value_old.tolist() == [[-0.25, -0.5], [-0.25, 0.0]]
+
+
+def test_an_advantage_that_needs_a_value_head_says_so_where_there_is_none() -> None:
+    wants = needs("value")(lambda reward, group, value: reward)
+    with pytest.raises(ValueError, match="the advantage needs value, which nothing gives: a value head comes with"):
+        collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, look=lambda b: Policy(b.logp_old))

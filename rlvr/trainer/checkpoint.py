@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,8 @@ def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def training_state(module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """Every trained tensor by parameter name: the parameter and AdamW's two averages."""
-    named = dict(module.named_parameters())
+def training_state(named: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+    """Every trained tensor by name: the parameter and AdamW's two averages."""
     averages = {
         kind: {name: optimiser.state[p][kind] for name, p in named.items()} for kind in ("exp_avg", "exp_avg_sq")
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from rlvr.batch import Batch, Loss
-from rlvr.trainer import checkpoint, distributed, packer
-from rlvr.trainer.logprob import Actor, check_head
-from rlvr.trainer.objective import Objective, needs
-from rlvr.trainer.optimiser import adamw, clip, learning_rate
+from rlvr.batch import Batch, Loss, Policy, first_pass_of
+from rlvr.trainer import checkpoint, distributed, noise, packer
+from rlvr.trainer.heads import LogZ
+from rlvr.trainer.logprob import Actor, Seen, check_head
+from rlvr.trainer.objective import Objective
+from rlvr.trainer.optimiser import adamw, clip, forget, learning_rate, set_steps
 from rlvr.trainer.pack import Layout
+from rlvr.trainer.reference import Frozen
 from rlvr.trainer.shard import before_backward, release, shard
 
 
@@ -45,6 +46,7 @@ class Trainer:
         updates: int,
         epochs: int,
         lr: float,
+        head_lr: float | None,
         schedule: Literal["constant", "cosine", "linear"],
         warmup_steps: int,
         clip_norm: float,
@@ -55,6 +57,8 @@ class Trainer:
         kl: float,
         kl_estimator: Literal["k1", "k2", "k3"],
         base_kl: bool,
+        reference_every: int | None,
+        reference_resets_optimiser: bool,
         entropy: float,
         dtype: Literal["float32", "bfloat16"],
         token_budget: int,
@@ -71,35 +75,29 @@ class Trainer:
         self.device, self.clip_norm = device, clip_norm
         self.updates, self.epochs = updates, epochs
         self.objective = Objective(loss, aggregation, kl, kl_estimator, entropy, max_tokens)
-        self.base_kl = base_kl
-        self.token_budget = None if "minibatch" in needs(loss) else token_budget
-        if self.token_budget is None and self.world > 1:
-            raise ValueError(
-                f"the loss needs statistics of the whole mini-batch, which {self.world} ranks share: cluster.ranks=1."
-            )
+        self.first_pass = first_pass_of(loss)
+        self.base_kl, self.reference_resets_optimiser = base_kl, reference_resets_optimiser
+        self.token_budget, self.seed = token_budget, seed
         self.rate = functools.partial(
             learning_rate, lr=lr, schedule=schedule, warmup_steps=warmup_steps, total_steps=steps * epochs * updates
         )
-        self.num_updates, self.num_learned = 0, 0
+        self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
         torch.manual_seed(seed)
         # No dropout: the policy that is trained is the one that sampled.
-        self.actor = Actor(model.requires_grad_(True).float().eval(), temperature)
+        self.actor = Actor(model.requires_grad_(True).float().eval(), temperature, self.objective.needs)
         check_head(self.actor)
+        if head_lr is not None and not self.actor.heads:
+            raise ValueError(f"trainer.head_lr={head_lr} has no effect: the loss trains no head. Drop trainer.head_lr.")
         self.packer = packer.choose(self.actor, packing=packing, shared_prompt=shared_prompt, pad_token_id=pad_token_id)
-        self.reference = self._place(getattr(torch, dtype), activation_checkpointing)
-        self.optimiser = adamw(self.actor.parameters(), lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-
-    def _place(self, dtype: torch.dtype, checkpointing: bool) -> Actor | None:
-        """Shard the policy (float32 master weights) and, if anything asks for it, a frozen copy: the base policy."""
-        mesh = distributed.mesh(self.device)
-        reference = None
-        if self.base_kl or self.objective.needs_reference:
-            reference = Actor(copy.deepcopy(self.actor.model).requires_grad_(False), self.actor.temperature)
-            for parameter in reference.parameters():  # in the precision that mixed precision computes with anyway
-                parameter.data = parameter.data.to(dtype)
-            shard(reference, mesh, dtype, checkpointing=False)
-        shard(self.actor, mesh, dtype, checkpointing=checkpointing)
-        return reference
+        mesh, precision = distributed.mesh(device), getattr(torch, dtype)
+        self.frozen = Frozen(
+            self.actor, mesh, precision, base=base_kl, reference=self.objective.needs_reference, every=reference_every
+        )
+        if reference_resets_optimiser and reference_every is None:
+            raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
+        shard(self.actor, mesh, precision, checkpointing=activation_checkpointing)
+        groups = [(self.actor.model.parameters(), lr), (self.actor.heads.parameters(), head_lr or lr)]
+        self.optimiser = adamw(groups, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.
@@ -112,6 +110,8 @@ class Trainer:
         parts = [part for part in parts if bool(part.mask.any())]
         if not parts:
             raise ValueError("the batch has no response tokens: there is nothing to learn from.")
+        if self.frozen.due(self.num_learned):
+            self._reset_reference()
         results = [
             self._update(part, first=epoch == index == 0)
             for epoch in range(self.epochs)
@@ -124,11 +124,18 @@ class Trainer:
             for name, values in sums.items()
         }
 
+    def _reset_reference(self) -> None:
+        self.frozen.reset(self.actor)
+        if self.reference_resets_optimiser:
+            forget(self.optimiser)
+            self.num_averaged = 0
+
     def _update(self, batch: Batch, *, first: bool) -> dict[str, float]:
         """One optimiser step. KL(·‖base) is measured on the first of a batch, whose samples are the policy's own."""
         counts = (int(batch.mask.sum()), int(batch.mask.any(1).sum()))
         metrics: dict[str, Tensor] = {}
         num_tokens = 0
+        batch = self._prepared(batch)
         for part, layout, last in self._split(batch):
             before_backward(self.actor, last=last, single=self.world == 1)
             loss, measured = self._micro_batch(part, layout, counts, measure_base=first and self.base_kl)
@@ -152,29 +159,45 @@ class Trainer:
                 )
         rate = self.rate(self.num_updates)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * (group["peak"] / self.optimiser.param_groups[0]["peak"])
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.num_updates += 1
+        self.num_averaged += 1
         return {**result, "optim/grad_norm": norm, "optim/lr": rate, "tokens/used": float(counts[0])}
 
     def _micro_batch(
         self, part: Batch, layout: Layout, counts: tuple[int, int], *, measure_base: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(part of the loss, parts of the metrics) of some groups of a mini-batch, possibly none."""
-        logp, entropy = self.actor(layout, entropy_gradient=self.objective.needs_entropy_gradient)
-        logp_base = None
-        if measure_base or (self.objective.needs_reference and part.logp_ref is None):
-            assert self.reference is not None
-            with torch.no_grad():
-                logp_base, _ = self.reference(layout)
+        seen = self._see(part, layout, dropout=True)
+        wants_reference = self.objective.needs_reference and part.logp_ref is None
+        of_base, of_reference = self.frozen.logp(layout, base=measure_base, reference=wants_reference)
         if not len(layout.predict):
-            return logp.sum() + entropy.sum(), {}  # 0, with a gradient of 0: no rank may skip a backward pass
-        logp, entropy = _scatter(logp, layout, part), _scatter(entropy, layout, part)
-        if logp_base is not None:
-            logp_base = _scatter(logp_base, layout, part)
-            part = replace(part, logp_ref=logp_base) if part.logp_ref is None else part
-        return self.objective(logp, entropy, logp_base if measure_base else None, part, counts)
+            # 0, with a gradient of 0: no rank may skip a backward pass.
+            return torch.stack([each.sum() for each in seen if each is not None]).sum(), {}
+        if of_reference is not None:
+            part = replace(part, logp_ref=_scatter(of_reference, layout, part))
+        logp_base = None if of_base is None else _scatter(of_base, layout, part)
+        return self.objective(_policy(seen, layout, part), logp_base, part, counts)
+
+    def _see(self, part: Batch, layout: Layout, *, dropout: bool = False) -> Seen:
+        keep = None
+        if dropout and "log_z" in self.actor.heads and layout.num_prompts:
+            width = cast(LogZ, self.actor.heads["log_z"]).width
+            keep = noise.units_kept(part, width, seed=self.seed, update=self.num_updates).to(self.device)
+        return self.actor(layout, entropy_gradient=self.objective.needs_entropy_gradient, keep=keep)
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """The mini-batch with its noise and what the loss's first pass says of it: the same on every rank."""
+        if "noise" in self.objective.needs:
+            batch = replace(batch, noise=noise.per_token(batch, seed=self.seed, update=self.num_updates))
+        if self.first_pass is None:
+            return batch
+        policy, logp_ref = self._look(batch, reference=self.objective.needs_reference and batch.logp_ref is None)
+        batch = batch if logp_ref is None else replace(batch, logp_ref=logp_ref.cpu())
+        extra = self.first_pass(self.objective.visible(policy), batch.to(self.device))
+        return replace(batch, extra=extra.detach().cpu())
 
     def _split(self, batch: Batch) -> Iterator[tuple[Batch, Layout, bool]]:
         """(groups, layout, last one) of each of this rank's micro-batches: as many as any other rank's."""
@@ -185,17 +208,33 @@ class Trainer:
             layout = self.packer.layout(part, shared=shared)
             yield part.to(self.device), layout.to(self.device), index == len(plan) - 1
 
-    @torch.no_grad()
+    def look(self, batch: Batch) -> Policy:
+        """What the policy now says about a batch of all ranks, without gradient: per token 0 at padding."""
+        return self._look(batch.to(torch.device("cpu")), reference=False)[0]
+
     def logp(self, batch: Batch) -> Tensor:
-        """[B, T] nats, 0 at padding: what the policy now says about a batch of all ranks."""
-        batch = batch.to(torch.device("cpu"))
-        result = torch.zeros(batch.tokens.shape, device=self.device)
+        """[B, T] nats, 0 at padding: `look`'s log-probabilities."""
+        return self.look(batch).logp
+
+    @torch.no_grad()
+    def _look(self, batch: Batch, *, reference: bool) -> tuple[Policy, Tensor | None]:
+        """(what the policy says of all rows, what the reference does if asked for), on every rank."""
         numbered = replace(batch, kind=torch.arange(len(batch.tokens)))  # `kind` carries row numbers through the split
+        whole: dict[str, Tensor] = {}
         for part, layout, _ in self._split(numbered):
             assert part.kind is not None
-            result[part.kind] = _scatter(self.actor(layout)[0], layout, part)
+            found = vars(_policy(self._see(part, layout), layout, part))
+            _, of_reference = self.frozen.logp(layout, base=False, reference=reference)
+            if of_reference is not None:
+                found = {**found, "logp_ref": _scatter(of_reference, layout, part)}
+            for name, value in found.items():
+                if value is not None:
+                    zeros = value.new_zeros((len(batch.tokens), *value.shape[1:]))
+                    whole.setdefault(name, zeros)[part.kind] = value
         release(self.actor)
-        return distributed.total(result)
+        whole = {name: distributed.total(value) for name, value in whole.items()}
+        logp_ref = whole.pop("logp_ref", None)
+        return Policy(**whole), logp_ref
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, full float32 tensor) of every parameter, tied ones once.
@@ -208,7 +247,8 @@ class Trainer:
 
     def save(self, path: Path, extra: dict[str, Any]) -> None:
         """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back."""
-        state = {"updates": self.num_updates, "learned": self.num_learned, "world": self.world, "extra": extra}
+        counted = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
+        state = {**counted, "world": self.world, "extra": extra}
         checkpoint.save(path, self._tensors(), state, rank=self.rank)
 
     def load(self, path: Path) -> dict[str, Any]:
@@ -217,14 +257,17 @@ class Trainer:
         state = checkpoint.load(path, tensors)
         checkpoint.set_random_state(tensors["random"], self.device)
         self.num_updates, self.num_learned = state["updates"], state["learned"]
-        for each in self.optimiser.state.values():
-            each["step"].fill_(self.num_updates)
+        self.num_averaged = state["averaged"]
+        set_steps(self.optimiser, self.num_averaged)
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:
         release(self.actor)
+        named = dict(self.actor.model.named_parameters())
+        named |= {f"heads.{name}": p for name, p in self.actor.heads.named_parameters()}
         return {
-            **checkpoint.training_state(self.actor.model, self.optimiser),
+            **checkpoint.training_state(named, self.optimiser),
+            "reference": self.frozen.tensors(),
             "random": checkpoint.random_state(self.device),
         }
 
@@ -238,3 +281,11 @@ def _scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
     """Values [n] of response tokens in their places, [B, T], 0 at padding."""
     flat = values.new_zeros(part.tokens.numel())
     return flat.index_put((layout.place,), values).view(part.tokens.shape)
+
+
+def _policy(seen: Seen, layout: Layout, part: Batch) -> Policy:
+    logp, entropy = _scatter(seen.logp, layout, part), _scatter(seen.entropy, layout, part)
+    value = None if seen.value is None else _scatter(seen.value, layout, part)
+    if not layout.num_prompts:  # no token: `part` may have rows, and nothing was said about them
+        return Policy(logp, entropy, value, None if seen.log_z is None else logp.new_zeros(len(part.tokens)))
+    return Policy(logp, entropy, value, None if seen.log_z is None else seen.log_z[part.group])

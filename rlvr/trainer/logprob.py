@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.pack import Layout
 
 # Logits in one chunk (256 MB in float32). More than one chunk: the backward pass computes them anew.
@@ -17,23 +19,41 @@ CHUNK = 2**26
 TOLERANCE = 1e-4
 
 
+class Seen(NamedTuple):
+    """What a policy says about a layout; FSDP finds the tensors in it. Heads that it lacks say None."""
+
+    logp: Tensor  # [n] nats, of the layout's response tokens
+    entropy: Tensor  # [n] nats
+    value: Tensor | None  # [n]
+    log_z: Tensor | None  # [P]
+
+
 class Actor(nn.Module):
     """A causal language model that answers with log-probabilities under softmax(logits / temperature)."""
 
-    def __init__(self, model: PreTrainedModel, temperature: float) -> None:
+    def __init__(self, model: PreTrainedModel, temperature: float, heads: Collection[str] = ()) -> None:
+        """heads: of "value" and "log_z", trained beside the model."""
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.heads = nn.ModuleDict()
+        for name, head in (("value", Value), ("log_z", LogZ)):
+            if name in heads:
+                self.heads[name] = head(width(self)).to(next(model.parameters()).device)
 
-    def forward(self, layout: Layout, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        """(logp [n], entropy [n]) of the layout's response tokens, nats, float32.
-
-        Entropy has a gradient only with `entropy_gradient`.
-        """
-        hidden = self.hidden(layout).flatten(0, 1).index_select(0, layout.predict)
+    def forward(self, layout: Layout, *, entropy_gradient: bool = False, keep: Tensor | None = None) -> Seen:
+        """float32. Entropy has a gradient only with `entropy_gradient`. keep: [P, 2, h], see `LogZ`."""
+        every = self.hidden(layout).flatten(0, 1)
+        hidden = every.index_select(0, layout.predict)
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
-        return token_logp(head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient)
+        logp, entropy = token_logp(head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient)
+        value = self.heads["value"](hidden) if "value" in self.heads else None
+        log_z = None
+        if "log_z" in self.heads:
+            prompts = prompt_mean(every, layout.prompt_place, layout.prompt_owner, layout.num_prompts)
+            log_z = self.heads["log_z"](prompts, keep)
+        return Seen(logp, entropy, value, log_z)
 
     def hidden(self, layout: Layout) -> Tensor:
         """Last hidden states, [R, W, h]."""
@@ -77,6 +97,13 @@ def token_logp(
 def num_embeddings(model: PreTrainedModel) -> int:
     """Token ids that the model can read: 0 .. this − 1."""
     return int(cast(Tensor, model.get_input_embeddings().weight).shape[0])
+
+
+@torch.no_grad()
+def width(actor: Actor) -> int:
+    """Size of the last hidden states; a table policy's are its logits."""
+    ids = torch.zeros((1, 1), dtype=torch.int64, device=next(actor.model.parameters()).device)
+    return actor.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state.shape[-1]
 
 
 def vocabulary_size(head: nn.Module, hidden: Tensor) -> int:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from rlvr import penalty, reduce
-from rlvr.batch import Batch, Loss, Policy
+from rlvr.batch import Batch, Loss, Policy, needed
 
-# What the trainer can give a loss. "minibatch": see Trainer.
-GIVEN = {"entropy", "reference", "minibatch"}
-
-
-def needs(loss: Loss) -> frozenset[str]:
-    """What a loss declared with `@needs`, knobs bound or not."""
-    function: object = loss
-    while isinstance(function, partial):
-        function = function.func
-    return getattr(function, "needs", frozenset[str]())
+# What the trainer can give a loss.
+GIVEN = {"entropy", "value", "log_z", "reference", "noise", "returns"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class Objective:
     max_tokens: int
 
     def __post_init__(self) -> None:
-        missing = needs(self.loss) - GIVEN
+        missing = self.needs - GIVEN
         if missing:
             raise ValueError(
                 f"the loss needs {', '.join(sorted(missing))}, which this trainer does not compute "
@@ -43,26 +35,36 @@ class Objective:
             )
 
     @property
+    def needs(self) -> frozenset[str]:
+        return needed(self.loss)
+
+    @property
     def needs_reference(self) -> bool:
-        return self.kl > 0 or "reference" in needs(self.loss)
+        return self.kl > 0 or "reference" in self.needs
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        return self.entropy != 0 or "entropy" in needs(self.loss)
+        return self.entropy != 0 or "entropy" in self.needs
+
+    def visible(self, policy: Policy) -> Policy:
+        """Without what the loss did not ask for."""
+        return policy if "entropy" in self.needs else replace(policy, entropy=None)
 
     def __call__(
-        self, logp: Tensor, entropy: Tensor, logp_base: Tensor | None, batch: Batch, counts: tuple[int, int]
+        self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: tuple[int, int]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(this part of the scalar to minimise, this part of each metric): sums over parts are the mini-batch's.
 
-        logp, entropy, logp_base: [B, T] nats, 0 at padding. counts: tokens and sequences of the whole mini-batch.
+        Everything per token is 0 at padding. policy: all that the trainer knows. counts: tokens and sequences of the
+        whole mini-batch.
         """
+        logp, entropy = policy.logp, policy.entropy
+        assert entropy is not None
         average = partial(
             reduce.aggregate, mask=batch.mask, mode=self.aggregation, num_tokens=counts[0], num_sequences=counts[1],
             max_tokens=self.max_tokens,
         )  # fmt: skip
-        policy = Policy(logp, entropy if "entropy" in needs(self.loss) else None)
-        terms = self.loss(policy, batch)
+        terms = self.loss(self.visible(policy), batch)
         total = average(terms.loss)
         if self.kl > 0:
             assert batch.logp_ref is not None

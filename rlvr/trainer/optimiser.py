@@ -34,23 +34,44 @@ def learning_rate(step: int, *, lr: float, schedule: Schedule, warmup_steps: int
 
 
 def adamw(
-    parameters: Iterable[nn.Parameter], *, lr: float, betas: Sequence[float], eps: float, weight_decay: float
+    groups: Sequence[tuple[Iterable[nn.Parameter], float]],
+    *,
+    betas: Sequence[float],
+    eps: float,
+    weight_decay: float,
 ) -> torch.optim.AdamW:
     """Fused AdamW: a third of the time of the default on a small model on CPU (0.4 against 0.8 ms), and bit-stable.
 
-    Its state exists from the start, so that a checkpoint has the same tensors at any step.
+    groups: parameters and their learning rate, kept as `lr` and, for schedules, as `peak`. Its state exists from the
+    start, so that a checkpoint has the same tensors at any step.
     """
-    parameters = list(parameters)
+    given = [{"params": list(parameters), "lr": lr, "peak": lr} for parameters, lr in groups]
     optimiser = torch.optim.AdamW(
-        parameters, lr=lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay, fused=True
-    )
-    for parameter in parameters:
-        optimiser.state[parameter] = {
-            "step": torch.zeros((), device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
+        [group for group in given if group["params"]], betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay,
+        fused=True,
+    )  # fmt: skip
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            optimiser.state[parameter] = {
+                "step": torch.zeros((), device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
     return optimiser
+
+
+def set_steps(optimiser: torch.optim.AdamW, steps: int) -> None:
+    """How many steps its averages have seen: what AdamW corrects their bias for."""
+    for each in optimiser.state.values():
+        each["step"].fill_(steps)
+
+
+def forget(optimiser: torch.optim.AdamW) -> None:
+    """Back to averages that have seen nothing; learning rates stay."""
+    set_steps(optimiser, 0)
+    for each in optimiser.state.values():
+        each["exp_avg"].zero_()
+        each["exp_avg_sq"].zero_()
 
 
 @torch.no_grad()

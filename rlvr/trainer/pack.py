@@ -30,6 +30,9 @@ class Layout:
     target: Tensor  # [n] int64, the response token
     place: Tensor  # [n] int64, its place in B·T
     num_tokens: int  # tokens that the model reads, padding not counted
+    prompt_place: Tensor  # [m] int64, place in R·W of the tokens of one copy of each prompt
+    prompt_owner: Tensor  # [m] int64, prompt of each
+    num_prompts: int
 
     def to(self, device: torch.device) -> Layout:
         if device.type == "cpu":
@@ -39,13 +42,14 @@ class Layout:
             None if self.position_ids is None else self.position_ids.to(device),
             None if self.packed is None else self.packed.to(device),
             self.predict.to(device), self.target.to(device), self.place.to(device), self.num_tokens,
+            self.prompt_place.to(device), self.prompt_owner.to(device), self.num_prompts,
         )  # fmt: skip
 
 
 def empty(pad_token_id: int) -> Layout:
     """One token that predicts nothing: what a rank reads while the others still have work."""
     nothing = torch.zeros(0, dtype=torch.int64)
-    return Layout(torch.tensor([[pad_token_id]]), None, None, nothing, nothing, nothing, 0)
+    return Layout(torch.tensor([[pad_token_id]]), None, None, nothing, nothing, nothing, 0, nothing, nothing, 0)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ def pack(batch: Batch, *, shared: bool) -> Layout:
         done += real.numel()
     packed = Packed(tuple(segment for segment, _ in segments), order)
     predict, target, place = row.predictions(batch)
-    return Layout(row.ids[None], row.positions[None], packed, predict, target, place, row.num_tokens)
+    prompts = row.prompts(batch)
+    return Layout(row.ids[None], row.positions[None], packed, predict, target, place, row.num_tokens, *prompts)
 
 
 def pad(batch: Batch, *, pad_token_id: int) -> Layout:
@@ -132,7 +137,8 @@ def pad(batch: Batch, *, pad_token_id: int) -> Layout:
     predict, target, place = row.predictions(batch)
     where = torch.zeros(row.num_tokens, dtype=torch.int64)
     where[index[real]] = torch.arange(real.numel()).view_as(real)[real]
-    return Layout(ids, None, None, where[predict], target, place, row.num_tokens)
+    tokens, owner, num_prompts = row.prompts(batch)
+    return Layout(ids, None, None, where[predict], target, place, row.num_tokens, where[tokens], owner, num_prompts)
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,14 @@ class _Row:
         before = self.response_start[:, None] + torch.arange(batch.tokens.shape[1]) - 1
         before[:, 0] = (self.prompt_start + self.prompt_length - 1)[self.owner]
         return before[batch.mask], batch.tokens[batch.mask], batch.mask.flatten().nonzero()[:, 0]
+
+    def prompts(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        """`Layout.prompt_place` (in this row), `prompt_owner` and `num_prompts`."""
+        P = batch.num_groups
+        first = torch.searchsorted(batch.group, torch.arange(P)).clamp(max=len(batch.group) - 1)
+        copy = self.owner[first]  # the prompt's number among those of this row
+        place, real = _span(self.prompt_start[copy], self.prompt_length[copy])
+        return place[real], torch.arange(P)[:, None].expand_as(real)[real], P
 
     def sequence(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Positions of whole sequences, prompt and response, [b, width], and which of them are real."""

@@ -16,10 +16,10 @@ from rlvr.trainer.logprob import Actor
 
 
 def shard(actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: bool) -> None:
-    """Shard the decoder's layers one by one and the rest (embeddings, head, which may be tied) as the root.
+    """Shard the decoder's layers and the heads one by one and the rest (embeddings, which may be tied) as the root.
 
-    Weights stay in their own precision; `dtype` is what forward and backward compute in. Gradients are a true sum over
-    ranks, in float32: the loss is already divided by counts of the whole mini-batch.
+    Weights stay in their own precision; `dtype` is what forward and backward compute in, heads in float32. Gradients
+    are a true sum over ranks, in float32: the loss is already divided by counts of the whole mini-batch.
     """
     single = mesh.size() == 1
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
@@ -29,6 +29,9 @@ def shard(actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: 
         if checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         fully_shard(layer, **options)
+    exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
+    for head in actor.heads.values():
+        fully_shard(head, **{**options, "mp_policy": exact})
     fully_shard(actor, **options)
     for module in _sharded(actor):  # the factor is a module's own: set on the root alone, layers would still average
         module.set_gradient_divide_factor(1.0)

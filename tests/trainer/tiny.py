@@ -19,6 +19,7 @@ KNOBS: dict[str, Any] = {
     "betas": (0.0, 0.999), "eps": 1e-8, "weight_decay": 0.0, "aggregation": "token-mean", "kl": 0.0,
     "kl_estimator": "k3", "base_kl": False, "entropy": 0.0, "dtype": "float32", "token_budget": 16384,
     "packing": True, "shared_prompt": "auto", "activation_checkpointing": False,
+    "head_lr": None, "reference_every": None, "reference_resets_optimiser": False,
 }  # fmt: skip
 
 

@@ -1,0 +1,75 @@
+"""Frozen copies of the policy: the base policy, and the reference that a loss keeps near to."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from rlvr.trainer.logprob import Actor
+from rlvr.trainer.pack import Layout
+from rlvr.trainer.shard import release, shard
+
+
+class Frozen:
+    """What the policy was. Made before the policy itself is sharded; only what is asked for is held."""
+
+    def __init__(
+        self, actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, base: bool, reference: bool, every: int | None
+    ) -> None:
+        """base, reference: whether each is asked for. every: steps between resets of the reference; None: never, and
+        the two are one copy. Raises ValueError for resets of a reference that nothing asks for.
+        """
+        if every is not None and (every < 1 or not reference):
+            reason = "must be 1 or more" if reference else "has no effect: neither the loss nor trainer.kl uses one"
+            raise ValueError(f"trainer.reference_every={every} {reason}. Pass trainer.reference_every=null.")
+        self.every = every
+
+        def frozen() -> Actor:
+            made = Actor(copy.deepcopy(actor.model).requires_grad_(False), actor.temperature)
+            for parameter in made.parameters():  # in the precision that mixed precision computes with anyway
+                parameter.data = parameter.data.to(dtype)
+            shard(made, mesh, dtype, checkpointing=False)
+            return made
+
+        self.base = frozen() if base or (reference and every is None) else None
+        self.reference = self.base if every is None else frozen() if reference else None
+
+    def due(self, step: int) -> bool:
+        """Whether the reference becomes the policy before `step` (the first is 0, where it already is)."""
+        return self.every is not None and step > 0 and step % self.every == 0
+
+    @torch.no_grad()
+    def reset(self, actor: Actor) -> None:
+        """The reference becomes the policy of now."""
+        if self.reference is None:
+            return
+        release(actor)
+        release(self.reference)
+        for old, new in zip(self.reference.model.parameters(), actor.model.parameters(), strict=True):
+            _local(old).copy_(_local(new))
+
+    @torch.no_grad()
+    def logp(self, layout: Layout, *, base: bool, reference: bool) -> tuple[Tensor | None, Tensor | None]:
+        """([n] under the base policy, [n] under the reference): of each, if asked for."""
+        of_base = self.base(layout).logp if self.base is not None and base else None
+        if not reference:
+            return of_base, None
+        if of_base is not None and self.reference is self.base:
+            return of_base, of_base
+        assert self.reference is not None
+        return of_base, self.reference(layout).logp
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of them: a base policy is made again, a reference that moved is not."""
+        if self.reference is None or self.every is None:
+            return {}
+        release(self.reference)
+        return {name: p.detach() for name, p in self.reference.model.named_parameters()}
+
+
+def _local(parameter: Tensor) -> Tensor:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -1,0 +1,122 @@
+"""What a loss's first pass says is that of the whole mini-batch, whoever computes which part of it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms, first_pass, first_pass_of, needed, needs
+from rlvr.trainer import noise
+from tests.factories import make_batch
+from tests.trainer.losses import SELECTIVE, centred, with_log_z
+from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, worst
+
+CLOSE = 2e-6
+
+
+def in_order(data: Batch, rows: Tensor, groups: Tensor) -> Batch:
+    """The batch with rows [B] and prompts [P] in another order."""
+    place = torch.zeros_like(groups)
+    place[groups] = torch.arange(len(groups))
+    moved: dict[str, Any] = {}
+    for name in (f.name for f in fields(data)):
+        value = getattr(data, name)
+        moved[name] = value if value is None else value[groups if name.startswith("prompt") else rows]
+    return Batch(**{**moved, "group": place[moved["group"]]})
+
+
+@pytest.mark.parametrize("loss", [SELECTIVE, centred, with_log_z])
+@pytest.mark.parametrize("knobs", [{"token_budget": 1}, {"packing": False}, {"shared_prompt": "always"}])
+def test_micro_batches_and_layouts_do_not_change_it(loss: Any, knobs: dict[str, Any]) -> None:
+    data = batch(logp_ref=None)
+    whole, cut = trainer(loss=loss), trainer(loss=loss, **knobs)
+    one, other = whole.learn(data), cut.learn(data)
+    assert worst(gradients(cut), gradients(whole)) < CLOSE
+    assert {k: v for k, v in one.items() if k != "tokens/train"} == pytest.approx(
+        {k: v for k, v in other.items() if k != "tokens/train"}, rel=1e-5, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("loss", [SELECTIVE, centred, with_log_z])
+def test_order_of_rows_and_groups_does_not_change_it(loss: Any) -> None:
+    data = batch(logp_ref=None)
+    moved = in_order(data, torch.tensor([8, 6, 7, 1, 0, 2, 3, 5, 4]), torch.tensor([2, 0, 1]))
+    assert moved.group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    straight, turned = trainer(loss=loss), trainer(loss=loss)
+    straight.learn(data)
+    turned.learn(moved)
+    assert worst(gradients(turned), gradients(straight)) < CLOSE
+
+
+def test_it_is_computed_from_the_policy_of_each_update() -> None:
+    """Twice the log-probability of the whole mini-batch by hand, before the first and before the second step."""
+    seen = list[Tensor]()
+
+    def keep(policy: Policy, batch: Batch) -> Tensor:
+        seen.append(policy.logp.clone())
+        return batch.reward
+
+    loss = first_pass(keep)(surrogate_copy())
+    data = batch()
+    made = trainer(loss=loss, epochs=2, lr=0.05, token_budget=1)
+    expected = torch.cat(plain_logp(qwen2().eval(), data))
+    made.learn(data)
+    assert torch.allclose(seen[0][data.mask], expected, atol=2e-6)
+    assert not torch.allclose(seen[1], seen[0], atol=1e-3)
+    assert len(seen) == 2
+
+
+def surrogate_copy() -> Any:
+    def loss(policy: Policy, batch: Batch) -> Terms:
+        assert batch.extra is not None
+        assert torch.equal(batch.extra, batch.reward)
+        return surrogate(policy, batch)
+
+    return loss
+
+
+def test_it_takes_the_knobs_that_it_names_and_its_needs_count() -> None:
+    @needs("noise")
+    def before(policy: Policy, batch: Batch, *, b: int) -> Tensor:
+        return torch.full((len(batch.tokens),), float(b))
+
+    @first_pass(before)
+    @needs("entropy")
+    def loss(policy: Policy, batch: Batch, *, a: int, b: int) -> Terms:
+        return Terms(policy.logp * a * b)
+
+    bound = functools.partial(functools.partial(loss, a=1, b=2), b=3)
+    assert needed(bound) == {"noise", "entropy"}
+    found = first_pass_of(bound)
+    assert found is not None
+    data = make_batch()
+    assert found(Policy(data.logp_old), data).tolist() == [3.0] * 6
+    assert first_pass_of(surrogate) is None
+
+
+def test_noise_is_uniform_and_named_by_content() -> None:
+    data = make_batch(num_groups=40, num_samples=10, num_tokens=20)
+    drawn = noise.per_token(data, seed=3, update=5)
+    assert 0 < float(drawn.min()) < float(drawn.max()) < 1
+    # 8000 numbers: the mean is within 4 standard errors (0.0032 each) of ½.
+    assert abs(float(drawn.mean()) - 0.5) < 4 / (12 * 8000) ** 0.5
+    groups = torch.tensor([7, 30])
+    rows = torch.isin(data.group, groups)
+    assert torch.equal(noise.per_token(data.select(groups), seed=3, update=5), drawn[rows])
+    assert not torch.equal(noise.per_token(data, seed=3, update=6), drawn)
+    assert not torch.equal(noise.per_token(data, seed=4, update=5), drawn)
+    twins = Batch(**{**vars(data), "tokens": data.tokens[:1].expand(400, -1), "mask": data.mask[:1].expand(400, -1)})
+    assert len(set(noise.per_token(twins, seed=0, update=0)[:10, 0].tolist())) == 10  # equal responses, own noise
+
+
+def test_dropout_leaves_nine_units_of_ten_and_is_named_by_the_prompt() -> None:
+    data = make_batch(num_groups=50, num_samples=1)
+    kept = noise.units_kept(data, 16, seed=0, update=0)
+    assert kept.shape == (50, 2, 16)
+    assert abs(float(kept.double().mean()) - 0.9) < 4 * (0.09 / 1600) ** 0.5
+    assert torch.equal(noise.units_kept(data.select(torch.tensor([3, 9])), 16, seed=0, update=0), kept[[3, 9]])

@@ -1,0 +1,85 @@
+"""Hard resets of the reference: when, to what, with or without the optimiser's memory, and across a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms, needs
+from tests.trainer.tiny import batch, gradients, surrogate, trainer, weights
+
+SEEN = list[Tensor]()
+
+
+@needs("reference")
+def looks(policy: Policy, batch: Batch) -> Terms:
+    assert batch.logp_ref is not None
+    SEEN.append(batch.logp_ref.clone())
+    return surrogate(policy, batch)
+
+
+@pytest.mark.parametrize(("every", "last_reset"), [(None, 0), (1, 3), (2, 2), (5, 0)])
+def test_reference_is_the_policy_of_the_last_reset(every: int | None, last_reset: int) -> None:
+    data = batch(logp_ref=None)
+    made = trainer(loss=looks, lr=0.05, reference_every=every, base_kl=True)
+    policies = []
+    for _ in range(4):
+        policies.append(made.logp(data))
+        metrics = made.learn(data)
+    assert torch.allclose(SEEN[-1], policies[last_reset], atol=1e-6)
+    # The base policy stays what it was: k3 by hand between the policy before the last update and the first.
+    d = (policies[0] - policies[3])[data.mask].double()
+    assert metrics["policy/kl_base"] == pytest.approx(float((d.exp() - d - 1).mean()), rel=1e-4)
+
+
+def test_optimiser_forgets_at_a_reset_if_told_to() -> None:
+    """The update after a reset is AdamW's first: lr times the sign of the gradient, where eps is negligible."""
+    knobs: dict[str, Any] = {"loss": looks, "lr": 0.01, "reference_every": 1, "betas": (0.9, 0.99), "eps": 1e-12}
+    moved = {}
+    for resets in (True, False):
+        made = trainer(**knobs, reference_resets_optimiser=resets)
+        made.learn(batch(logp_ref=None, seed=1))
+        before = weights(made)
+        made.learn(batch(logp_ref=None, seed=2))
+        sizes = torch.cat([(w - before[name]).abs().flatten() for name, w in weights(made).items()])
+        moved[resets] = sizes[sizes > 0]
+    assert float((moved[True] - 0.01).abs().max()) < 1e-4
+    assert float((moved[False] - 0.01).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dtype: str) -> None:
+    knobs: dict[str, Any] = {
+        "loss": looks, "lr": 0.01, "betas": (0.9, 0.99), "kl": 0.1, "base_kl": True, "dtype": dtype,
+        "reference_every": 2, "reference_resets_optimiser": True, "updates": 2,
+    }  # fmt: skip
+    data = [batch(seed=s, logp_ref=None) for s in range(6)]
+    whole = trainer(**knobs)
+    expected = [whole.learn(each) for each in data]
+    first = trainer(**knobs)
+    found = [first.learn(each) for each in data[:3]]
+    first.save(tmp_path / "a", {})
+    second = trainer(**knobs)
+    second.load(tmp_path / "a")
+    found += [second.learn(each) for each in data[3:]]
+    assert found == expected
+    assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
+    assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(whole).items())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"reference_every": 2}, "trainer.reference_every=2 has no effect: neither the loss nor trainer.kl"),
+        ({"loss": looks, "reference_every": 0}, "trainer.reference_every=0 must be 1 or more"),
+        ({"loss": looks, "reference_resets_optimiser": True}, "pass trainer.reference_every=STEPS"),
+        ({"head_lr": 1e-3}, "trainer.head_lr=0.001 has no effect"),
+    ],
+)
+def test_knobs_without_effect_are_errors(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trainer(**knobs)
