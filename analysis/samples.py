@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from analysis.frame import Frame
 
 KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # not the response
-POLICY = ("arm", "word", "reward", "probability", "probability_old", "advantage")
+POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
 COUNTS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
 
 

@@ -122,6 +122,8 @@ class Run:
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
         self._phase("evaluation", step)
+        if hasattr(self.task, "arms"):  # the whole policy can be read off: nothing needs to be sampled
+            return {**self._write_policy(step), "time/evaluation_s": time.perf_counter() - began}
         wanted = self.config.evaluation
         self.engine.sync(self.trainer.weights())
         sampling = Sampling(self.max_tokens, self.config.seed + NOISE_STREAM, 0, wanted.temperature, wanted.top_p)
@@ -131,12 +133,11 @@ class Run:
         self._check_lease()
         if self.rank == 0:
             write_samples(rollouts, self.dir / "samples" / f"test-{step:08d}.parquet", step=step)
-        if hasattr(self.task, "arms"):
-            self._write_policy(step)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
 
-    def _write_policy(self, step: int) -> None:
+    def _write_policy(self, step: int) -> dict[str, float]:
         """A bandit's whole policy, exactly: every arm as the one-token response of one group."""
+        self._check_lease()
         arms = [Problem(arm, arm) for arm in self.task.arms]
         tokens = torch.tensor([int(ids[0]) for ids in encode(self.tokenizer, arms, chat=False)])[:, None]
         prompt = torch.from_numpy(self.sampler.encode(self.problems[:1])[0])[None]
@@ -155,6 +156,7 @@ class Run:
             columns = {"arm": np.arange(len(arms)), "reward": reward.numpy(), "advantage": advantage.numpy()}
             table = pa.table({**columns, "probability": probability, "probability_old": old})
             write_parquet(table, first.with_name(f"policy-{step:08d}.parquet"))
+        return {"evaluation/bandit/expected_reward": float(probability @ reward.numpy())}
 
     def _finish(self, step: int, metrics: dict[str, float]) -> None:
         """Put a step on record; then, when it is time, a checkpoint that contains it."""
