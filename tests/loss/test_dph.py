@@ -1,0 +1,208 @@
+"""The losses of DPH-RL: by hand, against the paper's formulas, and as divergences over a whole distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlvr.batch import Batch, Loss, Policy, Terms, needed
+from rlvr.loss import dph
+from rlvr.loss.grpo import grpo
+from tests.factories import make_batch, make_policy
+from tests.loss import invariance
+
+CLIP = {"clip_low": 0.2, "clip_high": 0.28}
+F: dict[str, Callable[[float], float]] = {  # f(u), written as in the papers
+    "forward_kl": lambda u: u - 1 - math.log(u),
+    "js": lambda u: u * math.log(u) - (u + 1) * math.log((u + 1) / 2),
+    "alpha=0.2": lambda u: (u**0.8 - 0.8 * u - 0.2) / (0.2 * -0.8),
+    "alpha=0.5": lambda u: (u**0.5 - 0.5 * u - 0.5) / (0.5 * -0.5),
+    "alpha=0.8": lambda u: (u**0.2 - 0.2 * u - 0.8) / (0.8 * -0.2),
+    "reverse_kl": lambda u: 1 / u - 1 + math.log(u),
+    "js_definition": lambda u: -math.log((1 + u) / 2),
+}
+SLOPE: dict[str, Callable[[float], float]] = {  # u·f'(u)
+    "forward_kl": lambda u: u - 1,
+    "js": lambda u: u * math.log(2 * u / (u + 1)),
+    "alpha=0.2": lambda u: (u - u**0.8) / 0.2,
+    "alpha=0.5": lambda u: (u - u**0.5) / 0.5,
+    "alpha=0.8": lambda u: (u - u**0.2) / 0.8,
+    "reverse_kl": lambda u: 1 - 1 / u,
+    "js_definition": lambda u: -u / (1 + u),
+}
+NAMES = sorted(F)
+
+
+def loss_of(name: str, coef: float = 0.3) -> Loss:
+    function, _, a = name.partition("=")
+    knobs: dict[str, Any] = {**CLIP, "coef": coef, **({"alpha": float(a)} if a else {})}
+    return partial(getattr(dph, function), **knobs)
+
+
+def two_streams(**knobs: Any) -> Batch:
+    """Group 0 explores, group 1 rehearses."""
+    made = make_batch(dtype=torch.float64, **knobs)
+    return replace(made, kind=made.group.clamp(max=1))
+
+
+def gradient(terms: Terms, policy: Policy) -> Tensor:
+    return torch.autograd.grad(terms.loss.sum(), policy.logp)[0]
+
+
+def rehearsed(name: str, log_u: list[float], dtype: torch.dtype = torch.float64) -> tuple[Terms, Policy]:
+    B = len(log_u)
+    batch = make_batch(num_groups=1, num_samples=B, num_tokens=1, lengths=[1] * B, dtype=dtype)
+    batch = replace(batch, kind=torch.ones(B, dtype=torch.int64))
+    policy = make_policy(batch, log_ratio=torch.tensor(log_u, dtype=torch.float64)[:, None])
+    return loss_of(name)(policy, batch), policy
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rehearsed_tokens_cost_what_the_paper_writes(name: str) -> None:
+    ratios = [0.01, 0.5, 1.0, 1.5, 8.0]
+    terms, policy = rehearsed(name, [math.log(u) for u in ratios])
+    assert terms.loss[:, 0].tolist() == pytest.approx([0.3 * F[name](u) for u in ratios], rel=1e-9, abs=1e-12)
+    slopes = gradient(terms, policy)[:, 0].tolist()
+    assert slopes == pytest.approx([0.3 * SLOPE[name](u) for u in ratios], rel=1e-9, abs=1e-12)
+    assert terms.metrics["rehearse"][:, 0].tolist() == pytest.approx([F[name](u) for u in ratios], rel=1e-9, abs=1e-12)
+
+
+def test_numbers_worked_by_hand() -> None:
+    """u = 2: forward 2 − 1 − 0.693147; js 2·0.693147 − 3·ln 1.5 = 1.386294 − 1.216395; α = ½: −4(1.414214 − 1.5)."""
+    found = {name: rehearsed(name, [math.log(2)])[0].loss.item() / 0.3 for name in ("forward_kl", "js", "alpha=0.5")}
+    assert found == pytest.approx({"forward_kl": 0.306853, "js": 0.169899, "alpha=0.5": 0.343146}, abs=1e-6)
+
+
+@given(
+    st.sampled_from(["forward_kl", "js", "alpha=0.2", "alpha=0.5", "alpha=0.8", "reverse_kl"]),
+    st.lists(st.floats(-6, 6), min_size=2, max_size=6), st.lists(st.floats(-6, 6), min_size=2, max_size=6),
+)  # fmt: skip
+def test_over_a_distribution_each_generator_is_its_divergence(name: str, p: list[float], q: list[float]) -> None:
+    """Σ π_ref(y) f(π(y)/π_ref(y)) is never negative, 0 at equality, and for these three a known divergence."""
+    size = min(len(p), len(q))
+    ref, policy = (torch.tensor(x[:size], dtype=torch.float64).log_softmax(0) for x in (p, q))
+    total = float((ref.exp() * rehearsed(name, (policy - ref).tolist())[0].metrics["rehearse"][:, 0]).sum())
+    assert total >= -1e-12
+    assert float(rehearsed(name, [0.0])[0].loss) == 0
+    middle = torch.logaddexp(ref, policy) - math.log(2)
+    known = {
+        "forward_kl": ref.exp() * (ref - policy),
+        "js": ref.exp() * (ref - middle) + policy.exp() * (policy - middle),
+        "alpha=0.5": 4 * (ref.exp() - (0.5 * (ref + policy)).exp()),
+    }
+    if name in known:
+        assert total == pytest.approx(float(known[name].sum()), abs=1e-9)
+
+
+def test_alpha_goes_from_reverse_to_forward() -> None:
+    """α → 1: u − 1 − log u; α → 0: u log u − u + 1."""
+    for u in (0.2, 3.0):
+        near = {a: float(rehearsed(f"alpha={a}", [math.log(u)])[0].loss) / 0.3 for a in ("1e-6", "0.999999")}
+        assert near["0.999999"] == pytest.approx(u - 1 - math.log(u), rel=1e-4)
+        assert near["1e-6"] == pytest.approx(u * math.log(u) - u + 1, rel=1e-4)
+
+
+def test_the_forward_kl_pulls_a_forgotten_answer_back_and_the_others_let_go() -> None:
+    """At u = e^-20 the derivative is −1 for the forward KL, 0 for js and α = 0.2: mass covering in one number."""
+    pulls = {n: float(gradient(*rehearsed(n, [-20.0]))) / 0.3 for n in ("forward_kl", "js", "alpha=0.2")}
+    assert pulls == pytest.approx({"forward_kl": -1, "js": 0, "alpha=0.2": 0}, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explored_rows_have_the_clipped_surrogate_and_rehearsed_rows_nothing_of_it(name: str) -> None:
+    batch = two_streams()
+    policy = make_policy(batch)
+    terms, plain = loss_of(name)(policy, batch), grpo(policy, batch, **CLIP, dual_clip=None)
+    explored = plain.loss[:3].clone()
+    assert batch.logp_ref is not None
+    v, mask = (policy.logp - batch.logp_ref)[:3], batch.mask[:3]
+    if name == "reverse_kl":
+        explored = explored + torch.where(mask, 0.3 * ((-v).exp() - 1 + v), 0.0)
+    if name == "js_definition":
+        explored = explored + torch.where(mask, 0.3 * (math.log(2) - (1 + (-v).exp()).log()), 0.0)
+    torch.testing.assert_close(terms.loss[:3], explored)
+    other = replace(batch, advantage=batch.advantage + batch.kind)  # of rehearsed rows alone
+    torch.testing.assert_close(loss_of(name)(policy, other).loss, terms.loss)
+    torch.testing.assert_close(terms.metrics["clip_fraction"][:3], plain.metrics["clip_fraction"][:3])
+    assert terms.metrics["clip_fraction"][3:].abs().sum() == 0
+    assert terms.metrics["rehearse"][:3].abs().sum() == 0
+
+
+def test_the_explored_half_of_js_has_the_gradient_of_its_expectation() -> None:
+    """E over π_old of the derivative, by enumeration, is ∇ Σ π log(π/M): the policy's own samples move with it."""
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.1], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([1.0, 0.5, -0.5, 0.0], dtype=torch.float64).log_softmax(0)
+    logp = logits.log_softmax(0)
+    divergence = (logp.exp() * (logp - torch.logaddexp(logp, ref) + math.log(2))).sum()
+    (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    batch = make_batch(
+        num_groups=1, num_samples=4, num_tokens=1, lengths=[1] * 4, dtype=torch.float64,
+        logp_old=logp.detach()[:, None], logp_ref=ref[:, None], advantage=torch.zeros(4, dtype=torch.float64),
+        kind=torch.zeros(4, dtype=torch.int64),
+    )  # fmt: skip
+    terms = dph.js_definition(Policy(logp[:, None]), batch, **CLIP, coef=1.0)
+    (found,) = torch.autograd.grad((logp.detach().exp() * terms.loss[:, 0]).sum(), logits)
+    torch.testing.assert_close(found, expected)
+    penalty = terms.metrics["explore_penalty"][:, 0] @ logp.detach().exp()
+    torch.testing.assert_close(penalty, divergence.detach())
+
+
+@pytest.mark.parametrize("name", [*NAMES, "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_finite_far_from_the_base_policy(name: str, dtype: torch.dtype) -> None:
+    batch = make_batch(num_tokens=8, lengths=[8] * 6, dtype=dtype, advantage=torch.tensor([0, 0, 0, 9, 9, -9.0]))
+    batch = replace(batch, kind=batch.group)
+    policy = make_policy(batch, log_ratio=torch.linspace(-25, 25, 8).repeat(6, 1))
+    terms = dph.none(policy, batch, **CLIP) if name == "none" else loss_of(name)(policy, batch)
+    assert terms.loss.isfinite().all()
+    assert gradient(terms, policy).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_invariances(name: str) -> None:
+    loss = loss_of(name)
+    invariance.check(lambda policy, batch: loss(policy, replace(batch, kind=batch.group)))
+
+
+def test_none_only_measures() -> None:
+    batch = two_streams()
+    policy = make_policy(batch)
+    terms = dph.none(policy, batch, **CLIP)
+    assert gradient(terms, policy)[3:].abs().sum() == 0
+    assert terms.metrics["rehearse"][3:].sum() > 0
+    torch.testing.assert_close(
+        terms.metrics["rehearse_log_ratio"][3:], (batch.logp_old - policy.logp)[3:] * batch.mask[3:]
+    )
+
+
+def test_only_what_explored_rows_need_is_asked_for() -> None:
+    needing = {name for name in [*NAMES, "none"] if "reference" in needed(getattr(dph, name.partition("=")[0]))}
+    assert needing == {"js_definition", "reverse_kl"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (partial(dph.alpha, **CLIP, coef=1.0, alpha=1.0), r"loss.alpha=1.0 must lie between 0 and 1.*dph_forward_kl"),
+        (partial(dph.js, **CLIP, coef=-1.0), r"loss.coef=-1.0 must be 0 or more"),
+    ],
+)
+def test_impossible_knobs_are_explained(loss: Loss, message: str) -> None:
+    batch = two_streams()
+    with pytest.raises(ValueError, match=message):
+        loss(make_policy(batch), batch)
+
+
+def test_a_batch_without_rehearsed_responses_is_explained() -> None:
+    batch = make_batch()
+    with pytest.raises(ValueError, match="choose one of them by its name, such as loss=dph_forward_kl"):
+        loss_of("js")(make_policy(batch), batch)
