@@ -1,0 +1,59 @@
+"""LAD's theoretical loss (arXiv:2602.20132, Eq. 7): the f-divergence between two distributions over a few answers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Divergence, Policy, Terms
+
+
+def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta: float) -> Terms:
+    """(w/Z_A)·f((r/w)·(Z_A/Z_π)) per response, [B], with w = e^{A/η}, r = π/π_old, Z_A = mean w, Z_π = mean r.
+
+    The means run over the responses to one prompt: all answers of a small action space, once each or as sampled by
+    π_old. `lad` leaves both normalisers out, which a model that writes text cannot sum. The gradient flows through Z_π:
+    a change of all r by one factor costs nothing, and the minimum, 0, is at r ∝ w.
+    divergence: a function of `rlvr.divergence`. eta: > 0. The advantage is [B]; each response has one token or none.
+
+    metrics["divergence"]: the value, in nats, [B]. Value and derivative are exact as in `lad`; normalised, w and r are
+    at most the number of responses, so nothing overflows at any η.
+    Raises ValueError for η ≤ 0, an advantage per token and responses of several tokens.
+    """
+    _check(batch, eta)
+    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
+    wide = torch.promote_types(log_ratio.dtype, torch.float32)
+    real = batch.mask.any(-1)
+    log_r = _normalised(log_ratio.to(wide).sum(-1), real, batch)
+    log_w = _normalised(batch.advantage.to(wide) / eta, real, batch)
+    value, derivative = divergence(log_r.detach(), log_w)
+    return Terms(loss=value + derivative * (log_r - log_r.detach()), metrics={"divergence": value})
+
+
+def _normalised(log: Tensor, real: Tensor, batch: Batch) -> Tensor:
+    """log of e^log over its mean in the group, [B]; 0 for rows without tokens, which belong to no mean."""
+    floor = log.new_full((batch.num_groups,), -math.inf)
+    known = torch.where(real, log, -math.inf)
+    highest = floor.scatter_reduce(0, batch.group, known.detach(), "amax")
+    shift = torch.where(highest.isfinite(), highest, 0.0)[batch.group]
+    sums = log.new_zeros(batch.num_groups).index_add(0, batch.group, torch.where(real, (log - shift).exp(), 0.0))
+    size = log.new_zeros(batch.num_groups).index_add(0, batch.group, real.to(log.dtype))
+    mean = torch.where(size > 0, sums / size.clamp(min=1), 1.0)
+    return torch.where(real, log - shift - mean[batch.group].log(), 0.0)
+
+
+def _check(batch: Batch, eta: float) -> None:
+    if not eta > 0:
+        raise ValueError(
+            f"eta={eta} with loss=lad_theoretical: η divides the advantage and must be positive, for example eta=0.25."
+        )
+    if batch.advantage.dim() == 2:
+        raise ValueError("loss=lad_theoretical takes one advantage per response. Pass advantage=grpo, or loss=lad.")
+    longest = int(batch.mask.sum(-1).max()) if len(batch.mask) else 0
+    if longest > 1:
+        raise ValueError(
+            f"loss=lad_theoretical got a response of {longest} tokens: it sums over all answers, which only answers "
+            "of one token allow. Pass loss=lad, or a task such as task=bandit."
+        )
