@@ -1,0 +1,111 @@
+"""The SLURM commands: each with a timeout, each failure a ValueError in one line. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PATIENCE_S = 60.0
+PING_S = 15.0
+MAX_ARRAY = 1001  # SLURM's own default, one more than the highest index
+NO_CLUSTER = ("configuration source", "cannot stat file", "Could not establish")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job of the queue: one task of an array, or a job without one."""
+
+    job: str  # as scancel takes it: 12_3
+    name: str
+    index: int | None
+    state: str  # PENDING, RUNNING, COMPLETING, ...
+    reason: str  # why it waits
+    node: str
+
+
+def call(
+    name: str, *arguments: str, patience_s: float = PATIENCE_S, environment: dict[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> str:  # fmt: skip
+    """Standard output of a SLURM command. ValueError: its last words, or that it gave no answer."""
+    if (program := shutil.which(name)) is None:
+        raise ValueError(f"{name} is not on PATH: there is no SLURM here. Use cluster=local.")
+    try:
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=patience_s, check=False, env=environment,
+            pass_fds=tuple(pass_fds), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"SLURM does not answer: {name} was given {patience_s:.0f} s") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        raise ValueError(lines[-1] if lines else f"{name} ended with code {done.returncode} and no word")
+    return done.stdout
+
+
+def is_configured() -> bool:
+    """Is this machine part of a cluster? The programs alone do not make it one. ValueError: it is, but it is down."""
+    if shutil.which("sbatch") is None:
+        return False
+    conf = os.environ.get("SLURM_CONF")
+    if conf and not Path(conf).exists():
+        return False
+    try:
+        call("scontrol", "ping", patience_s=PING_S)
+    except ValueError as error:
+        if any(text in str(error) for text in NO_CLUSTER):
+            return False
+        raise ValueError(f"{error}. sbatch is here, but the controller is not. Wait for it, or pass cluster=local.") \
+            from None  # fmt: skip
+    return True
+
+
+def queue(prefix: str) -> list[Task]:
+    """This user's jobs whose name begins so: pending, running and ending ones, in one call."""
+    tasks: list[Task] = []
+    for line in call("squeue", "--me", "-h", "-r", "-o", "%i|%K|%T|%r|%N|%j").splitlines():
+        job, index, state, reason, node, name = line.split("|", 5)
+        if name.startswith(prefix):
+            tasks.append(Task(job, name, int(index) if index.isdigit() else None, state, reason, node))
+    return tasks
+
+
+def state_of(job: str) -> str:
+    """State of one job; "" when SLURM has forgotten it."""
+    lines = call("squeue", "-h", "-j", job, "-o", "%T", patience_s=PING_S).split()
+    return lines[0] if lines else ""
+
+
+def last_end(job: str) -> str:
+    """How the run of a job before the present one ended, from accounting: NODE_FAIL, PREEMPTED, ...; "" if unknown."""
+    try:
+        out = call("sacct", "-D", "-X", "-n", "-P", "-j", job, "-o", "State", patience_s=PING_S)
+    except ValueError:  # no accounting here
+        return ""
+    states = [line.split()[0] for line in out.splitlines() if line.strip()]
+    ended = [state for state in states if state not in ("RUNNING", "PENDING", "CONFIGURING")]
+    return ended[-1] if ended else ""
+
+
+def requeue(job: str) -> None:
+    """Back into the queue: SLURM ends the job, the caller included, and starts it again later."""
+    call("scontrol", "requeue", job)
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """End jobs. One that has ended meanwhile is no error."""
+    for first in range(0, len(jobs), 500):
+        call("scancel", "-Q", *jobs[first : first + 500])
+
+
+def max_array() -> int:
+    """How many tasks one array may have: the setting limits the index."""
+    for line in call("scontrol", "show", "config").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "MaxArraySize" and value.strip().isdigit():
+            return max(1, int(value.strip()))
+    return MAX_ARRAY

@@ -1,0 +1,70 @@
+"""A batch script for an array of tasks, written by submitit, and handing it in. submitit is imported here alone.
+
+submitit's own jobs are pickles that it renames when sbatch has returned: a submitter that dies in between loses them.
+So only its script is used; what a task does is read from files that are there before sbatch is called.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm import client
+
+SAVE_S = 120  # warning before the time limit: a step and a checkpoint
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each task of an array asks for; None: what the cluster gives by itself."""
+
+    time_min: int
+    cpus: int
+    memory_gb: float
+    gpus: int = 0
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    setup: tuple[str, ...] = ()
+
+
+def script(
+    command: Sequence[str], resources: Resources, *, name: str, folder: Path, count: int, max_parallel: int | None
+) -> str:
+    """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    parameters: dict[str, Any] = {
+        "job_name": name, "partition": resources.partition, "account": resources.account, "qos": resources.qos,
+        "time": resources.time_min, "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": resources.cpus,
+        "mem": f"{max(1, round(resources.memory_gb * 1024))}M", "gpus_per_node": resources.gpus or None,
+        "signal_delay_s": min(SAVE_S, resources.time_min * 15), "setup": list(resources.setup) or None,
+        "array_parallelism": max_parallel or count, "map_count": count, "stderr_to_stdout": True, "wckey": None,
+        # Since 22.05 srun forgets what sbatch was told.
+        "srun_args": [f"--cpus-per-task={resources.cpus}"],
+        "additional_parameters": {"requeue": True, "output": str(folder / "task_%a.out")},
+    }  # fmt: skip
+    text = _make_sbatch_string(shlex.join(command), folder, **parameters)
+    # One log per task: srun writes where its batch script does.
+    return text.replace(f" --output {shlex.quote(str(folder / '%A_%a_%t_log.out'))}", "")
+
+
+def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:
+    """sbatch. Returns the job's number. ValueError with SLURM's reason and what was asked for.
+
+    keep_open: descriptors that sbatch inherits, such as a lock that must not be free before it has ended.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SRUN_")) or k == "SLURM_CONF"}
+    try:
+        out = client.call("sbatch", "--parsable", str(path), environment=environment, pass_fds=keep_open)
+    except ValueError as error:
+        asked = ", ".join(
+            f"cluster.{key}={getattr(resources, key)}"
+            for key in ("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb")
+        )
+        raise ValueError(f"SLURM refused the jobs: {error} (asked: {asked}). `sinfo` lists what there is.") from None
+    return out.strip().split(";")[0]

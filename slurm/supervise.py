@@ -1,0 +1,119 @@
+"""What stands between SLURM and a job's process: it hears the signals, passes them on and sees how the process ended.
+
+SLURM sends signals to every process of a step. SIGTERM: the job is cancelled or preempted. SIGUSR2: its time is
+nearly up. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from slurm import client
+
+HEARD = (signal.SIGTERM, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended. status: its exit code, negative: the signal that killed it."""
+
+    status: int
+    out_of_memory: bool  # the kernel killed a process of this job for its memory
+
+
+class Supervisor:
+    """Hears signals while entered. `told` is the first one: from then on nothing new should be started."""
+
+    def __init__(self) -> None:
+        self.told: signal.Signals | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._forward = False
+
+    def __enter__(self) -> Supervisor:
+        self._before = {each: signal.signal(each, self._hear) for each in HEARD}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        self.told = self.told or signal.Signals(number)
+        if self._child is not None and self._forward and self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str], *, ranks: int) -> Ended:
+        """Run a process to its end.
+
+        With several ranks the command is torchrun: SIGUSR2 would kill it, so it ignores that, and its ranks, which
+        catch it, get it from SLURM. Nothing is passed on to it: a second SIGTERM would cut its farewell short.
+        """
+        kills = _memory_kills()
+        self._forward = ranks == 1
+        ignore = (lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)) if ranks > 1 else None
+        self._child = subprocess.Popen(
+            list(command), env=dict(environment), stdin=subprocess.DEVNULL,
+            preexec_fn=ignore,  # one thread here
+        )  # fmt: skip
+        if self.told is not None and self._forward:  # it came before there was anybody to pass it on to
+            self._child.send_signal(self.told)
+        status = self._child.wait()
+        return Ended(status, out_of_memory=_memory_kills() > kills)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not when told to stop."""
+        deadline = time.monotonic() + seconds
+        while self.told is None and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The job that this process runs in."""
+
+    job: str  # as scontrol takes it: 12_3
+    array: str  # number of the whole array
+    index: int
+    restarts: int  # times that it has been requeued
+
+    @classmethod
+    def here(cls, environment: Mapping[str, str] = os.environ) -> Allocation:
+        """ValueError outside an array job."""
+        try:
+            array, index = environment["SLURM_ARRAY_JOB_ID"], int(environment["SLURM_ARRAY_TASK_ID"])
+        except KeyError as error:
+            raise ValueError(f"this is a task of a SLURM array, but {error.args[0]} is not set") from None
+        return cls(f"{array}_{index}", array, index, int(environment.get("SLURM_RESTART_COUNT") or 0))
+
+    def requeue(self) -> bool:
+        """Back into the queue; False if the job was cancelled. A preempted one is RUNNING to the end of its grace."""
+        if client.state_of(self.job) != "RUNNING":
+            return False
+        client.requeue(self.job)
+        return True
+
+
+def _memory_kills() -> int:
+    """Processes of this control group that the kernel has killed for their memory; 0 where it cannot be told."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                file = Path(f"/sys/fs/cgroup{path}/memory.events")
+            elif "memory" in controllers.split(","):
+                file = Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+            else:
+                continue
+            if file.exists() and (found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)):
+                return int(found.group(1))
+    return 0

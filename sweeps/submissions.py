@@ -1,0 +1,128 @@
+"""What was handed to SLURM, on the ledger, and what SLURM says of it now.
+
+runs/submissions/<token>/submission.json   written before sbatch: which run is which task of the array
+                         array.sbatch      the script
+                         job.json          written after sbatch, or by the first task if the submitter died in between
+                         task_<K>.out      what supervisors said
+
+The job's name is `rlvr-<token>`, so the queue alone tells which runs have a job: no number of a job is trusted, SLURM
+uses numbers again. A submission whose sbatch never happened has no job in the queue, and stands for nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlvr.paths import read_json, write_json
+from slurm import client
+from slurm.client import Task
+from sweeps.ledger import Ledger, RunState
+
+PREFIX = "rlvr-"
+WAITING = (
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "CONFIGURING",
+    "SUSPENDED",
+    "RESV_DEL_HOLD",
+)
+UNKNOWN = "SLURM does not answer"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The tasks of this home by run, or that SLURM did not tell (`answered` False: then nothing is known)."""
+
+    tasks: Mapping[str, Task]
+    answered: bool = True
+
+
+def folder(ledger: Ledger) -> Path:
+    return ledger.root / "submissions"
+
+
+def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapping[str, Any]) -> Path:
+    """Write down what is about to be submitted. The directory's name is its token."""
+    target = folder(ledger) / uuid.uuid4().hex[:12]
+    target.mkdir(parents=True)
+    content = {"sweep_id": sweep_id, "runs": list(run_ids), "created": time.time(), **settings}
+    write_json(target / "submission.json", content)
+    return target
+
+
+def job_name(submission: Path) -> str:
+    return PREFIX + submission.name
+
+
+def record_job(submission: Path, job: str) -> None:
+    """The number that SLURM gave. Harmless when repeated."""
+    if read_json(submission / "job.json") is None:
+        write_json(submission / "job.json", {"job": job, "time": time.time()})
+
+
+def read_queue(ledger: Ledger) -> Queue:
+    """One call of squeue; none where nothing was ever submitted from this home."""
+    if not folder(ledger).is_dir():
+        return Queue({})
+    if shutil.which("squeue") is None:
+        return Queue({}, answered=False)
+    try:
+        tasks = client.queue(PREFIX)
+    except ValueError:
+        return Queue({}, answered=False)
+    return Queue(by_run(ledger, tasks))
+
+
+def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
+    """Which run each task is for. Tasks of other homes are left out."""
+    submissions: dict[str, list[str]] = {}
+    found: dict[str, Task] = {}
+    for task in tasks:
+        token = task.name.removeprefix(PREFIX)
+        if token not in submissions:
+            content = read_json(folder(ledger) / token / "submission.json") or {}
+            submissions[token] = content.get("runs", [])
+        runs = submissions[token]
+        if task.index is not None and task.index < len(runs):
+            found[runs[task.index]] = task
+    return found
+
+
+def submitted(ledger: Ledger) -> set[str]:
+    """Every run that was ever handed to SLURM from this home."""
+    paths = folder(ledger).glob("*/submission.json")
+    return {run_id for path in paths for run_id in (read_json(path) or {}).get("runs", [])}
+
+
+def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = None) -> list[RunState]:
+    """The ledger's states with what the queue adds: what waits, and what goes on though its process is gone."""
+    queue = read_queue(ledger) if queue is None else queue
+    if queue.answered:
+        return [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
+    ours = submitted(ledger)
+    return [_unknown(state) if state.run_id in ours else state for state in states]
+
+
+def _with_task(state: RunState, task: Task | None) -> RunState:
+    if task is None or state.state in ("finished", "running"):
+        return state
+    if task.state in WAITING:
+        reason = f" ({task.reason})" if task.reason not in ("", "None") else ""
+        return replace(state, state="queued", phase=f"{task.state}{reason}")
+    if task.state == "COMPLETING":
+        return replace(state, phase="COMPLETING")
+    return replace(state, state="running", phase=f"{task.state} on {task.node}")
+
+
+def _unknown(state: RunState) -> RunState:
+    """What is not known is not an end."""
+    return replace(state, state="queued", phase=UNKNOWN) if state.state in ("queued", "lost") else state
