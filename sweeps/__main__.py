@@ -15,12 +15,14 @@ from typing import Any
 from rlvr.paths import home
 from sweeps.ledger import Ledger, RunState, Sweep
 from sweeps.progress import count, table, why
+from sweeps.submissions import joined, read_queue
 
 EPILOG = """examples:
   python -m sweeps status               the sweep that was launched last
   python -m sweeps status 3f2a --json   the sweep whose id begins with 3f2a, for a program
   python -m sweeps watch                the same table, redrawn until all runs have ended
   python -m sweeps logs lad-js-eta0.5-s0 --follow
+  python -m sweeps cancel 3f2a          end its SLURM jobs; the same command goes on with it later
   python -m sweeps sync                 ship to MLflow what a launch could not
 """
 POLL_S = 0.3
@@ -47,6 +49,12 @@ def parser() -> argparse.ArgumentParser:
     watch = commands.add_parser("watch", parents=[place], help="status, redrawn until all runs have ended")
     watch.add_argument("sweep", nargs="?", help="id or its beginning, or a study (default: the newest sweep)")
     watch.set_defaults(run=_watch)
+
+    cancel = commands.add_parser(
+        "cancel", parents=[place], help="end the SLURM jobs of a sweep or run; they save first"
+    )
+    cancel.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
+    cancel.set_defaults(run=_cancel)
 
     logs = commands.add_parser("logs", parents=[place], help="the log of a run's newest attempt")
     logs.add_argument("name", metavar="run", help="id or name, or the beginning of one")
@@ -97,7 +105,9 @@ def _chosen(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
 def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     sweeps = _chosen(options, ledger)
     if options.json:
-        print(json.dumps([_plain(sweep, ledger.states(sweep.run_ids)) for sweep in sweeps], indent=2))
+        queue = read_queue(ledger)
+        states = [joined(ledger, ledger.states(sweep.run_ids), queue) for sweep in sweeps]
+        print(json.dumps([_plain(*each) for each in zip(sweeps, states, strict=True)], indent=2))
         return 0
     if not sweeps:
         print(NOTHING)
@@ -105,8 +115,9 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+    queue = read_queue(ledger)
     for sweep in sweeps:
-        _print(console, sweep, ledger.states(sweep.run_ids))
+        _print(console, sweep, joined(ledger, ledger.states(sweep.run_ids), queue))
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
         print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
@@ -143,11 +154,26 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
     sweep = sweeps[0]
     with Live(auto_refresh=False) as live:
         while True:
-            states = ledger.states(sweep.run_ids)
+            states = joined(ledger, ledger.states(sweep.run_ids))
             live.update(table(states, title=_title(sweep, states)), refresh=True)
             if not any(state.state in ("running", "queued") for state in states):
                 return 0
             time.sleep(1)
+
+
+# --- cancel
+
+
+def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
+    from sweeps.slurm import cancel
+
+    try:
+        run_ids, what = ledger.resolve_sweep(options.name).run_ids, "sweep"
+    except ValueError:
+        run_ids, what = [ledger.resolve_run(options.name)], "run"
+    found = cancel(ledger, run_ids)
+    print(f"{len(found)} of {len(run_ids)} runs of the {what} had a job: told to save and end.")
+    return 0
 
 
 # --- logs

@@ -55,7 +55,7 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
     for heading in ("step", "", "accuracy", "ETA", "attempt", "time"):
         made.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
     for state in states:
-        shown = f"{state.state} ({state.phase})" if state.state == "running" and state.phase else state.state
+        shown = f"{state.state} ({state.phase})" if state.phase and not state.ended else state.state
         shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > SILENT_S else shown
         made.add_row(
             *([state.run_id] if ids else []),
