@@ -21,9 +21,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlvr.paths import home
+from slurm.client import is_configured
 from sweeps.ledger import Ledger
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
+from sweeps.slurm import run_slurm
 
 # Hydra takes plugins from the namespace package `hydra_plugins` only: this module answers to a name in it.
 PLUGIN = "hydra_plugins.rlvr"
@@ -73,24 +75,37 @@ def register() -> None:
 def launch(planned: Plan, config: DictConfig) -> Outcome:
     """Write the plan to the ledger and run what is not finished. `config`: its cluster and tracker settings."""
     ledger = Ledger(home())
-    write(planned, ledger)
     cluster, tracker = config.cluster, config.tracker
-    if cluster.backend == "auto" and shutil.which("sbatch"):
-        print("sbatch is on PATH, but this version has no SLURM backend yet: running on this machine.", file=sys.stderr)
-    elif cluster.backend not in ("auto", "local"):
-        raise ValueError(f"cluster.backend={cluster.backend} is unknown: use auto or local.")
+    on_slurm = _is_for_slurm(cluster.backend)
+    write(planned, ledger)
     shipper = None
     if tracker.enabled:
         shipper = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home()), "--sweep", planned.sweep_id]
         shipper += ["--follow"]
         if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
             os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
-    outcome = run_local(
-        ledger, planned.sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
-        retries=cluster.retries, shipper=shipper,
-    )  # fmt: skip
+    if on_slurm:
+        settings = {run.run_id: run.config["cluster"] for run in planned.runs}
+        outcome = run_slurm(ledger, planned.sweep_id, settings, shipper=shipper, wait=cluster.wait)
+    else:
+        outcome = run_local(
+            ledger, planned.sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
+            retries=cluster.retries, shipper=shipper,
+        )  # fmt: skip
     outcomes.append(outcome)
     return outcome
+
+
+def _is_for_slurm(backend: str) -> bool:
+    """auto: SLURM where it is set up, else this machine. ValueError: a SLURM that does not answer."""
+    if backend not in ("auto", "local", "slurm"):
+        raise ValueError(f"cluster.backend={backend} is unknown: use auto, local or slurm.")
+    if backend != "auto":
+        return backend == "slurm"
+    found = is_configured()
+    if not found and shutil.which("sbatch"):
+        print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
+    return found
 
 
 def also(arms: Sequence[str], grid: Sequence[Sequence[str]], own: Sequence[str]) -> list[list[str]]:
