@@ -15,6 +15,34 @@ def counts(mask: Tensor) -> Tensor:
     return torch.stack([mask.sum(), mask.any(-1).sum()])
 
 
+def counts_of_streams(mask: Tensor, kind: Tensor | None) -> Tensor:
+    """[K, 2] int64: `counts` of the rows of each kind 0 … K − 1 (`Batch.kind`); K = 1 where rows have no kind."""
+    if kind is None:
+        return counts(mask)[None]
+    return torch.stack([counts(of_stream(mask, kind, k)) for k in range(int(kind.max()) + 1)])
+
+
+def of_stream(mask: Tensor, kind: Tensor | None, k: int) -> Tensor:
+    """mask [B, T] without the rows of other kinds than k."""
+    return mask if kind is None else mask & (kind == k)[:, None]
+
+
+def aggregate_streams(
+    terms: Tensor, mask: Tensor, kind: Tensor | None, mode: Mode, *, counts: Tensor, max_tokens: int
+) -> Tensor:
+    """Σ_k `aggregate` over the rows of kind k alone: every stream is averaged over its own tokens or sequences, and
+    the averages are added (DPH-RL, arXiv:2509.07430: L_exp + coef·L_pef; a single average over both would weigh them
+    by their lengths). counts: [K, 2] of the whole optimiser mini-batch, from `counts_of_streams`.
+    """
+    parts = [
+        aggregate(
+            terms, of_stream(mask, kind, k), mode, num_tokens=each[0], num_sequences=each[1], max_tokens=max_tokens
+        )
+        for k, each in enumerate(counts)
+    ]
+    return torch.stack(parts).sum()
+
+
 def aggregate(
     terms: Tensor, mask: Tensor, mode: Mode, *, num_tokens: Tensor | int, num_sequences: Tensor | int, max_tokens: int
 ) -> Tensor:

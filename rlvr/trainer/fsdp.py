@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from rlvr import reduce
 from rlvr.batch import Batch, Loss, Policy, first_pass_of
 from rlvr.trainer import checkpoint, distributed, noise, packer
 from rlvr.trainer.heads import LogZ
@@ -132,7 +133,7 @@ class Trainer:
 
     def _update(self, batch: Batch, *, first: bool) -> dict[str, float]:
         """One optimiser step. KL(·‖base) is measured on the first of a batch, whose samples are the policy's own."""
-        counts = (int(batch.mask.sum()), int(batch.mask.any(1).sum()))
+        counts = reduce.counts_of_streams(batch.mask, batch.kind)
         metrics: dict[str, Tensor] = {}
         num_tokens = 0
         batch = self._prepared(batch)
@@ -143,9 +144,9 @@ class Trainer:
             num_tokens += layout.num_tokens
             for name, value in measured.items():
                 metrics[name] = metrics[name] + value if name in metrics else value
-        return self._finish(metrics, num_tokens, counts)
+        return self._finish(metrics, num_tokens, int(batch.mask.sum()))
 
-    def _finish(self, metrics: dict[str, Tensor], num_tokens: int, counts: tuple[int, int]) -> dict[str, float]:
+    def _finish(self, metrics: dict[str, Tensor], num_tokens: int, num_used: int) -> dict[str, float]:
         values = torch.stack(list(metrics.values())).tolist() if metrics else []
         mine = {**dict(zip(metrics, values, strict=True)), "tokens/train": float(num_tokens)}
         result = distributed.total_of_names(mine)
@@ -164,10 +165,10 @@ class Trainer:
         self.optimiser.zero_grad()
         self.num_updates += 1
         self.num_averaged += 1
-        return {**result, "optim/grad_norm": norm, "optim/lr": rate, "tokens/used": float(counts[0])}
+        return {**result, "optim/grad_norm": norm, "optim/lr": rate, "tokens/used": float(num_used)}
 
     def _micro_batch(
-        self, part: Batch, layout: Layout, counts: tuple[int, int], *, measure_base: bool
+        self, part: Batch, layout: Layout, counts: Tensor, *, measure_base: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(part of the loss, parts of the metrics) of some groups of a mini-batch, possibly none."""
         seen = self._see(part, layout, dropout=True)

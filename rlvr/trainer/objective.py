@@ -11,13 +11,17 @@ from torch import Tensor
 from rlvr import penalty, reduce
 from rlvr.batch import Batch, Loss, Policy, needed
 
-# What the trainer can give a loss.
-GIVEN = {"entropy", "value", "log_z", "reference", "noise", "returns"}
+# What the trainer can give a loss; "solution" is the batch itself: rlvr/job.py.
+GIVEN = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
 
 
 @dataclass(frozen=True)
 class Objective:
-    """loss + kl · KL(π ‖ reference) − entropy · H, each averaged in the same way over the optimiser mini-batch."""
+    """loss + kl · KL(π ‖ reference) − entropy · H, each averaged in the same way over the optimiser mini-batch.
+
+    Where rows have a kind, the loss is averaged over each kind by itself and the averages are added; penalty, bonus and
+    the metrics of the policy are those of kind 0, which the policy itself sampled.
+    """
 
     loss: Loss
     aggregation: reduce.Mode
@@ -51,21 +55,24 @@ class Objective:
         return policy if "entropy" in self.needs else replace(policy, entropy=None)
 
     def __call__(
-        self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: tuple[int, int]
+        self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(this part of the scalar to minimise, this part of each metric): sums over parts are the mini-batch's.
 
-        Everything per token is 0 at padding. policy: all that the trainer knows. counts: tokens and sequences of the
-        whole mini-batch.
+        Everything per token is 0 at padding. policy: all that the trainer knows. counts: [K, 2] tokens and sequences of
+        each kind in the whole mini-batch.
         """
         logp, entropy = policy.logp, policy.entropy
         assert entropy is not None
+        sampled = reduce.of_stream(batch.mask, batch.kind, 0)
         average = partial(
-            reduce.aggregate, mask=batch.mask, mode=self.aggregation, num_tokens=counts[0], num_sequences=counts[1],
-            max_tokens=self.max_tokens,
+            reduce.aggregate, mask=sampled, mode=self.aggregation, num_tokens=counts[0, 0],
+            num_sequences=counts[0, 1], max_tokens=self.max_tokens,
         )  # fmt: skip
         terms = self.loss(self.visible(policy), batch)
-        total = average(terms.loss)
+        total = reduce.aggregate_streams(
+            terms.loss, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
+        )
         if self.kl > 0:
             assert batch.logp_ref is not None
             total = total + self.kl * average(penalty.kl(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask))
@@ -75,14 +82,17 @@ class Objective:
             metrics = {"loss/total": total.detach(), **_policy_metrics(logp, entropy, logp_base, batch, counts)}
             for name, value in terms.metrics.items():
                 key = "policy/clip_fraction" if name == "clip_fraction" else f"loss/{name}"
-                metrics[key] = _mean(value, batch.mask, counts)
+                # What is 0 on the rows of all kinds but one is a mean over that kind.
+                metrics[key] = reduce.aggregate_streams(
+                    value.detach().float(), batch.mask, batch.kind, "token-mean", counts=counts, max_tokens=1
+                )
         return total, metrics
 
 
 def _policy_metrics(
-    logp: Tensor, entropy: Tensor, logp_base: Tensor | None, batch: Batch, counts: tuple[int, int]
+    logp: Tensor, entropy: Tensor, logp_base: Tensor | None, batch: Batch, counts: Tensor
 ) -> dict[str, Tensor]:
-    """Means over response tokens.
+    """Means over response tokens of kind 0.
 
     kl_old estimates KL(old ‖ new) on the old policy's samples as r − 1 − log r (k3), kl_base KL(policy ‖ base) as
     b − 1 − log b with b = base / policy, on samples of the policy itself. Log-ratios are clamped to ±20.
@@ -96,11 +106,11 @@ def _policy_metrics(
     }
     if logp_base is not None:
         measured["policy/kl_base"] = penalty.kl(logp, logp_base, "k3", mask=batch.mask)
-    return {name: _mean(value, batch.mask, counts) for name, value in measured.items()}
-
-
-def _mean(value: Tensor, mask: Tensor, counts: tuple[int, int]) -> Tensor:
-    """Part of a mean over tokens, for [B, T], or over sequences that have tokens, for [B]."""
-    return reduce.aggregate(
-        value.detach().float(), mask, "token-mean", num_tokens=counts[0], num_sequences=counts[1], max_tokens=1
-    )
+    mask = reduce.of_stream(batch.mask, batch.kind, 0)
+    tokens, sequences = counts[0]
+    return {
+        name: reduce.aggregate(
+            value.detach().float(), mask, "token-mean", num_tokens=tokens, num_sequences=sequences, max_tokens=1
+        )
+        for name, value in measured.items()
+    }
