@@ -1,7 +1,7 @@
 """How much does an objective weigh a problem of pass rate p? Measured on our own advantages and losses (MaxRL, Fig. 1).
 
     python -m rlvr.weights
-    python -m rlvr.weights loss=reinforce,grpo advantage=rloo,maxrl rollout.samples=8,64
+    python -m rlvr.weights loss=maxrl advantage.order=1,7 rollout.samples=8
 
 The policy is one coin: right with probability p = sigmoid(θ). A group of G responses is then described by its number c
 of right ones, and the expectation over all G + 1 outcomes is a finite sum, exact up to float64 rounding; nothing is
@@ -32,7 +32,7 @@ from sweeps import launcher
 
 Floats = NDArray[np.float64]
 
-DEFAULT = ("loss=reinforce", "advantage=reinforce,rloo,dr_grpo,grpo,maxrl", "rollout.samples=4,16,64,256")
+DEFAULT = ("loss=reinforce,rloo,dr_grpo,grpo,maxrl", "rollout.samples=4,16,64,256")
 RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 to 1 − 1e-4, symmetric about a half
 
 
@@ -130,10 +130,8 @@ def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
 def main(arguments: Sequence[str]) -> None:
     schema.register()
     launcher.register()
-    given = {a.split("=", 1)[0] for a in arguments}
-    every = [*(d for d in DEFAULT if d.split("=", 1)[0] not in given), *arguments]
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        rows = [row for point in points(every) for row in measured(point, RATES)]
+        rows = [row for point in points(arguments or DEFAULT) for row in measured(point, RATES)]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(f.name for f in fields(Weight))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import style
+from analysis import objectives, style
 from analysis.frame import Frame
 from analysis.load import Frames
 from analysis.stats import Array
@@ -26,7 +27,7 @@ QUESTION = "How much does each objective weigh a problem of pass rate p, measure
 STUDY = "exact_likelihood"
 FILE = Path("reports") / "weights" / "weights.csv"
 
-# Closed form of each advantage at G samples; GRPO's is the limit of large groups, Dr. GRPO's is RL's times 1 − 1/G.
+# Closed form of each objective at G samples; GRPO's is the limit of large groups, Dr. GRPO's is RL's times 1 − 1/G.
 FORMS: dict[str, Callable[[Array, int], Array]] = {
     "reinforce": lambda p, G: weight_rl(p),
     "rloo": lambda p, G: weight_rl(p),
@@ -34,9 +35,6 @@ FORMS: dict[str, Callable[[Array, int], Array]] = {
     "grpo": lambda p, G: weight_grpo(p),
     "maxrl": lambda p, G: weight_maxrl(p, G - 1),
 }
-NAMES = {"reinforce": "REINFORCE", "rloo": "RLOO", "dr_grpo": "Dr. GRPO", "grpo": "GRPO", "maxrl": "MaxRL"}
-MARKERS = {"reinforce": "s", "rloo": "x", "dr_grpo": "+", "grpo": "D", "maxrl": "o"}  # the first three coincide
-COLOURS = {"reinforce": "#D55E00", "rloo": "#E69F00", "dr_grpo": "#CC79A7", "grpo": "#000000", "maxrl": "#0072B2"}
 
 
 def figure(frames: Frames) -> Figure | None:
@@ -48,67 +46,53 @@ def figure(frames: Frames) -> Figure | None:
 
 def drawn(weights: Frame) -> Figure:
     """weights: loss, advantage, samples, pass_rate, weight, gradient_norm."""
-    return style.drawn(lambda: _draw(weights))
+    return style.drawn(lambda: _draw(objectives.with_objectives(weights)))
 
 
 def _draw(weights: Frame) -> Figure:
     drawing = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
     left, right = drawing.subplots(1, 2)
-    largest = weights["samples"].max()
-    known = [name for name in FORMS if name in set(weights["advantage"])]
-    known += sorted(set(weights["advantage"]) - set(known))
-    for (_, name), part in weights[weights["samples"] == largest].groupby(["loss", "advantage"], sort=False):
-        _curve(left, part, _colour(name), FORMS.get(name), int(largest), _marker(name))
-    _ml(left, weights)
-    left.set_title(f"G = {largest} responses", loc="left")
-    ramp = weights[weights["advantage"] == "maxrl"]
-    for (_, G), part in ramp.groupby(["loss", "samples"], sort=True):
-        order = list(np.sort(ramp["samples"].unique()))
-        shade = style.lighter(COLOURS["maxrl"], 0.65 * (1 - (order.index(G) + 1) / len(order)))
-        _curve(right, part, shade, FORMS["maxrl"], int(G))
-        right.annotate(f"G = {G}", (part["pass_rate"].min(), part["weight"].max()), fontsize=7, va="bottom")
-    _ml(right, weights)
-    right.set_title("MaxRL: more responses, nearer to 1/p", loc="left")
-    for axes in (left, right):
-        axes.set(yscale="log", xlabel="pass rate p", ylabel="w(p): expected gradient / ∇p")
+    G = int(weights["samples"].max())
+    known = objectives.ordered(weights["objective"])
+    for name in known:
+        part = weights[(weights["samples"] == G) & (weights["objective"] == name)]
+        _curve(left, part, objectives.look(name), FORMS.get(name), G)
+    left.set_title(f"G = {G} responses", loc="left")
     left.set_xscale("logit")  # both ends in sight: GRPO's weight rises at either
-    right.set_xscale("log")
     left.set_xticks([1e-4, 1e-2, 0.5, 0.99, 0.9999], ["$10^{-4}$", "0.01", "½", "0.99", "$1-10^{-4}$"])
     left.minorticks_off()
-    handles = [Line2D([], [], color=_colour(n), marker=_marker(n), linewidth=1) for n in known]
+    _maxrl(right, weights[weights["objective"] == "maxrl"])
+    for axes in (left, right):
+        p = np.sort(weights["pass_rate"].unique())
+        axes.plot(p, weight_ml(p), color=style.BASE, linestyle=":", zorder=1)
+        axes.set(yscale="log", xlabel="pass rate p", ylabel="w(p): expected gradient / ∇p")
+    handles = [Line2D([], [], linewidth=1, **objectives.look(n)) for n in known]
     handles += [Line2D([], [], color=style.BASE, linestyle=":")]
-    labels = [NAMES.get(n, n) for n in known]
-    drawing.legend(handles, [*labels, "1/p: maximum likelihood"], loc="outside lower center", ncols=6,
-                   title="points: measured from our code; lines: closed form (GRPO: limit of large groups)",
-                   title_fontsize=7.5)  # fmt: skip
+    labels = [*map(objectives.name, known), "1/p: maximum likelihood"]
+    said = "points: measured from our code; lines: closed form (GRPO: limit of large groups)"
+    drawing.legend(handles, labels, loc="outside lower center", ncols=6, title=said, title_fontsize=7.5)
     return drawing
 
 
+def _maxrl(axes: Axes, part: Frame) -> None:
+    """MaxRL at every G that was measured, darker for more."""
+    sizes = sorted(part["samples"].unique())
+    for i, G in enumerate(sizes):
+        at = part[part["samples"] == G]
+        colour = style.lighter(objectives.COLOURS["maxrl"], 0.65 * (1 - (i + 1) / len(sizes)))
+        _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"], int(G))
+        axes.annotate(f"G = {G}", (at["pass_rate"].min(), at["weight"].max()), fontsize=7, va="bottom")
+    axes.set_title("MaxRL: more responses, nearer to 1/p", loc="left")
+    axes.set_xscale("log")
+
+
 def _curve(
-    axes: Axes,
-    part: Frame,
-    colour: str | tuple[float, ...],
-    form: Callable[[Array, int], Array] | None,
-    G: int,
-    marker: str = "o",
+    axes: Axes, part: Frame, look: dict[str, Any], form: Callable[[Array, int], Array] | None, samples: int
 ) -> None:
-    p = part["pass_rate"].to_numpy(float)
-    axes.plot(p[::2], part["weight"].to_numpy(float)[::2], marker, color=colour, markersize=4 if marker in "x+" else 3)
+    p, weight = part["pass_rate"].to_numpy(float), part["weight"].to_numpy(float)
+    axes.plot(p[::2], weight[::2], markersize=4 if look["marker"] in "x+" else 3, linestyle="none", **look)
     if form is not None:
-        axes.plot(p, form(p, G), color=colour, linewidth=1)
-
-
-def _ml(axes: Axes, weights: Frame) -> None:
-    p = np.sort(weights["pass_rate"].unique())
-    axes.plot(p, weight_ml(p), color=style.BASE, linestyle=":", zorder=1)
-
-
-def _colour(advantage: str) -> str:
-    return COLOURS.get(advantage, style.OTHER)
-
-
-def _marker(advantage: str) -> str:
-    return MARKERS.get(advantage, "v")
+        axes.plot(p, form(p, samples), color=look["color"], linewidth=1)
 
 
 def main() -> None:
