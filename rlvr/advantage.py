@@ -166,6 +166,41 @@ def _check_binary(name: str, reward: Tensor) -> None:
         )
 
 
+@needs("mask", "value")
+def gae(
+    reward: Tensor,
+    group: Tensor,  # noqa: ARG001
+    mask: Tensor,
+    value: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    whiten: bool,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantages of each token, [B, T], and returns [B, T] for the value head (GAE, arXiv:1506.02438).
+
+    The reward comes with a response's last token. With V_t the value before token t, V = 0 after the last,
+    δ_t = r_t + γ·V_{t+1} − V_t and A_t = δ_t + γλ·A_{t+1}; t + 1 is the next token that `mask` [B, T] bool leaves.
+    The returns are A + V. whiten: A then loses its mean and is divided by its deviation (unbiased variance) over all
+    tokens of the batch; one token has advantage 0. At masked places both are 0. Groups play no part.
+    """
+    V = torch.where(mask, value.double(), 0.0)
+    advantage, after, following = torch.zeros_like(V), V.new_zeros(len(V)), V.new_zeros(len(V))
+    last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+    r = torch.where(last, reward.double()[:, None], 0.0)
+    for t in reversed(range(V.shape[1])):
+        here = r[:, t] + gamma * following - V[:, t] + gamma * lam * after
+        advantage[:, t] = torch.where(mask[:, t], here, 0.0)
+        after, following = (torch.where(mask[:, t], new, old) for new, old in ((here, after), (V[:, t], following)))
+    returns = (advantage + V).to(reward.dtype)
+    if whiten:
+        every = advantage[mask]
+        centred = torch.where(mask, advantage - (every.mean() if len(every) else 0.0), 0.0)
+        deviation = (centred.square().sum() / max(len(every) - 1, 1)).sqrt()
+        advantage = centred / (deviation + EPSILON)
+    return advantage.to(reward.dtype), returns
+
+
 class _Groups(NamedTuple):
     """What each row's group says, [B] float64."""
 

@@ -1,0 +1,49 @@
+"""Proximal policy optimisation with a value head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.loss.grpo import grpo
+
+
+@needs("value", "returns")
+def ppo(
+    policy: Policy,
+    batch: Batch,
+    *,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+    value_coefficient: float,
+    value_clip: float | None,
+) -> Terms:
+    """Clipped surrogate + value_coefficient · value loss, per token [B, T] (PPO, arXiv:1707.06347).
+
+    The surrogate is `rlvr.loss.grpo`'s, usually on `rlvr.advantage.gae`. The value loss of v = V(s_t), against
+    `batch.returns` R, is ½·max((v − R)², (clip(v, v_old ± value_clip) − R)²), and ½(v − R)² where value_clip is None;
+    v_old is `batch.value_old`. Both heads share the model, so the value's gradient reaches it too.
+
+    metrics: those of the surrogate; "value_loss" and "value" [B, T]. Raises ValueError without returns.
+    """
+    if batch.returns is None or batch.value_old is None or policy.value is None:
+        raise ValueError("loss=ppo learns returns, which this advantage does not give: pass advantage=gae.")
+    surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+    value, old, returns = (torch.where(batch.mask, x, 0.0) for x in (policy.value, batch.value_old, batch.returns))
+    error = _value_loss(value, old, returns, value_clip)
+    metrics = {**surrogate.metrics, "value_loss": error, "value": value}
+    return replace(surrogate, loss=surrogate.loss + value_coefficient * error, metrics=metrics)
+
+
+def _value_loss(value: Tensor, old: Tensor, returns: Tensor, clip: float | None) -> Tensor:
+    plain = (value - returns).square()
+    if clip is None:
+        return plain / 2
+    if not clip > 0:
+        raise ValueError(f"loss.value_clip={clip} must be positive, or null for none.")
+    clipped = torch.clamp(value, old - clip, old + clip)
+    return torch.maximum(plain, (clipped - returns).square()) / 2
