@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlvr.batch import Advantage, Batch, Policy, needed
 from rlvr.model import encode as token_ids
-from rlvr.records import Problem, Rollout
+from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask
 
 
 def encode(tokenizer: Any, problems: Sequence[Problem], *, chat: bool) -> list[NDArray[np.int64]]:
@@ -31,6 +31,35 @@ def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence
     return tokenizer.batch_decode([[t for t in row.tolist() if t not in dropped] for row in tokens])
 
 
+def solved(rollouts: Sequence[Rollout], task: SolvedTask, tokenizer: Any, *, max_tokens: int) -> list[Rollout]:
+    """Each group with the task's known answer as its only response, reward 1: what loss=cross_entropy learns.
+
+    The end token is added where there is room and the answer does not end with it. Its log-probabilities are NaN: the
+    policy did not sample it, and `collate` asks the policy for them. Raises ValueError for a task that knows no
+    answers and for an answer of more than `max_tokens` tokens.
+    """
+    if not hasattr(task, "solution"):
+        raise ValueError(
+            f"loss=cross_entropy learns known answers and task {task.name} gives none: it has no `solution`. "
+            "Pass another loss, or a task such as task=digits or task=maze."
+        )
+    groups = list[Rollout]()
+    for rollout in rollouts:
+        text = task.solution(rollout.problem)
+        ids = token_ids(tokenizer, text)
+        if tokenizer.eos_token_id is not None and len(ids) < max_tokens and ids[-1:] != [tokenizer.eos_token_id]:
+            ids = [*ids, tokenizer.eos_token_id]
+        if len(ids) > max_tokens:
+            raise ValueError(
+                f"the known answer of {rollout.problem.id} has {len(ids)} tokens and responses have {max_tokens} at "
+                f"most: pass rollout.max_tokens={len(ids)} or more."
+            )
+        unknown = np.full(len(ids), np.nan, dtype=np.float32)
+        answer = Completion(np.asarray(ids, dtype=np.int64), unknown, unknown, finished=True)
+        groups.append(Rollout(rollout.problem, rollout.prompt, (answer,), (text,), (Reward(1.0, "correct"),)))
+    return groups
+
+
 def collate(
     rollouts: Sequence[Rollout],
     advantage: Advantage,
@@ -40,7 +69,8 @@ def collate(
 ) -> Batch:
     """Whole groups, in order, as one right-padded batch on the CPU. Advantages are taken over all groups at once.
 
-    look: what the policy says of a batch, for an advantage that reads its values or entropies (`with_advantage`).
+    look: what the policy says of a batch, for an advantage that reads its values or entropies (`with_advantage`) and
+    for the log-probabilities of known answers (`solved`).
     Raises ValueError if a completion has no reward because its verifier failed: such groups are dropped before.
     """
     rows = [
@@ -65,6 +95,8 @@ def collate(
         prompt=_pad([p[::-1] for p in prompts], L, pad_token_id).flip(1),  # left-padded
         prompt_mask=(torch.arange(L) < torch.tensor([len(p) for p in prompts])[:, None]).flip(1),
     )
+    if look is not None and bool(batch.logp_old.isnan().any()):
+        batch = replace(batch, logp_old=look(batch).logp.cpu())
     return with_advantage(batch, advantage, look)
 
 

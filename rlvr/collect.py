@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,11 @@ class Spent:
     rounds: int = 0
     rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
 
+    @property
+    def accuracy(self) -> float:
+        scored = [r for g in self.rollouts for r in g.rewards if r.outcome != "error"]
+        return float(np.mean([r.correct for r in scored])) if scored else math.nan
+
     def metrics(self) -> dict[str, float]:
         """Over everything generated: the policy's own average, before dynamic sampling chose."""
         rewards = [r for g in self.rollouts for r in g.rewards]
@@ -79,7 +84,7 @@ class Spent:
         outcomes = Counter(r.outcome for r in rewards)
         return {
             "reward/mean": float(np.mean([r.value for r in scored])) if scored else math.nan,
-            "reward/accuracy": float(np.mean([r.correct for r in scored])) if scored else math.nan,
+            "reward/accuracy": self.accuracy,
             "reward/solved_fraction": float(np.mean([any(r.correct for r in g.rewards) for g in self.rollouts])),
             **{f"reward/{o}": outcomes[o] / len(rewards) for o in OUTCOMES},
             "response/length": float(np.mean([len(c.tokens) for c in completions])),
@@ -128,13 +133,15 @@ class Sampler:
 
 
 def collect(
-    sampler: Sampler, stream: Stream, sampling: Sampling, *, prompts: int, samples: int, dynamic: str, max_rounds: int
-) -> tuple[list[Rollout], Spent]:
-    """The groups to train on in one step: `prompts` of them, fewer under `dynamic="drop"`.
+    sampler: Sampler, stream: Stream, sampling: Sampling, *, prompts: int, samples: int, dynamic: str, max_rounds: int,
+    filter: str = "none",
+) -> tuple[list[Rollout], Spent]:  # fmt: skip
+    """The groups to train on in one step: `prompts` of them, fewer under `dynamic="drop"` or a filter without refill.
 
     Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
-    "refill" draws further problems until `prompts` such groups are found. Groups with a failed verifier are never kept.
-    Raises NothingToLearn after `max_rounds` rounds of refill, or if "drop" leaves nothing.
+    "refill" draws further problems until `prompts` groups are found. Groups with a failed verifier are never kept.
+    filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one response more a
+    problem. Raises NothingToLearn after `max_rounds` rounds of refill, or if nothing is left.
     """
     spent, kept = Spent(), list[Rollout]()
     drawn = 0
@@ -142,23 +149,36 @@ def collect(
         # The share kept so far tells how many to draw: fewer, larger rounds.
         wanted = prompts if not drawn else math.ceil((prompts - len(kept)) * (drawn + 1) / (len(kept) + 1))
         wanted = min(wanted, prompts)
-        groups = sampler(stream.draw(wanted), samples, sampling, spent)
+        problems = stream.draw(wanted)
+        if filter == "greedy_fails":
+            problems = _greedy_fails(sampler, problems, sampling, spent)
+        kept += [g for g in sampler(problems, samples, sampling, spent) if _usable(g, dynamic)]
         drawn += wanted
-        kept += [g for g in groups if _usable(g, dynamic)]
         if dynamic != "refill" or len(kept) >= prompts:
             break
         if spent.rounds == max_rounds:
             raise NothingToLearn(
                 f"{max_rounds} generation rounds gave {len(kept)} of {prompts} groups with right and wrong answers "
-                f"(accuracy {spent.metrics()['reward/accuracy']:.3f}): the problems are too easy or too hard for this "
+                f"(accuracy {spent.accuracy:.3f}): the problems are too easy or too hard for this "
                 "policy. Pass rollout.dynamic_sampling=drop, more rollout.samples, or other problems."
             )
     if not kept:
         raise NothingToLearn(
-            f"none of {drawn} groups can be trained on (accuracy {spent.metrics()['reward/accuracy']:.3f}). "
+            f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, rollout.filter={filter}). "
             "Pass more rollout.prompts or rollout.samples, or other problems."
         )
     return kept[:prompts], spent
+
+
+def _greedy_fails(sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: Spent) -> list[Problem]:
+    """The problems whose most likely answer, token by token, is wrong. Time and tokens count as the step's own; the
+    answers are not samples of the policy and enter no metric."""
+    greedy = Spent()
+    groups = sampler(problems, 1, replace(sampling, temperature=0.0, top_p=1.0), greedy)
+    spent.rollout_s += greedy.rollout_s
+    spent.reward_s += greedy.reward_s
+    spent.tokens += greedy.tokens
+    return [g.problem for g in groups if g.rewards[0].outcome not in ("correct", "error")]
 
 
 def _usable(group: Rollout, dynamic: str) -> bool:

@@ -36,6 +36,7 @@ class RolloutConfig:
     max_tokens: int | None = None
     dynamic_sampling: str = MISSING
     max_rounds: int = MISSING
+    filter: str = MISSING
     engine: Any = MISSING
 
 
@@ -165,6 +166,8 @@ def _check_ranges(config: DictConfig) -> None:
             raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")
     if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
         raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
+    if config.rollout.filter not in ("none", "greedy_fails"):
+        raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")
 
 
 def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None:

@@ -27,7 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import config as schema
 from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, cause_of, logging_to
 from rlvr.batch import Batch
-from rlvr.collate import collate, decode, encode, with_advantage
+from rlvr.collate import collate, decode, encode, solved, with_advantage
 from rlvr.collect import Sampler, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
@@ -102,10 +102,12 @@ class Run:
         sampling = Sampling(self.max_tokens, self.config.seed, step, rollout.temperature, rollout.top_p)
         groups, spent = collect(
             self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
-            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
+            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds, filter=rollout.filter,
         )  # fmt: skip
         if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
             write_rollouts(groups, file_of(self.dir, step))
+        if "solution" in self.trainer.objective.needs:
+            groups = solved(groups, self.task, self.tokenizer, max_tokens=self.max_tokens)
         batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look)
         if self.mixture is not None:
             batch = self.mixture.add(batch, step)

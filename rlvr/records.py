@@ -102,6 +102,14 @@ class Task(Protocol):
         ...
 
 
+class SolvedTask(Task, Protocol):
+    """A task that knows an answer to each of its problems: it can be learned by exact maximum likelihood."""
+
+    def solution(self, problem: Problem) -> str:
+        """A response that earns the full reward, with the end word if the task has one and there is room for it."""
+        ...
+
+
 class TaughtTask(Task, Protocol):
     """A task with a closed vocabulary and known solutions: a base policy can be pre-trained on it from nothing."""
 

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from rlvr.advantage import dr_grpo
-from rlvr.batch import Policy, needs
-from rlvr.collate import collate
+from rlvr.batch import Batch, Policy, needs
+from rlvr.collate import collate, solved
+from rlvr.model import word_tokenizer
 from rlvr.records import Completion, Problem, Reward, Rollout
+from rlvr.task.bandit import Bandit
+from tests.scripted import Echo
 
 
 def completion(*tokens: int) -> Completion:
@@ -84,3 +87,52 @@ def test_an_advantage_that_needs_a_value_head_says_so_where_there_is_none() -> N
     wants = needs("value")(lambda reward, group, value: reward)
     with pytest.raises(ValueError, match="the advantage needs value, which nothing gives: a value head comes with"):
         collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, look=lambda b: Policy(b.logp_old))
+
+
+class Known(Echo):
+    def solution(self, problem: Problem) -> str:
+        return problem.answer
+
+
+def test_known_answers_take_the_place_of_samples() -> None:
+    """Echo `a b ;`: the answer is `a b .`, the words numbered as in the vocabulary, and `.` ends it."""
+    task = Known(length=2)
+    tokenizer = word_tokenizer(task.vocabulary, task.end_word)
+    problem = Problem("p", "a b ;", "a b .")
+    sampled = rollout("p", [1, 2, 7], ([4], 0.0), ([5, 6], 0.0))
+    groups = [Rollout(problem, sampled.prompt, sampled.completions, sampled.texts, sampled.rewards)]
+    (group,) = solved(groups, task, tokenizer, max_tokens=3)
+    words = tokenizer.get_vocab()
+    assert group.completions[0].tokens.tolist() == [words["a"], words["b"], words["."]]
+    assert list(group.rewards) == task.reward([(problem, group.texts[0])])
+    said = torch.tensor([[-1.0, -2.0, -3.0]])
+    asked: list[Batch] = []
+
+    def look(batch: Batch) -> Policy:
+        asked.append(batch)
+        return Policy(said)
+
+    batch = collate([group], dr_grpo, pad_token_id=0, look=look)
+    assert batch.logp_old.tolist() == said.tolist()  # the policy's own: it did not sample them
+    assert batch.tokens.tolist() == asked[0].tokens.tolist()
+    with pytest.raises(ValueError, match=r"has 3 tokens and responses have 2 at most: pass rollout.max_tokens=3"):
+        solved(groups, task, tokenizer, max_tokens=2)
+
+
+def test_an_end_token_is_added_where_there_is_room() -> None:
+    class Open(Known):
+        def solution(self, problem: Problem) -> str:
+            return "a"
+
+    task = Open(length=2)
+    tokenizer = word_tokenizer(task.vocabulary, task.end_word)
+    words = tokenizer.get_vocab()
+    for room, expected in ((1, ["a"]), (2, ["a", "."])):
+        (group,) = solved([rollout("p", [1], ([4], 0.0))], task, tokenizer, max_tokens=room)
+        assert group.completions[0].tokens.tolist() == [words[w] for w in expected]
+
+
+def test_a_task_without_known_answers_is_refused() -> None:
+    bandit = Bandit(arms=2, centres=[0], widths=[1], heights=[1])
+    with pytest.raises(ValueError, match=r"task bandit gives none.*task=digits or task=maze"):
+        solved([rollout("p", [1], ([4], 0.0))], bandit, None, max_tokens=1)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,15 @@ def sampler(task: ScriptedTask, **ranks: Any) -> Sampler:
     )
 
 
-def run(script: Sequence[str], dynamic: str, prompts: int = 4, rounds: int = 10) -> tuple[list[Rollout], Spent, Stream]:
+def run(
+    script: Sequence[str], dynamic: str, prompts: int = 4, rounds: int = 10, filter: str = "none"
+) -> tuple[list[Rollout], Spent, Stream]:
     task = ScriptedTask(script)
     stream = Stream(task, seed=0)
     kept, spent = collect(
-        sampler(task), stream, SAMPLING, prompts=prompts, samples=len(script[0]), dynamic=dynamic, max_rounds=rounds
-    )
+        sampler(task), stream, SAMPLING, prompts=prompts, samples=len(script[0]), dynamic=dynamic, max_rounds=rounds,
+        filter=filter,
+    )  # fmt: skip
     return kept, spent, stream
 
 
@@ -91,6 +95,43 @@ def test_refill_gives_up_with_advice() -> None:
         run(["++"], "refill", rounds=3)
     with pytest.raises(NothingToLearn, match="none of 4 groups"):
         run(["--"], "drop")
+
+
+def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
+    """The scripted greedy answer is the first: problems 0 and 2 of each four fail it, ? too."""
+    kept, spent, stream = run(["-+", "+-", "?+", "!-"], "none", prompts=8, filter="greedy_fails")
+    assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
+    assert spent.tokens == 8 + 4 * 2  # one greedy answer of one token each, then two samples of four problems
+    assert len(spent.rollouts) == 4  # greedy answers enter no metric
+    assert spent.metrics()["reward/accuracy"] == 0.5
+    assert stream.position == 8
+
+
+def test_the_greedy_filter_refills_and_gives_up() -> None:
+    kept, spent, _ = run(["-+", "+-"], "refill", filter="greedy_fails")
+    assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
+    assert spent.rounds == 2
+    with pytest.raises(NothingToLearn, match="3 generation rounds gave 0 of 4"):
+        run(["+-"], "refill", rounds=3, filter="greedy_fails")
+    with pytest.raises(NothingToLearn, match="none of 4 groups.*rollout.filter=greedy_fails"):
+        run(["+-"], "none", filter="greedy_fails")
+
+
+def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
+    seen: list[float] = []
+
+    class Listening(ScriptedEngine):
+        def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+            seen.append(sampling.temperature)
+            return super().generate(requests, sampling)
+
+    task = ScriptedTask(["-+"])
+    listening = replace(sampler(task), engine=Listening())
+    collect(
+        listening, Stream(task, seed=0), SAMPLING, prompts=2, samples=2, dynamic="none", max_rounds=1,
+        filter="greedy_fails",
+    )  # fmt: skip
+    assert seen == [0.0, SAMPLING.temperature]
 
 
 def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:

@@ -71,7 +71,14 @@ class Maze:
     def demonstration(self, index: int) -> tuple[str, str]:
         """(prompt, shortest walk and DONE) of maze `index` of a stream of its own, never a held-out maze."""
         grid = self._train("demonstration", index)
-        return prompt(grid, self.width), " ".join([*solve(grid, self.width), self.end_word])
+        return prompt(grid, self.width), self._walk(grid)
+
+    def solution(self, problem: Problem) -> str:
+        """The shortest walk and DONE. Longer walks are right too: cross-entropy on it is a bound."""
+        return self._walk(problem.answer)
+
+    def _walk(self, grid: str) -> str:
+        return " ".join([*solve(grid, self.width), self.end_word])
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for a legal walk that stands on GOAL when DONE comes, else 0. Squares may be visited again.

@@ -270,3 +270,12 @@ def test_the_smallest_maze_has_its_held_out_set() -> None:
     task = make_maze(5, 10)
     assert len({task.problem("test", i).answer for i in range(10)}) == 10
     assert task.problem("train", 0).answer not in {task.problem("test", i).answer for i in range(10)}
+
+
+def test_the_solution_of_every_problem_earns_the_reward() -> None:
+    task = make_maze(7, 64)
+    for split, count in (("train", 50), ("test", 64)):
+        problems = [task.problem(split, i) for i in range(count)]
+        answers = [task.solution(problem) for problem in problems]
+        assert all(r.value == 1 for r in task.reward(list(zip(problems, answers, strict=True))))
+        assert max(len(a.split(" ")) for a in answers) <= task.max_tokens
