@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -46,7 +47,8 @@ def _draw(found: list[Match]) -> Figure:
 
 
 def _panel(axes: Axes, match: Match) -> None:
-    axes.set_title(f"{match.method}, 1/η = {inverse(match.eta)}", loc="left", fontsize=8)
+    title = textwrap.fill(f"{match.method}, 1/η = {inverse(match.eta)}", 36)  # panels are narrow
+    axes.set_title(title, loc="left", fontsize=8)
     axes.grid(visible=False, axis="x")
     if not len(match.learned):
         state = match.states[0] if match.states else "missing"
