@@ -1,4 +1,4 @@
-"""LAD recovers its target on the bandit (LAD, arXiv:2602.20132, Eqs. 4 and 5, Figure 1): the study itself, really run."""
+"""The bandit study, really run: LAD recovers its target (LAD, arXiv:2602.20132, Eqs. 4 and 5, Figure 1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_learned_density_is_the_target_with_all_three_modes(tmp_path: Path) 
     reward = sum(h * np.exp(-0.5 * ((arm - c) / w) ** 2) for c, w, h in ((10, 2, 0.9), (25, 3, 1.0), (40, 2, 0.8)))
     target = np.exp(reward / reward.max() / 0.25)  # P_A ∝ e^{A/η}, A = R, η = ¼
     target /= target.sum()
-    finished = [p for p in (tmp_path / "runs").glob("*/run.json")]
+    finished = list((tmp_path / "runs").glob("*/run.json"))
     assert len(finished) == 6
     for path in finished:
         policy = pd.read_parquet(path.parent / "samples/policy-00000001.parquet")
