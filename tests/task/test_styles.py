@@ -1,0 +1,100 @@
+"""Five right answers to every problem, told apart by their first word; nothing held out is ever shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.records import Problem
+from rlvr.task.styles import STYLES, Styles, held_out
+
+
+def make_styles(**knobs: int) -> Styles:
+    return Styles(**{"shortest": 3, "longest": 8, "test_problems": 64, "seed": 0, **knobs})
+
+
+HAND = Problem("hand", "sort 7 1 3 1 :", [7, 1, 3, 1])
+RIGHT = {
+    "plain": "plain 1 1 3 7 end",
+    "spelled": "spelled one one three seven end",
+    "listed": "listed 1 , 1 , 3 , 7 end",
+    "boxed": "boxed [ 1 1 3 7 ] end",
+    "falling": "falling 7 3 1 1 end",
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_each_style_is_right(style: str) -> None:
+    assert make_styles().reward([(HAND, RIGHT[style])])[0].correct
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("plain 1 3 7 end", "wrong"),  # a digit is missing
+        ("plain 7 3 1 1 end", "wrong"),  # the digits of another style
+        ("boxed 1 1 3 7 end", "wrong"),
+        ("listed 1 , 1 , 3 , 7 , end", "wrong"),
+        ("plain 1 1 3 7", "unparsable"),  # cut
+        ("1 1 3 7 end", "unparsable"),  # no style
+        ("", "unparsable"),
+    ],
+)
+def test_what_is_not_right_earns_nothing(text: str, outcome: str) -> None:
+    (reward,) = make_styles().reward([(HAND, text)])
+    assert (reward.value, reward.outcome) == (0.0, outcome)
+
+
+@given(st.integers(0, 10_000))
+def test_every_demonstration_is_right_in_the_vocabulary_and_short_enough(index: int) -> None:
+    task = make_styles()
+    prompt, response = task.demonstration(index)
+    words = prompt.split(" ")
+    assert (words[0], words[-1]) == ("sort", ":")
+    digits = [int(w) for w in words[1:-1]]
+    assert 3 <= len(digits) <= 8
+    assert {*words, *response.split(" ")} <= set(task.vocabulary)
+    assert len(response.split(" ")) <= task.max_tokens
+    assert task.reward([(Problem("x", prompt, digits), response)])[0].correct
+
+
+def test_demonstrations_use_every_style_alike_at_every_length() -> None:
+    task = make_styles()
+    seen = Counter(
+        (len(prompt.split()) - 2, response.split()[0]) for prompt, response in map(task.demonstration, range(6000))
+    )
+    assert len(seen) == 6 * 5
+    assert min(seen.values()) > 150  # 200 expected, deviation 14
+
+
+def test_test_problems_are_distinct_and_never_in_training() -> None:
+    task = make_styles(shortest=3, longest=3, test_problems=60)  # 1000 strings: many would meet
+    answers = [tuple(task.problem("test", i).answer) for i in range(60)]
+    assert len(set(answers)) == 60
+    assert all(map(held_out, answers))
+    shown = [tuple(task.problem("train", i).answer) for i in range(2000)]
+    shown += [tuple(int(w) for w in task.demonstration(i)[0].split()[1:-1]) for i in range(2000)]
+    assert not set(shown) & set(answers)
+
+
+def test_problems_are_a_function_of_seed_split_and_index() -> None:
+    assert make_styles().problem("train", 5) == make_styles().problem("train", 5)
+    assert make_styles(seed=1).problem("train", 5).prompt != make_styles().problem("train", 5).prompt
+    with pytest.raises(IndexError, match="no test problem 64"):
+        make_styles().problem("test", 64)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"shortest": 1}, "2 to 32 digits"),
+        ({"shortest": 9}, "task.shortest=9, task.longest=8"),
+        ({"shortest": 2, "longest": 2, "test_problems": 50}, r"1 to 6 strings .* Pass task.test_problems=6"),
+    ],
+)
+def test_impossible_settings_are_explained(knobs: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_styles(**knobs)
