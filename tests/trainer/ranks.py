@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rlvr.batch import Batch
+from rlvr.loss import dph
 from rlvr.model import word_tokenizer
 from rlvr.trainer import distributed
 from tests.trainer.tiny import batch, gradients, trainer, weights
+
+# Rows of two kinds, each averaged over its own tokens, and a reference policy that runs along.
+STREAMS = partial(dph.js_definition, clip_low=0.2, clip_high=0.2, coef=0.5)
 
 # One update, then its gradient. The last two leave a rank without work, in some micro-batches or in all.
 CASES: dict[str, dict[str, Any]] = {
@@ -21,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "clipped, to the base policy": {"clip_norm": 0.05, "kl": 0.3, "base_kl": True, "entropy": 0.1},
     "sequence mean": {"aggregation": "seq-mean-token-mean", "shared_prompt": "always"},
     "recomputed": {"activation_checkpointing": True, "token_budget": 1},
+    "two streams": {"loss": STREAMS, "token_budget": 1},
     "bfloat16": {"dtype": "bfloat16"},
     "one group": {"updates": 3},
 }
@@ -32,7 +39,8 @@ def data() -> Batch:
 
 def learn(knobs: dict[str, Any]) -> dict[str, Any]:
     made = trainer(**knobs)
-    metrics = made.learn(data())
+    rows = data()
+    metrics = made.learn(replace(rows, kind=(rows.group == 1).long()) if knobs.get("loss") is STREAMS else rows)
     return {"gradients": gradients(made), "metrics": metrics, "logp": made.logp(data())}
 
 
