@@ -67,7 +67,7 @@ def test_agrees_with_a_plain_loop() -> None:
     surrogate = grpo(policy, batch, **KNOBS).loss
     for b in range(6):
         for t in range(int(batch.mask[b].sum())):
-            v, old, R = (float(x[b, t]) for x in (policy.value, batch.value_old, batch.returns))
+            v, old, R = (float(x.detach()[b, t]) for x in (policy.value, batch.value_old, batch.returns))
             error = max((v - R) ** 2, (min(max(v, old - 0.2), old + 0.2) - R) ** 2) / 2
             assert float(terms.loss[b, t]) == pytest.approx(float(surrogate[b, t]) + 0.5 * error, rel=1e-12)
 

@@ -1,0 +1,57 @@
+"""The clipped surrogate without some of the tokens whose covariance collapses entropy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms, first_pass, needs
+from rlvr.loss.grpo import grpo
+from rlvr.loss.kl_cov import covariance
+
+
+@needs("noise")
+def dropped(
+    policy: Policy, batch: Batch, *, fraction: float, low: float, high: float, clip_low: float, clip_high: float
+) -> Tensor:
+    """[B, T] bool: the tokens that lose their gradient, of a whole mini-batch of N tokens.
+
+    max(⌊N·fraction⌋, 1) of those with low < covariance < high that clipping leaves alone, or all if they are fewer;
+    which, decides `batch.noise`.
+    """
+    if not (0 < fraction <= 1 and low < high):
+        raise ValueError(f"loss.fraction={fraction} must be in (0, 1], and loss.low={low} less than loss.high={high}.")
+    assert batch.noise is not None
+    cov = covariance(policy, batch)
+    clipped = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None).metrics["clip_fraction"] > 0
+    candidate = batch.mask & (cov > low) & (cov < high) & ~clipped
+    number = min(max(int(int(batch.mask.sum()) * fraction), 1), int(candidate.sum()))
+    if not number:
+        return torch.zeros_like(candidate)
+    return candidate & (batch.noise <= batch.noise[candidate].sort().values[number - 1])
+
+
+@first_pass(dropped)
+def clip_cov(
+    policy: Policy,
+    batch: Batch,
+    *,
+    fraction: float,  # noqa: ARG001
+    low: float,  # noqa: ARG001
+    high: float,  # noqa: ARG001
+    clip_low: float,
+    clip_high: float,
+) -> Terms:
+    """Clipped surrogate [B, T] that is 0 for the dropped tokens, which stay in the mean (Clip-Cov, arXiv:2505.22617).
+
+    fraction, low, high: how many tokens, and between which covariances of advantage and log-probability: see `dropped`.
+
+    metrics: "clip_fraction" of the surrogate; "dropped" [B, T], 1 for such a token.
+    """
+    assert batch.extra is not None
+    surrogate = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None)
+    gone = batch.extra.bool()
+    metrics = {**surrogate.metrics, "dropped": gone.float()}
+    return replace(surrogate, loss=torch.where(gone, 0.0, surrogate.loss), metrics=metrics)

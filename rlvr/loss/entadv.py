@@ -1,0 +1,43 @@
+"""The clipped surrogate on advantages that favour uncertain tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.loss.grpo import grpo
+
+
+@needs("entropy")
+def entadv(
+    policy: Policy,
+    batch: Batch,
+    *,
+    alpha: float,
+    kappa: float,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+) -> Terms:
+    """`rlvr.loss.grpo` on A + min(α·H, |A|/κ) per token [B, T] (arXiv:2506.14758).
+
+    H: entropy of the current policy at each token, nats, without gradient. α ≥ 0, κ > 1: no advantage changes its sign,
+    and A = 0 stays 0. The shaping starts from `batch.advantage` in each update, so it never compounds over epochs; as
+    an advantage function it could only know the entropy of the policy that sampled.
+
+    metrics: those of the surrogate; "shaping" [B, T], what was added to A. Raises ValueError for other α or κ.
+    """
+    if not (alpha >= 0 and kappa > 1):
+        raise ValueError(
+            f"loss.alpha={alpha} must be 0 or more and loss.kappa={kappa} more than 1, for example 0.4 and 2."
+        )
+    assert policy.entropy is not None
+    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
+    advantage = torch.where(batch.mask, advantage, 0.0)
+    entropy = torch.where(batch.mask, policy.entropy.detach(), 0.0)
+    shaping = torch.minimum(alpha * entropy, advantage.abs() / kappa)
+    shaped = replace(batch, advantage=advantage + shaping)
+    terms = grpo(policy, shaped, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+    return replace(terms, metrics={**terms.metrics, "shaping": shaping})

@@ -1,0 +1,51 @@
+"""FlowRL: match the whole distribution of rewards, not its maximum."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms, needs
+
+Weight = Literal["clip", "cap", "none"]
+CAP = 10.0
+
+
+@needs("log_z", "reference")
+def flowrl(policy: Policy, batch: Batch, *, beta: float, weight: Weight, clip_low: float, clip_high: float) -> Terms:
+    """w·δ² of each response [B] with δ = log Z + mean_t logp − β·A − mean_t logp_ref (FlowRL, arXiv:2509.15207).
+
+    log Z is learned from the prompt, with gradient into the model. β > 0; A: one advantage per response. w, without
+    gradient, from the ratio e^{Σ_t(logp − logp_old)} (the sum clamped to ±20): `clip` bounds it to [1 − clip_low,
+    1 + clip_high] as the paper does, `cap` by 10 from above, `none` is 1.
+
+    metrics, [B]: "delta_abs" |δ|, "log_z", "weight". Raises ValueError for β ≤ 0, an unknown weight, or an advantage
+    per token.
+    """
+    if not beta > 0:
+        raise ValueError(f"beta={beta} with loss=flowrl must be positive, for example beta=15.")
+    if batch.advantage.dim() == 2:
+        raise ValueError("loss=flowrl takes one advantage per response and got one per token: pass advantage=grpo.")
+    assert policy.log_z is not None
+    assert batch.logp_ref is not None
+    length = batch.mask.sum(-1).clamp(min=1)
+    distance = torch.where(batch.mask, policy.logp - batch.logp_ref, 0.0).sum(-1) / length
+    delta = policy.log_z + distance - beta * batch.advantage
+    log_ratio = torch.where(batch.mask, policy.logp.detach() - batch.logp_old, 0.0).sum(-1)
+    w = _weight(log_ratio, weight, clip_low, clip_high)
+    return Terms(w * delta.square(), {"delta_abs": delta.abs(), "log_z": policy.log_z, "weight": w})
+
+
+def _weight(log_ratio: Tensor, weight: Weight, clip_low: float, clip_high: float) -> Tensor:
+    ratio = log_ratio.clamp(-20, 20).exp()
+    match weight:
+        case "clip":
+            return ratio.clamp(1 - clip_low, 1 + clip_high)
+        case "cap":
+            return ratio.clamp(max=CAP)
+        case "none":
+            return torch.ones_like(ratio)
+        case _:
+            raise ValueError(f"loss.weight={weight!r} is unknown. Pass one of: {', '.join(get_args(Weight))}.")

@@ -1,0 +1,55 @@
+"""Policy gradient that holds back the tokens whose covariance collapses entropy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlvr.batch import Batch, Policy, Terms, first_pass
+
+
+def covariance(policy: Policy, batch: Batch) -> Tensor:
+    """(A − Ā)(logp − mean logp) of each token of a whole mini-batch, [B, T] float64; 0 at padding.
+
+    Exactly 0 everywhere if all advantages are equal: rounding would make a choice among equals.
+    """
+    mask = batch.mask
+    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None].expand_as(mask)
+    A, logp = advantage[mask].double(), policy.logp[mask].double()
+    centred = torch.zeros_like(A) if bool((A[:1] == A).all()) else A - A.mean()
+    return torch.zeros(mask.shape, dtype=A.dtype, device=A.device).masked_scatter(mask, centred * (logp - logp.mean()))
+
+
+def largest(policy: Policy, batch: Batch, *, fraction: float) -> Tensor:
+    """[B, T] 1 for the max(1, ⌊N·fraction⌋) of N tokens with the largest covariance, else 0.
+
+    Tokens that tie for the last places share them: a choice among equals would depend on the order of rows.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"loss.fraction={fraction} must be in (0, 1], for example 0.002.")
+    mask = batch.mask
+    every = covariance(policy, batch)[mask]
+    number = max(1, int(len(every) * fraction))
+    cut = every.topk(number).values[-1]
+    above, tied = every > cut, every == cut
+    share = (number - above.sum()) / tied.sum()
+    weight = torch.where(above, 1.0, torch.where(tied, share, 0.0)).to(policy.logp.dtype)
+    return torch.zeros(mask.shape, dtype=weight.dtype, device=weight.device).masked_scatter(mask, weight)
+
+
+@first_pass(largest)
+def kl_cov(policy: Policy, batch: Batch, *, fraction: float, coefficient: float) -> Terms:  # noqa: ARG001
+    """−A·r per token [B, T], plus coefficient·|logp − logp_old| on the chosen ones (KL-Cov, arXiv:2505.22617).
+
+    No clipping of the ratio r; log r is clamped to ±20 in it, and beyond that has no gradient there. Chosen are the
+    `fraction` of the mini-batch's tokens with the largest covariance of advantage and log-probability: see `largest`.
+
+    metrics["chosen"]: the choice, [B, T].
+    """
+    assert batch.extra is not None
+    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
+    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
+    advantage = torch.where(batch.mask, advantage, 0.0)
+    chosen = torch.where(batch.mask, batch.extra, 0.0)
+    loss = -advantage * log_ratio.clamp(-20, 20).exp() + coefficient * chosen * log_ratio.abs()
+    return Terms(loss=loss, metrics={"chosen": chosen})

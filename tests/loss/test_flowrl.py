@@ -1,0 +1,107 @@
+"""FlowRL: by hand, against a loop, its optimum, its weights."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.batch import Batch, Policy
+from rlvr.loss.flowrl import flowrl
+from tests.factories import make_batch, make_policy
+from tests.loss import extremes, invariance
+
+KNOBS: dict[str, Any] = {"beta": 2.0, "weight": "clip", "clip_low": 0.2, "clip_high": 0.2}
+FLOWRL = partial(flowrl, **KNOBS)
+
+
+def with_log_z(batch: Batch, policy: Policy) -> tuple[Batch, Policy]:
+    log_z = (torch.arange(len(batch.tokens), dtype=torch.float64) / 7).to(policy.logp.dtype)
+    return batch, Policy(policy.logp, log_z=log_z.requires_grad_())
+
+
+def made(*, padding: float) -> tuple[Batch, Policy]:
+    return with_log_z(*invariance.usual(padding=padding))
+
+
+@pytest.mark.parametrize(("weight", "w"), [("clip", 1.2), ("cap", math.exp(0.9)), ("none", 1.0)])
+def test_numbers_worked_by_hand(weight: str, w: float) -> None:
+    """log Z = ½, logp (−1, −2), old (−1.5, −2.4), ref (−1, −1), A = ½, β = 2: δ = ½ − 1.5 − 1 + 1 = −1.
+    Ratio e^{0.5 + 0.4}. Loss w; d/dlog Z = −2w; d/dlogp = −2w/2 for each of two tokens."""
+    batch = make_batch(
+        num_groups=1, num_samples=1, num_tokens=3, lengths=[2], dtype=torch.float64,
+        advantage=torch.tensor([0.5], dtype=torch.float64),
+        logp_old=torch.tensor([[-1.5, -2.4, 0.0]], dtype=torch.float64),
+        logp_ref=torch.tensor([[-1.0, -1.0, 0.0]], dtype=torch.float64),
+    )  # fmt: skip
+    logp = torch.tensor([[-1.0, -2.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    log_z = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
+    terms = flowrl(Policy(logp, log_z=log_z), batch, **{**KNOBS, "weight": weight})
+    assert terms.loss.tolist() == pytest.approx([w])
+    of_logp, of_z = torch.autograd.grad(terms.loss.sum(), (logp, log_z))
+    assert of_logp[0].tolist() == pytest.approx([-w, -w, 0.0])
+    assert of_z.tolist() == pytest.approx([-2 * w])
+    assert terms.metrics["delta_abs"].tolist() == pytest.approx([1.0])
+    assert terms.metrics["weight"].tolist() == pytest.approx([w])
+
+
+@pytest.mark.parametrize("weight", ["clip", "cap", "none"])
+def test_agrees_with_a_plain_loop(weight: str) -> None:
+    batch, policy = made(padding=0.0)
+    assert policy.log_z is not None
+    assert batch.logp_ref is not None
+    loss = flowrl(policy, batch, **{**KNOBS, "weight": weight}).loss
+    for b in range(6):
+        n = int(batch.mask[b].sum())
+        logp, ref = (float(x[b, :n].detach().mean()) for x in (policy.logp, batch.logp_ref))
+        delta = float(policy.log_z.detach()[b]) + logp - 2 * float(batch.advantage[b]) - ref
+        ratio = math.exp(float((policy.logp.detach() - batch.logp_old)[b, :n].sum()))
+        w = {"clip": min(max(ratio, 0.8), 1.2), "cap": min(ratio, 10.0), "none": 1.0}[weight]
+        assert float(loss.detach()[b]) == pytest.approx(w * delta**2, rel=1e-12)
+
+
+def test_the_tilted_reference_is_the_optimum() -> None:
+    """One-token responses: at π = π_ref·e^{βA}/Z with its log Z every δ is 0, and so is the gradient."""
+    ref = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
+    A = torch.tensor([1.0, -1.0, 0.5, 0.2], dtype=torch.float64)
+    batch = make_batch(
+        num_groups=1, num_samples=4, num_tokens=1, lengths=[1] * 4, dtype=torch.float64, advantage=A,
+        logp_old=ref[:, None], logp_ref=ref[:, None],
+    )  # fmt: skip
+    tilted = ref + 2 * A
+    log_z = tilted.logsumexp(0)
+    logits = tilted.clone().requires_grad_()
+    terms = FLOWRL(Policy(logits.log_softmax(0)[:, None], log_z=log_z.expand(4)), batch)
+    assert float(terms.loss.detach().abs().max()) < 1e-25
+    assert float(torch.autograd.grad(terms.loss.sum(), logits)[0].abs().max()) < 1e-12
+
+
+def test_gradient_agrees_with_differences() -> None:
+    batch, policy = made(padding=0.0)
+    none = partial(flowrl, **{**KNOBS, "weight": "none"})  # other weights depend on logp and are held fixed
+    assert policy.log_z is not None
+    assert torch.autograd.gradcheck(lambda p, z: none(Policy(p, log_z=z), batch).loss, (policy.logp, policy.log_z))
+
+
+@pytest.mark.parametrize("weight", ["clip", "cap", "none"])
+def test_invariances(weight: str) -> None:
+    invariance.check(partial(flowrl, **{**KNOBS, "weight": weight}), make=made)
+
+
+@pytest.mark.parametrize("weight", ["clip", "cap", "none"])
+def test_gradients_are_finite(weight: str) -> None:
+    extremes.check(partial(flowrl, **{**KNOBS, "weight": weight, "beta": 15.0}), make=with_log_z)
+
+
+def test_bad_knobs_and_advantages_are_errors() -> None:
+    batch, policy = made(padding=0.0)
+    with pytest.raises(ValueError, match="must be positive, for example beta=15"):
+        flowrl(policy, batch, **{**KNOBS, "beta": 0.0})
+    with pytest.raises(ValueError, match="Pass one of: clip, cap, none"):
+        flowrl(policy, batch, **{**KNOBS, "weight": "all"})
+    per_token = make_batch(advantage=torch.zeros(6, 4))
+    with pytest.raises(ValueError, match="one advantage per response and got one per token"):
+        FLOWRL(make_policy(per_token, log_z=torch.zeros(6)), per_token)
