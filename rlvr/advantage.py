@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rlvr.batch import needs
+from rlvr.batch import binary_rewards, needs
 
 EPSILON = 1e-6
 PassForm = Literal["plain", "sloo", "sloo_minus_one"]
@@ -40,6 +40,7 @@ def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
     return _groups(reward, group).centred.to(reward.dtype)
 
 
+@binary_rewards
 def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Rewards are 0 or 1.
 
@@ -140,6 +141,7 @@ def _pass_weights(n: int, k: int, form: PassForm) -> tuple[tuple[float, ...], ..
     )
 
 
+@binary_rewards
 @needs("mask", "logp_old")
 def differential_smoothing(
     reward: Tensor, group: Tensor, *, mask: Tensor, logp_old: Tensor, gamma_pos: float, gamma_neg: float

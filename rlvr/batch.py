@@ -96,8 +96,9 @@ def needs(*what: str) -> Callable[[F], F]:
     """Declare what a function reads beyond its usual arguments: nothing else is computed for it.
 
     A loss: "entropy" (with gradient), "value", "log_z" of the policy; "reference" (`Batch.logp_ref`), "noise"
-    (`Batch.noise`), "returns" (`Batch.returns` and `value_old`). An advantage: "mask", "logp_old", "value", "entropy",
-    all [B, T] and of the policy that sampled, which it then takes as arguments of these names.
+    (`Batch.noise`), "returns" (`Batch.returns` and `value_old`), "solution" (rows are the task's known answers, not
+    samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which it
+    then takes as arguments of these names.
     """
 
     def mark(function: F) -> F:
@@ -105,6 +106,14 @@ def needs(*what: str) -> Callable[[F], F]:
         return function
 
     return mark
+
+
+def binary_rewards(function: F) -> F:
+    """Declare that a loss or an advantage takes rewards 0 and 1 only: refused at launch with a task of other rewards.
+
+    The mark is read from the source (rlvr/fit.py); the function itself checks what it gets.
+    """
+    return function
 
 
 def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:

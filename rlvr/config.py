@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from rlvr import fit
 from rlvr.paths import home
 from rlvr.signature import bind, components
 
@@ -134,6 +135,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None]) -> None:
     _check_shorthands(config, choices)
     _check_ranges(config)
     _check_shapes(config, choices)
+    fit.check(config, choices, losses_mentioning("advantage@_global_.advantage: none"))
 
 
 def _check_shorthands(config: DictConfig, choices: Mapping[str, str | None]) -> None:
@@ -188,7 +190,7 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
             f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
             f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
         )
-    if G < 2 and choices.get("advantage") not in (None, "reinforce"):
+    if G < 2 and choices.get("advantage") not in (None, "reinforce", "none", "gae"):
         raise ValueError(
             f"rollout.samples={G} makes advantage={choices['advantage']} zero for every response: it compares the "
             "responses of a group. Pass rollout.samples=2 or more."

@@ -81,7 +81,11 @@ class Rollout:
 
 
 class Task(Protocol):
-    """Where problems come from and how answers are judged."""
+    """Where problems come from and how answers are judged.
+
+    A class whose rewards are not all 0 or 1 says `graded = True`: objectives for binary rewards are then refused before
+    launch.
+    """
 
     name: str
 

@@ -36,11 +36,7 @@ def signature(target: str) -> list[Parameter]:
 
     Raises ValueError if there is no such module or name.
     """
-    module, _, name = target.rpartition(".")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ValueError(f"_target_: {target}: no module {module}")
-    body = ast.parse(Path(spec.origin).read_text()).body
+    body, node = _definition(target)
     # `Ratio = Literal[...]` of the same module stands for its value.
     aliases = {
         t.id: ast.unparse(n.value)
@@ -49,9 +45,6 @@ def signature(target: str) -> list[Parameter]:
         for t in n.targets
         if isinstance(t, ast.Name)
     }
-    node = next((n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name), None)
-    if node is None:
-        raise ValueError(f"_target_: {target}: {module} defines no {name}")
     if isinstance(node, ast.ClassDef):
         inits = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
         if not inits:
@@ -59,6 +52,32 @@ def signature(target: str) -> list[Parameter]:
         node = inits[0]
     found = [p for p in _parameters(node) if p.name != "self"]
     return [replace(p, annotation=aliases.get(p.annotation, p.annotation)) for p in found]
+
+
+def declared(target: str) -> frozenset[str]:
+    """What a component says of itself in source: of a function its bare decorators and the words of its `@needs(...)`,
+    of a class the methods it defines and the attributes it sets in its body. Raises ValueError as `signature` does.
+    """
+    _, node = _definition(target)
+    if isinstance(node, ast.ClassDef):
+        methods = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+        return frozenset(methods | {ast.unparse(t) for n in node.body if isinstance(n, ast.Assign) for t in n.targets})
+    bare = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+    calls = [d for d in node.decorator_list if isinstance(d, ast.Call) and ast.unparse(d.func) == "needs"]
+    return frozenset(bare | {str(a.value) for d in calls for a in d.args if isinstance(a, ast.Constant)})
+
+
+def _definition(target: str) -> tuple[list[ast.stmt], ast.FunctionDef | ast.ClassDef]:
+    """(statements of the module, the one that defines the function or class)."""
+    module, _, name = target.rpartition(".")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"_target_: {target}: no module {module}")
+    body = ast.parse(Path(spec.origin).read_text()).body
+    node = next((n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name), None)
+    if node is None:
+        raise ValueError(f"_target_: {target}: {module} defines no {name}")
+    return body, node
 
 
 def _field(node: ast.AnnAssign) -> Parameter:

@@ -34,6 +34,9 @@ def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
 
 # What an option needs from the user, or from another group, before it can stand.
 COMPANIONS = {
+    ("advantage", "none"): ["loss=pacs"],
+    ("advantage", "gae"): ["loss=ppo"],
+    ("loss", "cross_entropy"): ["rollout.dynamic_sampling=none"],
     ("model", "hf"): ["model.path=/somewhere"],
     ("model", "table"): ["task=bandit", "rollout.prompts=1", "trainer.updates=1"],
     ("presample", "default"): ["loss=dph_js"],
@@ -117,3 +120,50 @@ def test_a_signature_is_read_without_importing_its_module() -> None:
     assert parameters["eta"].required
     with pytest.raises(ValueError, match="defines no"):
         signature("rlvr.loss.lad.nothing")
+
+
+@pytest.mark.parametrize(
+    ("loss", "advantage"),
+    [
+        ("reinforce", "reinforce"), ("rloo", "rloo"), ("dr_grpo", "dr_grpo"), ("maxrl", "maxrl"), ("pkpo", "pkpo"),
+        ("reinforce_pp", "reinforce_pp"), ("differential_smoothing", "differential_smoothing"), ("pacs", "none"),
+        ("grpo", "grpo"), ("lad", "grpo"),
+    ],
+)  # fmt: skip
+def test_a_baseline_by_name_brings_its_advantage_and_the_command_line_wins(loss: str, advantage: str) -> None:
+    config, choices = composed(f"loss={loss}")
+    assert config.advantage["_target_"] == f"rlvr.advantage.{advantage}"
+    assert choices["advantage"] == advantage
+    assert composed(f"loss={loss}", "advantage=rloo")[0].advantage["_target_"] == "rlvr.advantage.rloo"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss=pkpo", "advantage.k=9"], r"k is 2 to 8. Pass rollout.samples=9 or more"),
+        (["loss=pkpo", "advantage.k=8", "advantage.form=sloo"], r"k is 1 to 7. Pass rollout.samples=9 or more"),
+        (["loss=pkpo", "advantage.k=1"], r"k is 2 to 8"),
+        (["loss=maxrl", "advantage.order=8"], r"orders are 1 to rollout.samples - 1. Pass rollout.samples=9"),
+        (["loss=pacs", "advantage=rloo"], r"advantage=rloo has no effect with loss=pacs.*Drop it"),
+        (["loss=grpo", "advantage=none"], r"nothing to learn from. Pass advantage=grpo"),
+        (["loss=grpo", "advantage=gae"], r"needs a value head and loss=grpo trains none. Pass loss=ppo"),
+        (["loss=pacs", "rollout.samples=1"], r"Pass rollout.samples=2 or more, or loss.score=naive"),
+        (["loss=pacs", "task=bandit", "model=table"], r"loss=pacs takes rewards 0 and 1 only and task=bandit"),
+        (["loss=maxrl", "task=bandit", "model=table"], r"advantage=maxrl takes rewards 0 and 1 only"),
+        (["loss=cross_entropy"], r"Pass rollout.dynamic_sampling=none; rollout.samples=1 saves time"),
+        (
+            ["loss=cross_entropy", "task=bandit", "model=table", "rollout.dynamic_sampling=none"],
+            r"learns known answers and task=bandit gives none.*task=digits",
+        ),
+        (["rollout.filter=hard"], r"must be none or greedy_fails"),
+    ],
+)
+def test_what_cannot_work_together_is_refused_with_a_way_out(overrides: list[str], message: str) -> None:
+    small = ["rollout.prompts=1", "trainer.updates=1"] if "task=bandit" in overrides else []
+    with pytest.raises(ValueError, match=message):
+        schema.check(*composed(*overrides, *small))
+
+
+def test_what_needs_nothing_of_a_group_runs_with_one_response() -> None:
+    for overrides in (["loss=cross_entropy"], ["loss=pacs", "loss.score=naive"], ["loss=reinforce"]):
+        schema.check(*composed(*overrides, "rollout.samples=1", "rollout.dynamic_sampling=none"))

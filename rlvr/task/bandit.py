@@ -25,6 +25,7 @@ class Bandit:
     name = "bandit"
     end_word = "END"
     max_tokens = 1
+    graded = True  # rewards other than 0 and 1
 
     def __init__(
         self, *, arms: int, centres: Sequence[float], widths: Sequence[float], heights: Sequence[float]

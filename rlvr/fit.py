@@ -1,0 +1,81 @@
+"""Do the chosen loss, advantage, task and rollout fit one another? Asked before launch, from source. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from omegaconf import DictConfig
+
+from rlvr.signature import declared
+
+
+def check(config: DictConfig, choices: Mapping[str, str | None], without_advantage: Collection[str]) -> None:
+    """Raises ValueError for a combination that could only fail, or ignore a choice, once it runs.
+
+    without_advantage: losses that read no advantage.
+    """
+    _check_advantage(config, choices, without_advantage)
+    _check_group_size(config)
+    loss, advantage, task = (declared(config[group]["_target_"]) for group in ("loss", "advantage", "task"))
+    for group, marks in (("loss", loss), ("advantage", advantage)):
+        if "binary_rewards" in marks and "graded" in task:
+            raise ValueError(
+                f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
+                "Pass loss=grpo advantage=grpo, or a task whose answers are right or wrong, such as task=maze."
+            )
+    if "solution" in loss:
+        _check_solution(config, choices, task)
+
+
+def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], without: Collection[str]) -> None:
+    loss, advantage = choices.get("loss"), choices.get("advantage")
+    if loss in without and advantage not in (None, "none"):
+        raise ValueError(f"advantage={advantage} has no effect with loss={loss}, which reads none. Drop it.")
+    if loss not in without and advantage == "none":
+        raise ValueError(
+            f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
+            f"read none: {', '.join(sorted(without))}."
+        )
+    if "value" in declared(config.advantage["_target_"]) - declared(config.loss["_target_"]):
+        raise ValueError(
+            f"advantage={advantage} needs a value head and loss={loss} trains none. Pass loss=ppo, or advantage=grpo."
+        )
+
+
+def _check_group_size(config: DictConfig) -> None:
+    G, advantage = config.rollout.samples, config.advantage
+    if advantage.get("k") is not None:  # pass@k
+        form, k = advantage.get("form"), advantage.k
+        least, most = (2 if form == "sloo_minus_one" else 1), (G - 1 if form == "sloo" else G)
+        if not least <= k <= most:
+            raise ValueError(
+                f"advantage.k={k} with advantage.form={form} and rollout.samples={G}: k is {least} to {most}. "
+                f"Pass rollout.samples={max(k, least) + (form == 'sloo')} or more, or another advantage.k."
+            )
+    order = advantage.get("order")
+    if order is not None and not 1 <= order < G:
+        raise ValueError(
+            f"advantage.order={order} with rollout.samples={G}: orders are 1 to rollout.samples - 1. "
+            f"Pass rollout.samples={max(order, 1) + 1}, another advantage.order, or null for the highest."
+        )
+    score = config.loss.get("score")
+    if G < 2 and score not in (None, "naive"):
+        raise ValueError(
+            f"rollout.samples={G} makes loss.score={score} zero for every response: it compares the responses of a "
+            "group. Pass rollout.samples=2 or more, or loss.score=naive."
+        )
+
+
+def _check_solution(config: DictConfig, choices: Mapping[str, str | None], task: Collection[str]) -> None:
+    loss = choices.get("loss")
+    if "solution" not in task:
+        raise ValueError(
+            f"loss={loss} learns known answers and task={choices.get('task')} gives none. "
+            "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
+        )
+    for key, value in (("dynamic_sampling", config.rollout.dynamic_sampling), ("filter", config.rollout.filter)):
+        if value != "none":
+            raise ValueError(
+                f"rollout.{key}={value} would choose problems by answers that loss={loss} does not learn from. "
+                f"Pass rollout.{key}=none; rollout.samples=1 saves time."
+            )
