@@ -25,6 +25,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
             )
     if "solution" in loss:
         _check_solution(config, choices, task)
+    _check_trainer(config.trainer, loss)
 
 
 def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], without: Collection[str]) -> None:
@@ -40,6 +41,30 @@ def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], with
         raise ValueError(
             f"advantage={advantage} needs a value head and loss={loss} trains none. Pass loss=ppo, or advantage=grpo."
         )
+    if "returns" in declared(config.loss["_target_"]) and "value" not in declared(config.advantage["_target_"]):
+        raise ValueError(
+            f"loss={loss} trains a value head on returns, which advantage={advantage} does not give. "
+            "Pass advantage=gae, or drop it: this loss chooses it by itself."
+        )
+
+
+def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
+    every, head_lr = trainer.get("reference_every"), trainer.get("head_lr")
+    if every is not None and "reference" not in loss and not trainer.kl > 0:
+        raise ValueError(
+            f"trainer.reference_every={every} has no effect: nothing reads a reference. Drop it or set trainer.kl."
+        )
+    if every is not None and every < 1:
+        raise ValueError(f"trainer.reference_every={every} must be 1 or more, or null for a reference that stays.")
+    if trainer.get("reference_resets_optimiser") and every is None:
+        raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
+    if head_lr is not None and not {"value", "log_z"} & set(loss):
+        raise ValueError(
+            f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "
+            "Drop trainer.head_lr."
+        )
+    if head_lr is not None and not head_lr > 0:
+        raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
 
 
 def _check_group_size(config: DictConfig) -> None:

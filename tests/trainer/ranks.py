@@ -12,14 +12,24 @@ import torch
 
 from rlvr.batch import Batch
 from rlvr.loss import dph
+from rlvr.loss.clip_cov import clip_cov
+from rlvr.loss.flowrl import flowrl
+from rlvr.loss.kl_cov import kl_cov
+from rlvr.loss.ppo import ppo
 from rlvr.model import word_tokenizer
 from rlvr.trainer import distributed
+from tests.trainer.losses import SELECTIVE
 from tests.trainer.tiny import batch, gradients, trainer, weights
 
 # Rows of two kinds, each averaged over its own tokens, and a reference policy that runs along.
 STREAMS = partial(dph.js_definition, clip_low=0.2, clip_high=0.2, coef=0.5)
 
-# One update, then its gradient. The last two leave a rank without work, in some micro-batches or in all.
+CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28}
+CLIP_COV = partial(clip_cov, **CLIP, fraction=0.2, low=0.0, high=9.0)
+PPO = partial(ppo, **CLIP, dual_clip=None, value_coefficient=0.5, value_clip=0.2)
+FLOWRL = partial(flowrl, **CLIP, beta=15.0, weight="clip")
+
+# One update, then its gradient. Small micro-batches and single groups leave a rank without work now and then.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "small micro-batches": {"token_budget": 1},
@@ -30,11 +40,19 @@ CASES: dict[str, dict[str, Any]] = {
     "two streams": {"loss": STREAMS, "token_budget": 1},
     "bfloat16": {"dtype": "bfloat16"},
     "one group": {"updates": 3},
+    "first pass": {"loss": SELECTIVE, "token_budget": 1},
+    "kl_cov": {"loss": partial(kl_cov, fraction=0.3, coefficient=1.0), "token_budget": 1},
+    "clip_cov": {"loss": CLIP_COV, "shared_prompt": "always"},
+    "value head": {"loss": PPO, "token_budget": 1},
+    "value head, clipped, one group": {"loss": PPO, "updates": 3, "clip_norm": 0.05},
+    "log Z": {"loss": FLOWRL, "token_budget": 1},
+    "log Z, reference reset": {"loss": FLOWRL, "updates": 3, "reference_every": 1},
 }
 
 
 def data() -> Batch:
-    return batch(logp_ref=None)
+    made = batch(logp_ref=None)
+    return replace(made, value_old=made.logp_old / 9, returns=made.mask * made.reward[:, None])
 
 
 def learn(knobs: dict[str, Any]) -> dict[str, Any]:

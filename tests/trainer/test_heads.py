@@ -1,0 +1,171 @@
+"""The value head and log Z: their gradient, their learning rate, their checkpoints, however the batch is cut."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlvr.batch import Batch
+from rlvr.model import TableConfig, TablePolicy
+from rlvr.trainer import noise
+from rlvr.trainer.heads import LogZ, Value
+from tests.trainer.losses import with_log_z, with_value
+from tests.trainer.tiny import batch, gradients, qwen2, trainer, weights, worst
+
+CLOSE = 2e-6
+LAYOUTS = [{}, {"token_budget": 1}, {"packing": False}, {"shared_prompt": "always"}, {"shared_prompt": "never"}]
+
+
+def fill(made: Any, seed: int = 0) -> dict[str, Tensor]:
+    """Heads start at 0, where some gradients vanish: give them weights, and return these."""
+    generator = torch.Generator().manual_seed(seed)
+    values = {}
+    with torch.no_grad():
+        for name, p in made.actor.heads.named_parameters():
+            values[name] = 0.3 * torch.randn(p.shape, generator=generator)
+            p.to_local().copy_(values[name])
+    return values
+
+
+def by_hand(
+    head: nn.Module, name: str, values: dict[str, Tensor], data: Batch, keep: Tensor | None
+) -> dict[str, Tensor]:
+    """Gradient of `with_value` or `with_log_z` in float64, one sequence at a time."""
+    model = copy.deepcopy(qwen2()).double()
+    head = head.double()
+    head.load_state_dict({k.removeprefix(f"{name}."): v.double() for k, v in values.items()})
+    total = torch.zeros((), dtype=torch.float64)
+    for b in range(len(data.tokens)):
+        g = int(data.group[b])
+        prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
+        if not len(response):
+            continue
+        out = model(input_ids=torch.cat([prompt, response])[None], output_hidden_states=True, use_cache=False)
+        n, hidden = len(prompt), out.hidden_states[-1][0]
+        logp = out.logits[0, n - 1 : -1].log_softmax(-1).gather(-1, response[:, None])[:, 0]
+        if name == "value":
+            ratio = (logp - data.logp_old[b][data.mask[b]].double()).exp()
+            a = data.advantage[b].double()
+            surrogate = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
+            v = nn.functional.linear(hidden[n - 1 : -1], head.out.weight, head.out.bias)[:, 0]
+            total = total + (surrogate + (v - data.reward[b] - 1).square()).sum() / data.mask.sum()
+        else:
+            x = hidden[:n].mean(0)
+            for index in range(2):
+                x = head.norm[index](nn.functional.gelu(head.inner[index](x)))
+                if keep is not None:
+                    x = x * keep[g, index] / 0.9
+            z = head.out(x)[0]
+            total = total + (z + logp.sum() - data.advantage[b] - 3).square() / data.mask.any(1).sum()
+    total.backward()
+    found = {k: p.grad for k, p in model.named_parameters()}
+    return {**found, **{f"heads.{name}.{k}": p.grad for k, p in head.named_parameters()}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("knobs", LAYOUTS)
+def test_value_gradient_is_that_of_a_float64_loop(knobs: dict[str, Any]) -> None:
+    made = trainer(loss=with_value, **knobs)
+    expected = by_hand(Value(16), "value", fill(made), batch(), None)
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+
+
+@pytest.mark.parametrize("knobs", LAYOUTS)
+def test_log_z_gradient_is_that_of_a_float64_loop_with_the_same_units_dropped(knobs: dict[str, Any]) -> None:
+    made = trainer(loss=with_log_z, **knobs)
+    keep = noise.units_kept(batch(), 16, seed=0, update=0)
+    assert not keep.all()
+    expected = by_hand(LogZ(16), "log_z", fill(made), batch(), keep)
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+
+
+def test_what_the_policy_says_of_a_batch_has_every_row_in_its_place() -> None:
+    value, log_z = trainer(loss=with_value, token_budget=1), trainer(loss=with_log_z, token_budget=1)
+    given = fill(value)
+    fill(log_z)
+    data = batch()
+    seen, other = value.look(data), log_z.look(data)
+    assert seen.value is not None
+    assert other.log_z is not None
+    model = qwen2().eval()
+    for b in (0, 4, 8):
+        g = int(data.group[b])
+        prompt, response = data.prompt[g][data.prompt_mask[g]], data.tokens[b][data.mask[b]]
+        ids = torch.cat([prompt, response])[None]
+        hidden = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0, len(prompt) - 1 : -1]
+        expected = nn.functional.linear(hidden, given["value.out.weight"], given["value.out.bias"])[:, 0]
+        assert torch.allclose(seen.value[b, : len(response)], expected, atol=1e-5)
+        assert not seen.value[b, len(response) :].any()
+    assert torch.equal(other.log_z[0], other.log_z[2])  # one prompt
+    assert len(set(other.log_z.tolist())) == 3
+    assert torch.equal(other.log_z, log_z.look(data).log_z)  # no dropout outside training
+
+
+def test_heads_start_at_zero() -> None:
+    seen = trainer(loss=with_value).look(batch())
+    assert seen.value is not None
+    assert not seen.value.any()
+    other = trainer(loss=with_log_z).look(batch())
+    assert other.log_z is not None
+    assert not other.log_z.any()
+
+
+def test_heads_have_a_learning_rate_of_their_own() -> None:
+    """AdamW's first step is the learning rate times the sign of the gradient."""
+    made = trainer(loss=with_value, lr=1e-3, head_lr=0.05, eps=1e-12, schedule="linear", steps=2)
+    before = weights(made)["model.norm.weight"]
+    metrics = [made.learn(batch()) for _ in range(2)]
+    bias = dict(made.actor.heads.named_parameters())["value.out.bias"].detach().full_tensor()
+    assert [m["optim/lr"] for m in metrics] == [1e-3, 5e-4]
+    # Towards reward + 1, by 0.05, then by half of it: AdamW without momentum, bias-corrected.
+    assert 0.05 < float(bias) < 0.08
+    assert float((weights(made)["model.norm.weight"] - before).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("loss", [with_value, with_log_z])
+def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, loss: Any, dtype: str) -> None:
+    knobs: dict[str, Any] = {
+        "loss": loss, "lr": 0.01, "head_lr": 0.02, "betas": (0.9, 0.99), "updates": 2, "dtype": dtype,
+        "token_budget": 10,
+    }  # fmt: skip
+    data = [batch(seed=s) for s in range(4)]
+    whole = trainer(**knobs)
+    expected = [whole.learn(each) for each in data]
+    first = trainer(**knobs)
+    found = [first.learn(each) for each in data[:2]]
+    first.save(tmp_path / "a", {})
+    second = trainer(**knobs)
+    second.load(tmp_path / "a")
+    found += [second.learn(each) for each in data[2:]]
+    assert found == expected
+    for name, p in second.actor.named_parameters():
+        assert torch.equal(p.full_tensor(), dict(whole.actor.named_parameters())[name].full_tensor()), name
+
+
+def test_heads_are_no_part_of_the_weights_that_are_handed_out() -> None:
+    assert list(weights(trainer(loss=with_value))) == [name for name, _ in qwen2().named_parameters()]
+
+
+def test_a_table_policy_has_heads_too() -> None:
+    for loss in (with_value, with_log_z):
+        made = trainer(TablePolicy(TableConfig(vocab_size=16)), loss=loss, lr=0.05)
+        losses = [made.learn(batch())["loss/total"] for _ in range(20)]
+        assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("loss", [with_value, with_log_z])
+def test_groups_and_micro_batches_without_tokens_are_harmless(loss: Any, caplog: pytest.LogCaptureFixture) -> None:
+    data = batch(lengths=[0, 0, 0, 2, 1, 3, 0, 0, 1])
+    with caplog.at_level(logging.WARNING):
+        cut, whole = (trainer(loss=loss, token_budget=b) for b in (1, 10_000))
+    cut.learn(data)
+    whole.learn(data)
+    assert worst(gradients(cut), gradients(whole)) < CLOSE
