@@ -20,9 +20,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
+# On a login node the quickstart stays here all the same.
+LOCAL := $(if $(shell command -v sbatch),cluster=local)
+
 quickstart: $(STAMP)  ## base policy, twelve runs, tables and figures (about eight minutes on two cores)
-	$(BIN)/python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4
-	$(BIN)/python -m rlvr.run loss=grpo
+	$(BIN)/python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4 $(LOCAL)
+	$(BIN)/python -m rlvr.run loss=grpo $(LOCAL)
 	$(BIN)/python -m analysis
 	@echo
 	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs"
