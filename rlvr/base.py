@@ -6,6 +6,7 @@ here is a cached stage: built once under `store`, by whichever process comes fir
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import time
@@ -76,9 +77,10 @@ def table(task: TaughtTask, store: Path) -> Path:
     def build(directory: Path) -> dict[str, Any]:
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)
         following: dict[int, set[int]] = {}
-        answers = set(encode(tokenizer, " ".join(getattr(task, "answers", ()))))
+        ids = functools.cache(functools.partial(encode, tokenizer))  # the same few texts come again and again
+        answers = set(ids(" ".join(getattr(task, "answers", ()))))
         for index in range(TABLE_DEMONSTRATIONS):
-            prompt, response = (encode(tokenizer, text) for text in task.demonstration(index))
+            prompt, response = (ids(text) for text in task.demonstration(index))
             following.setdefault(prompt[-1], set(answers))
             for before, after in zip([prompt[-1], *response], response, strict=False):
                 following.setdefault(before, set()).add(after)

@@ -1,0 +1,106 @@
+"""The likelihood figure: accuracy in training and against rollouts, and gradient against pass rate (MaxRL, 2, 8, 9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis import objectives, style
+from analysis.cells import score, score_base
+from analysis.frame import Frame
+from analysis.likelihood import EXACT, Contest, Learner, contests
+from analysis.load import Frames
+
+QUESTION = "Does MaxRL approach exact maximum likelihood as rollouts grow, and what do gradients do at low pass rates?"
+SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before they are paired
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless exact likelihood ran beside another objective."""
+    found = contests(frames)
+    return style.drawn(lambda: _draw(frames, found)) if found else None
+
+
+def _draw(frames: Frames, found: list[Contest]) -> Figure:
+    drawing = Figure(figsize=(style.WIDTH, 2.3 * len(found) + 0.5), layout="constrained")
+    for row, contest in zip(drawing.subplots(len(found), 3, squeeze=False), found, strict=True):
+        _training(row[0], frames, contest)
+        _scaling(row[1], frames, contest)
+        _gradients(row[2], frames, contest)
+    known = objectives.ordered(name for c in found for name in c.objectives)
+    handles = [Line2D([], [], **_look(name)) for name in known] + [Line2D([], [], color=style.BASE, linestyle=":")]
+    drawing.legend(handles, [*map(objectives.name, known), "base policy"], loc="outside lower center", ncols=7,
+                   title="left: darker for more rollouts per prompt", title_fontsize=7.5)  # fmt: skip
+    return drawing
+
+
+def _look(name: str) -> dict[str, Any]:
+    look = objectives.look(name)
+    return {**look, "linestyle": "--", "marker": ""} if name == EXACT else look
+
+
+def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
+    """Held-out accuracy at every evaluation, a line per objective and G."""
+    name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
+    logged = frames.evaluations[frames.evaluations["name"] == name]
+    for learner in contest.learners:
+        part = logged[logged["run_id"].isin(list(learner.arm.run_ids))].groupby("step")["value"].mean()
+        sizes = sorted({x.samples for x in contest.learners if x.objective == learner.objective})
+        share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
+        look = _look(learner.objective)
+        axes.plot(part.index, 100 * part, linewidth=1.2, linestyle=look.get("linestyle", "-"),
+                  color=style.lighter(look["color"], 0.75 * share))  # fmt: skip
+    axes.set(xlabel="step", ylabel="accuracy, %", ylim=(-3, 103))
+    axes.set_title(f"{contest.name}: training", loc="left")
+
+
+def _scaling(axes: Axes, frames: Frames, contest: Contest) -> None:
+    """Final accuracy against rollouts per prompt."""
+    sources, metrics = [contest.source], [contest.metric]
+    key = (contest.metric, contest.source)
+    for name in objectives.ordered(x.objective for x in contest.rewarded):
+        line = [x for x in contest.rewarded if x.objective == name]
+        cells = [score(frames, x.arm, sources, metrics)[key].record() for x in line]
+        mean, low, high = (np.array([100 * c[end] for c in cells]) for end in ("mean", "low", "high"))
+        G = [x.samples for x in line]
+        axes.fill_between(G, low, high, color=objectives.look(name)["color"], alpha=0.12, linewidth=0)
+        axes.plot(G, mean, markersize=4, linewidth=1.2, **objectives.look(name))
+    for learner in contest.exact:
+        mean = score(frames, learner.arm, sources, metrics)[key].mean
+        axes.axhline(100 * mean, color=objectives.COLOURS[EXACT], linestyle="--", linewidth=1.2)
+    base = score_base(frames, [x.arm for x in contest.learners], sources, metrics)[key].mean
+    axes.axhline(100 * base, color=style.BASE, linestyle=":", linewidth=1.2)
+    sizes = sorted({x.samples for x in contest.rewarded})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, list(map(str, sizes)))
+    axes.minorticks_off()
+    axes.set(xlabel="rollouts per prompt, G", ylabel="accuracy, %", ylim=(-3, 103))
+    axes.set_title("at the end", loc="left")
+
+
+def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
+    """Gradient norm against the pass rate that training saw, at the largest G of each objective."""
+    for name in reversed(contest.objectives):
+        largest = max((x for x in contest.learners if x.objective == name), key=lambda x: x.samples)
+        for pairs in _pairs(frames, largest):
+            axes.plot(100 * pairs["pass_rate"], pairs["norm"], ".", markersize=3, alpha=0.7,
+                      color=objectives.look(name)["color"])  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="pass rate in training, %", ylabel="gradient norm")
+    axes.set_title("gradients at the largest G", loc="left")
+
+
+def _pairs(frames: Frames, learner: Learner) -> list[Frame]:
+    """Per seed: pass_rate and norm by step, both averaged over SMOOTH steps; steps without a success are left out."""
+    wanted = {"reward/accuracy": "pass_rate", "optim/grad_norm": "norm"}
+    m = frames.metrics[frames.metrics["name"].isin(list(wanted)) & (frames.metrics["step"] > 0)]
+    found = []
+    for run_id in learner.arm.run_ids:
+        wide = m[m["run_id"] == run_id].pivot(index="step", columns="name", values="value").rename(columns=wanted)
+        if set(wanted.values()) <= set(wide.columns):
+            smooth = wide.rolling(SMOOTH, min_periods=1).mean()
+            found.append(smooth[(smooth["pass_rate"] > 0) & (smooth["norm"] > 0)])
+    return found

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from sklearn.datasets import load_digits
+
+from rlvr.task.digits import Digits
+
+CONF = Path(__file__).parents[2] / "conf" / "task" / "digits.yaml"
+
+
+@pytest.fixture(scope="module")
+def task() -> Digits:
+    return instantiate(OmegaConf.load(CONF))
+
+
+def test_a_prompt_is_the_image_row_by_row(task: Digits) -> None:
+    images = load_digits().images
+    number = int(task.problem("test", 7).id.removeprefix("digits-"))
+    words = task.problem("test", 7).prompt.split()
+    assert len(words) == 64
+    for row in range(8):
+        for column in range(8):
+            assert words[8 * row + column] == f"INK_{int(images[number][row, column])}"
+
+
+def test_the_answer_is_the_label_of_the_data_set(task: Digits) -> None:
+    labels = load_digits().target
+    for split in ("train", "test"):
+        for index in (0, 100, 354):
+            problem = task.problem(split, index)
+            assert task.solution(problem) == f"DIGIT_{labels[int(problem.id.removeprefix('digits-'))]}"
+
+
+def test_every_image_is_in_one_split_and_no_picture_in_both(task: Digits) -> None:
+    splits = {s: [task.problem(s, i) for i in range(task.size(s) or 0)] for s in ("train", "test")}
+    ids = Counter(p.id for part in splits.values() for p in part)
+    assert ids == Counter(f"digits-{i}" for i in range(1797))
+    assert not {p.prompt for p in splits["train"]} & {p.prompt for p in splits["test"]}
+    # 1,797 images, 174 to 183 of a class (scikit-learn's documentation): a fifth of each, rounded down.
+    per_class = Counter(p.answer for p in splits["test"])
+    assert sorted(per_class.values()) == [34, 35, 35, 35, 36, 36, 36, 36, 36, 36]
+
+
+def test_only_the_right_word_earns_a_reward(task: Digits) -> None:
+    problem = task.problem("test", 0)
+    wrong = next(w for w in ("DIGIT_0", "DIGIT_1") if w != problem.answer)
+    responses = [problem.answer, wrong, "INK_3", "END", "", f"{problem.answer} {problem.answer}"]
+    rewards = task.reward([(problem, text) for text in responses])
+    assert [r.value for r in rewards] == [1, 0, 0, 0, 0, 0]
+    assert [r.outcome for r in rewards] == ["correct", "wrong", *["unparsable"] * 4]
+
+
+def test_demonstrations_are_the_labelled_training_images_again_and_again() -> None:
+    task = Digits(labelled=3)
+    shown = [task.demonstration(i) for i in range(6)]
+    first = [task.problem("train", i) for i in range(3)]
+    assert shown == [(p.prompt, p.answer) for p in first] * 2
+
+
+def test_words_are_distinct_and_cover_prompts_and_answers(task: Digits) -> None:
+    assert len(set(task.vocabulary)) == len(task.vocabulary) == 2 + 17 + 10
+    used = {w for i in range(355) for w in (*task.problem("test", i).prompt.split(), task.problem("test", i).answer)}
+    assert used <= set(task.vocabulary)
+
+
+@pytest.mark.parametrize("labelled", [0, 1443])
+def test_labels_that_do_not_exist_are_refused(labelled: int) -> None:
+    with pytest.raises(ValueError, match="from 1 to 1442"):
+        Digits(labelled=labelled)
+
+
+def test_a_problem_that_does_not_exist_is_refused(task: Digits) -> None:
+    with pytest.raises(IndexError, match="355 test problems"):
+        task.problem("test", 355)
