@@ -165,7 +165,7 @@ def collect(
     if not kept:
         raise NothingToLearn(
             f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, rollout.filter={filter}). "
-            "Pass more rollout.prompts or rollout.samples, or other problems."
+            "Pass more rollout.prompts or rollout.samples, rollout.dynamic_sampling=refill, or other problems."
         )
     return kept[:prompts], spent
 

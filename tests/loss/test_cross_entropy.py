@@ -9,7 +9,7 @@ from rlvr.batch import Policy
 from rlvr.loss.cross_entropy import cross_entropy
 from rlvr.metrics import weight_ml
 from tests.factories import make_batch, make_policy
-from tests.loss import invariance
+from tests.loss import extremes, invariance
 
 
 def test_numbers_worked_by_hand() -> None:
@@ -48,3 +48,7 @@ def test_gradient_agrees_with_differences() -> None:
 
 def test_invariances() -> None:
     invariance.check(cross_entropy)
+
+
+def test_gradient_is_finite_at_the_extremes() -> None:
+    extremes.check(cross_entropy)

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlvr.batch import Batch, Policy, Terms
 from rlvr.loss.pacs import Score, Weight, pacs
 from tests.factories import make_batch, make_policy
-from tests.loss import invariance
+from tests.loss import extremes, invariance
 
 SCORES: tuple[Score, ...] = ("rloo", "dr_grpo", "grpo", "naive")
 WEIGHTS: tuple[Weight, ...] = ("balanced", "none", "only_positive", "only_negative")
@@ -171,3 +171,8 @@ def test_errors_name_the_fix() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             pacs(policy, batch, **{**knobs, **change})
+
+
+@pytest.mark.parametrize(("score", "weight"), EVERY)
+def test_gradient_is_finite_at_the_extremes(score: Score, weight: Weight) -> None:
+    extremes.check(partial(pacs, beta=10.0, score=score, weight=weight, std_floor=0.1))
