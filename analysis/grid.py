@@ -50,9 +50,11 @@ def published_grids(published: Published) -> list[Grid]:
 
 
 def published_averages(published: Published) -> Grid:
-    """The printed averages of every metric in one grid: what fits a terminal."""
-    part = published.cells[published.cells["column"] == "Average"]
-    return _printed(f"{published.label}: Average", part, "metric")
+    """The printed averages of every metric in one grid, without averages those of the first benchmark: what fits."""
+    columns = list(published.cells["column"])
+    chosen = "Average" if "Average" in columns else columns[0]
+    part = published.cells[published.cells["column"] == chosen]
+    return _printed(f"{published.label}: {chosen}", part, "metric")
 
 
 def text_of(cell: Frame, table: Table) -> str:
@@ -60,8 +62,9 @@ def text_of(cell: Frame, table: Table) -> str:
     if not math.isfinite(cell["mean"]):
         return f"—({cell['state']})"
     decimals = table.column_decimals.get(cell["column"], table.decimals)
-    text = f"{cell['mean'] * table.scale:.{decimals}f}"
-    half = (cell["high"] - cell["low"]) / 2 * table.scale
+    scale = table.column_scale.get(cell["column"], table.scale)
+    text = f"{cell['mean'] * scale:.{decimals}f}"
+    half = (cell["high"] - cell["low"]) / 2 * scale
     if half > 0:  # NaN: nothing to resample; 0: all alike, of which a bootstrap can only say that it saw no other
         text += f" ± {half:.{decimals}f}"
     if cell["state"] == "partial":

@@ -54,6 +54,11 @@ class Frames:
         return self.metrics[self.metrics["name"].str.startswith("evaluation/")]
 
     @cached_property
+    def responses(self) -> Frame:
+        """Texts of the first and last evaluation: run_id, step, source, problem_id, sample, response. Read if asked."""
+        return sample_files.read_responses(self.home or Path(), list(self.runs["run_id"]))
+
+    @cached_property
     def counts_of(self) -> dict[tuple[str, int, str], Frame]:
         """`counts` by (run, step, benchmark), indexed by problem."""
         parts = self.counts.groupby(["run_id", "step", "source"], observed=True)

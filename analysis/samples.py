@@ -1,4 +1,4 @@
-"""Reads what runs keep in `samples/`: evaluation samples and, for bandits, the whole policy. Text is never read."""
+"""Reads what runs keep in `samples/`: evaluation samples and, for bandits, the whole policy. Text only on request."""
 
 from __future__ import annotations
 
@@ -40,6 +40,20 @@ def read(home: Path, run_ids: Iterable[str], *, every: bool = False) -> Samples:
     if errors := int(found["errors"].sum()):
         notes.append(f"{errors} evaluation sample(s) whose verifier failed are left out of every average and counted.")
     return Samples(frame, found, tuple(notes))
+
+
+def read_responses(home: Path, run_ids: Iterable[str]) -> Frame:
+    """run_id, step, source, problem_id, sample, response: the text of the first and the last evaluation of each run."""
+    columns = ["source", "problem_id", "sample", "response"]
+    parts = []
+    for run_id in run_ids:
+        files = sorted((home / "runs" / run_id / "samples").glob("test-*.parquet"))
+        for file in dict.fromkeys([*files[:1], *files[-1:]]):
+            part = pq.read_table(file, columns=_present(file, columns)).to_pandas()
+            part.insert(0, "step", int(file.stem.split("-")[1]))
+            part.insert(0, "run_id", run_id)
+            parts.append(part)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *columns])
 
 
 def counts(samples: Frame) -> Frame:

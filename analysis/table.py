@@ -47,6 +47,7 @@ class Table:
     scale: float = 100.0
     decimals: int = 1
     column_decimals: Mapping[str, int] = field(default_factory=dict)  # where a column differs
+    column_scale: Mapping[str, float] = field(default_factory=dict)
     unit: str = "%"
 
 
@@ -89,8 +90,10 @@ def _metric_rank(metric: str) -> tuple[str, int]:
 
 
 def _row_label(method: str, key: str, value: str) -> str:
-    if key != "1/eta":
+    if key in ("", "divergence"):  # a divergence is part of the method's name
         return method
+    if key != "1/eta":
+        return f"{method} ({key.replace('_', ' ')} {value})"
     number = float(value)
     return f"{method}, 1/η = {f'1/{round(1 / number)}' if number < 1 else f'{number:g}'}"
 

@@ -1,0 +1,65 @@
+"""The figure of baselines: a row per objective, a panel per column of the table."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.cells import Cell
+from analysis.knob import BASE
+from analysis.load import Frames
+from analysis.tables.baselines import ENTROPY, Compared, compared
+
+QUESTION = "Which objective trades accuracy against diversity, and how?"
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless four families of objectives ran in one setting."""
+    found = compared(frames)
+    return style.drawn(lambda: _draw(found)) if found else None
+
+
+def _draw(found: list[Compared]) -> Figure:
+    heights = [0.2 * len(c.rows) + 0.6 for c in found]
+    drawing = Figure(figsize=(style.WIDTH, sum(heights)), layout="constrained")
+    columns = [list(next(iter(c.rows.values()))) for c in found]
+    grid = drawing.subplots(len(found), max(map(len, columns)), squeeze=False, height_ratios=heights)
+    for row, compare, names in zip(grid, found, columns, strict=True):
+        for axes, column in zip(row, names, strict=False):
+            _panel(axes, compare, column, labelled=axes is row[0])
+        for axes in row[len(names) :]:
+            axes.set_visible(False)
+    return drawing
+
+
+def _panel(axes: Axes, compare: Compared, column: str, *, labelled: bool) -> None:
+    """Best on top; the base policy is the dotted line, and its own row."""
+    names = list(compare.rows)
+    scale = 1.0 if column == ENTROPY else 100.0
+    for y, name in enumerate(names):
+        cell = compare.rows[name][column]
+        if math.isfinite(cell.mean):
+            _dot(axes, y, cell, scale, style.BASE if name == BASE else style.COLOURS["js"])
+    base = compare.rows[BASE][column].mean
+    if math.isfinite(base):
+        axes.axvline(scale * base, color=style.BASE, linestyle=":", linewidth=1.1)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), [_short(n) for n in names] if labelled else [""] * len(names))
+    axes.tick_params(axis="y", length=0)
+    axes.set_title(column if scale == 1 else f"{column}, %", loc="left", fontsize=8)
+    if labelled and compare.setting.name:
+        axes.set_xlabel(compare.setting.name)
+
+
+def _dot(axes: Axes, y: int, cell: Cell, scale: float, colour: str) -> None:
+    low, high = (scale * cell.record()[end] for end in ("low", "high"))
+    if math.isfinite(low):
+        axes.plot([low, high], [y, y], color=style.lighter(colour, 0.45), linewidth=2.2, solid_capstyle="butt")
+    axes.plot(scale * cell.mean, y, "o", color=colour, markersize=4)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 34 else f"{name[:33]}…"

@@ -1,0 +1,59 @@
+"""The β figure: pass@k as a heat map over β and k (PACS, figure 4)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.knob import Line, base_cells, cells, columns, lines
+from analysis.load import Frames
+from analysis.setting import Setting
+
+QUESTION = "At which β and k is PACS best?"
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless PACS ran with two β."""
+    found = lines(frames, "beta", losses=("pacs",))
+    panels = [(setting, line) for setting, made in found for line in made]
+    return style.drawn(lambda: _draw(frames, panels)) if panels else None
+
+
+def _draw(frames: Frames, panels: list[tuple[Setting, Line]]) -> Figure:
+    """Left of each pair pass@k itself, right its gain over the base policy."""
+    height = max(1.9, 0.34 * max(len(line.values) for _, line in panels) + 1.0)
+    figure = Figure(figsize=(style.WIDTH, height * len(panels)), layout="constrained")
+    grid = figure.subplots(len(panels), 2, squeeze=False)
+    for (left, right), (setting, line) in zip(grid, panels, strict=True):
+        names = columns(setting)
+        values = np.array([[cells(frames, a, setting)[c].mean for c in names] for a in line.arms]) * 100
+        base = np.array([base_cells(frames, setting)[c].mean for c in names]) * 100
+        ks = [1 if m.kind == "avg" else m.k for m in names.values()]
+        _heat(left, values, line, ks, cmap="viridis")
+        left.set_title(setting.titled(f"{line.name}, {setting.overall}: pass@k, %"), loc="left")
+        largest = float(np.nanmax(np.abs(values - base))) if np.isfinite(values - base).any() else 1.0
+        _heat(right, values - base, line, ks, cmap="RdBu", span=max(largest, 1e-9))
+        right.set_title("gain over the base policy, points", loc="left")
+    return figure
+
+
+def _heat(axes: Axes, values: np.ndarray, line: Line, ks: list[int], *, cmap: str, span: float | None = None) -> None:
+    low, high = (None, None) if span is None else (-span, span)
+    image = axes.imshow(values, aspect="auto", cmap=cmap, vmin=low, vmax=high)
+    for (i, j), value in np.ndenumerate(values):
+        if not math.isfinite(value):
+            axes.text(j, i, "–", ha="center", va="center", color=style.BASE)
+            continue
+        red, green, blue, _ = image.cmap(image.norm(value))
+        light = 0.3 * red + 0.59 * green + 0.11 * blue > 0.55
+        axes.text(j, i, f"{value:.1f}" if span is None else f"{value:+.1f}", ha="center", va="center", fontsize=7,
+                  color="#222222" if light else "white")  # fmt: skip
+    axes.set_xticks(range(len(ks)), [str(k) for k in ks])
+    axes.set_yticks(range(len(line.values)), [f"{v:g}" for v in line.values])
+    axes.set_xlabel("k")
+    axes.set_ylabel("β")
+    axes.grid(visible=False)

@@ -1,0 +1,19 @@
+"""The score_function figure of PACS: pass@k against k, a curve per `loss.score`."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.curves import against_k
+from analysis.knob import lines
+from analysis.load import Frames
+from analysis.tables.score_function import KNOB
+
+QUESTION = "Which score function of PACS wins at which k?"
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless PACS ran with two of them."""
+    found = lines(frames, KNOB, losses=("pacs",))
+    return style.drawn(lambda: against_k(frames, found, str)) if found else None

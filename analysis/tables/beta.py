@@ -1,0 +1,17 @@
+"""The β table: PACS at each scale of its implicit reward, pass@k by k (PACS, figure 4)."""
+
+from __future__ import annotations
+
+from analysis.knob import ablation, lines
+from analysis.load import Frames
+from analysis.table import Table
+
+QUESTION = "How does the scale β of PACS's implicit reward β·log π/π_ref change pass@k?"
+
+
+def table(frames: Frames) -> Table | None:
+    """None unless PACS ran with two β."""
+    found = lines(frames, "beta", losses=("pacs",))
+    if not found:
+        return None
+    return ablation(frames, found, name="beta", title="β of PACS", question=QUESTION, label=lambda b: f"β = {b:g}")

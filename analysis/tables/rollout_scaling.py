@@ -1,0 +1,22 @@
+"""The rollout table: accuracy and pass@k against the number of responses per prompt (MaxRL, figure 3)."""
+
+from __future__ import annotations
+
+from analysis.knob import ablation, lines
+from analysis.load import Frames
+from analysis.table import Table, published
+
+QUESTION = "Do more rollouts per prompt N buy accuracy and pass@k, and for which objective longest?"
+KNOB = "config.rollout.samples"
+
+
+def table(frames: Frames) -> Table | None:
+    """None unless some objective ran with two numbers of rollouts per prompt."""
+    found = lines(frames, KNOB)
+    if not found:
+        return None
+    paper = published(
+        "maxrl_table_3.csv", label="MaxRL (arXiv:2602.02710), table 3, maze 17x17, N = 128, as printed, %"
+    )
+    return ablation(frames, found, name="rollout_scaling", title="Rollouts per prompt", question=QUESTION,
+                    label=lambda n: f"N = {n:g}", published=(paper,))  # fmt: skip

@@ -1,0 +1,27 @@
+"""The score_function table of PACS: a row per `loss.score` (PACS, tables 9 to 13)."""
+
+from __future__ import annotations
+
+from analysis.knob import ablation, lines
+from analysis.load import Frames
+from analysis.table import Table, published
+
+QUESTION = "How should PACS compare the implicit rewards of a group: RLOO, GRPO, Dr. GRPO, or not at all?"
+KNOB = "config.loss.score"
+
+
+def table(frames: Frames) -> Table | None:
+    """None unless PACS ran with two of them."""
+    found = lines(frames, KNOB, losses=("pacs",))
+    if not found:
+        return None
+    paper = published("pacs_tables_9_13.csv", label="PACS (arXiv:2509.02522), tables 9 to 13, Qwen3-4B, as printed, %")
+    return ablation(
+        frames,
+        found,
+        name="score_function",
+        title="Score function of PACS",
+        question=QUESTION,
+        label=str,
+        published=(paper,),
+    )

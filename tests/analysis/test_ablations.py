@@ -1,0 +1,208 @@
+"""Tables and figures of the ablations along one knob, and of all objectives together, on ledgers with known numbers."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis import style
+from analysis.figures import baselines as baselines_figure
+from analysis.figures import beta as beta_figure
+from analysis.figures import rollout_scaling as rollout_figure
+from analysis.figures import score_function as score_figure
+from analysis.figures import weighting as weighting_figure
+from analysis.grid import grids, published_averages
+from analysis.load import Frames, load
+from analysis.table import PAPER, Table
+from analysis.tables import baselines, beta, rollout_scaling, score_function, weighting
+from tests.analysis.ledger_factory import config, counts, write_run
+
+ROOMS = {
+    "rollout_scaling": (rollout_scaling, rollout_figure), "beta": (beta, beta_figure),
+    "score_function": (score_function, score_figure), "weighting": (weighting, weighting_figure),
+    "baselines": (baselines, baselines_figure),
+}  # fmt: skip
+START = {"maze7": counts(4, 2, 0, 0)}
+
+
+def end(*correct: int) -> dict[str, Any]:
+    return {0: START, 40: {"maze7": counts(*correct)}}
+
+
+def cell(table: Table, row: str, column: str, block: str = "") -> pd.Series:
+    c = table.cells
+    found = c[(c["row"] == row) & (c["column"] == column) & c["block"].str.contains(block)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def responses(home: Path, run_id: str, step: int, texts: list[list[str]]) -> None:
+    """Give the samples of a run these texts, problem by problem."""
+    file = home / "runs" / run_id / "samples" / f"test-{step:08d}.parquet"
+    frame = pd.read_parquet(file)
+    frame["response"] = [text for problem in texts for text in problem]
+    frame.to_parquet(file)
+
+
+# --- rollouts per prompt ---
+
+
+@pytest.fixture
+def scaling(tmp_path: Path) -> Frames:
+    for loss, at_four, at_sixteen in (("maxrl", (4, 4, 0, 0), (8, 8, 4, 2)), ("rloo", (4, 2, 0, 0), (8, 4, 0, 0))):
+        for samples, correct in ((16, at_sixteen), (4, at_four)):
+            made = config(loss=loss)
+            made["rollout"] = {"samples": samples}
+            write_run(tmp_path / "scaling", made, end(*correct), name=f"{loss}-{samples}")
+    return load(tmp_path / "scaling")
+
+
+def test_rollout_scaling_by_hand(scaling: Frames) -> None:
+    table = rollout_scaling.table(scaling)
+    # maxrl at 16: (8 + 8 + 4 + 2)/32, every problem solved; at 4: (4 + 4)/32, two of four
+    assert cell(table, "N = 16", "avg@8", "maxrl")["mean"] == 22 / 32
+    assert cell(table, "N = 16", "pass@8", "maxrl")["mean"] == 1
+    assert cell(table, "N = 4", "avg@8", "maxrl")["mean"] == 8 / 32
+    assert cell(table, "N = 4", "pass@8", "rloo")["mean"] == 2 / 4
+    assert cell(table, "base policy (step 0)", "avg@8", "rloo")["mean"] == 6 / 32
+    rows = [g.rows for g in grids(table)]
+    assert [[r[0] for r in block] for block in rows] == [["base policy (step 0)", "N = 4", "N = 16"]] * 2
+
+
+def test_rollout_scaling_needs_two_numbers(tmp_path: Path) -> None:
+    made = config(loss="maxrl")
+    made["rollout"] = {"samples": 4}
+    write_run(tmp_path, made, end(4, 4, 0, 0))
+    assert rollout_scaling.table(load(tmp_path)) is None
+    assert rollout_figure.figure(load(tmp_path)) is None
+
+
+def test_runs_that_differ_in_more_are_lines_of_their_own(tmp_path: Path) -> None:
+    for lr in (1e-6, 1e-5):
+        for samples in (4, 16):
+            made = config(loss="maxrl", lr=lr)
+            made["rollout"] = {"samples": samples}
+            write_run(tmp_path, made, end(samples // 2, 0, 0, 0), name=f"{lr}-{samples}")
+    blocks = set(rollout_scaling.table(load(tmp_path)).cells["block"])
+    assert blocks == {"maxrl (lr=1e-06), maze7", "maxrl (lr=1e-05), maze7"}
+
+
+# --- PACS ---
+
+
+def pacs(home: Path, correct: tuple[int, ...], name: str, cause: str | None = "ok", **knobs: Any) -> str:
+    made = config(loss="pacs")
+    made["loss"] |= {"beta": 1.0, "score": "rloo", "weight": "balanced", **knobs}
+    return write_run(home, made, end(*correct) if cause == "ok" else {0: START}, name=name, cause=cause)
+
+
+def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
+    pacs(tmp_path, (8, 8, 0, 0), "two", beta=2.0)
+    pacs(tmp_path, (8, 4, 4, 0), "tenth", beta=0.1)
+    pacs(tmp_path, (), "ten", "diverged", beta=10.0)
+    table = beta.table(load(tmp_path))
+    assert cell(table, "β = 0.1", "avg@8")["mean"] == 16 / 32
+    assert cell(table, "β = 0.1", "pass@8")["mean"] == 3 / 4
+    assert cell(table, "β = 2", "pass@8")["mean"] == 2 / 4
+    assert cell(table, "β = 10", "avg@8")["state"] == "failed"
+    assert [r[0] for r in grids(table)[0].rows] == ["base policy (step 0)", "β = 0.1", "β = 2", "β = 10"]
+
+
+@pytest.mark.parametrize(
+    ("room", "knob", "one", "two"),
+    [(score_function, "score", "rloo", "naive"), (weighting, "weight", "balanced", "only_positive")],
+)
+def test_an_option_of_pacs_is_a_row(tmp_path: Path, room: Any, knob: str, one: str, two: str) -> None:
+    pacs(tmp_path, (8, 8, 0, 0), "one", **{knob: one})
+    pacs(tmp_path, (8, 0, 0, 0), "two", **{knob: two})
+    table = room.table(load(tmp_path))
+    assert cell(table, one, "avg@8")["mean"] == 16 / 32
+    assert cell(table, two, "avg@8")["mean"] == 8 / 32
+    other = weighting if room is score_function else score_function
+    assert other.table(load(tmp_path)) is None
+    assert beta.table(load(tmp_path)) is None
+
+
+# --- all objectives ---
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Frames:
+    home = tmp_path / "four"
+    finals = {"grpo": (8, 4, 4, 0), "maxrl": (8, 8, 4, 2), "pacs": (4, 4, 0, 0), "rloo": (8, 4, 0, 0)}
+    for loss, correct in finals.items():
+        entropy = [9.0] * 38 + [0.25, 0.75]
+        run_id = write_run(home, config(loss=loss), end(*correct), training={"policy/entropy": entropy})
+        # 8 responses a problem. Alike: 16 trigrams of "a b c d", 2 of them different. Apart: 16, all different.
+        alike, apart = ["a b c d"] * 8, [f"{i} b{i} c{i} d{i}" for i in range(8)]
+        responses(home, run_id, 40, [alike, alike, apart, apart] if loss == "grpo" else [alike] * 4)
+    return load(home)
+
+
+def test_baselines_by_hand(four: Frames) -> None:
+    table = baselines.table(four)
+    assert cell(table, "maxrl", "avg@8")["mean"] == 22 / 32
+    # grpo: two problems with 2/16 different trigrams and 1/8 different 4-grams, two with all
+    assert cell(table, "grpo", "distinct-3")["mean"] == (2 / 16 + 2 / 16 + 1 + 1) / 4
+    assert cell(table, "grpo", "distinct-4")["mean"] == (1 / 8 + 1 / 8 + 1 + 1) / 4
+    assert cell(table, "pacs", "distinct-3")["mean"] == 2 / 16
+    # the last tenth of 40 steps is 37 … 40: (9 + 9 + 0.25 + 0.75)/4
+    assert cell(table, "rloo", "entropy, nats")["mean"] == 19 / 4
+    assert cell(table, "base policy (step 0)", "avg@8")["mean"] == 6 / 32
+    (grid,) = grids(table)
+    assert [r[0] for r in grid.rows] == ["base policy (step 0)", "maxrl", "grpo", "rloo", "pacs"]
+    assert grid.rows[1][-1] == "4.750"  # nats, not per cent
+
+
+def test_three_objectives_are_no_table_of_baselines(tmp_path: Path) -> None:
+    for loss in ("grpo", "rloo", "maxrl"):
+        write_run(tmp_path, config(loss=loss), end(4, 4, 0, 0))
+    assert baselines.table(load(tmp_path)) is None
+    assert baselines_figure.figure(load(tmp_path)) is None
+
+
+# --- figures, published numbers ---
+
+
+def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, scaling: Frames) -> None:
+    pacs(tmp_path / "p", (8, 8, 0, 0), "two", beta=2.0)
+    pacs(tmp_path / "p", (8, 4, 4, 0), "tenth", beta=0.1)
+    pacs(tmp_path / "p", (), "ten", "diverged", beta=10.0)
+    pacs(tmp_path / "p", (8, 4, 4, 2), "naive", score="naive")
+    pacs(tmp_path / "p", (8, 4, 4, 4), "none", weight="none")
+    found = load(tmp_path / "p")
+    frames = {"baselines": four, "rollout_scaling": scaling}
+    for name, (table, figure) in ROOMS.items():
+        given = frames.get(name, found)
+        assert table.table(given) is not None, name
+        once, again = (style.encode(figure.figure(given), "png") for _ in range(2))
+        assert once == again, name
+
+
+@pytest.mark.parametrize("file", ["maxrl_table_3.csv", "pacs_tables_9_13.csv", "pacs_table_6.csv"])
+def test_published_numbers_are_the_transcribed_ones(file: str) -> None:
+    paper, *numbers = file.removesuffix(".csv").replace("tables", "table").replace("_table", "").split("_")
+    source = Path(__file__).parents[3] / "shared" / "papers" / f"{paper}_results.csv"
+    if not source.exists():
+        pytest.skip("the transcription of the papers is not here")
+    wanted = {str(n) for n in range(int(numbers[0]), int(numbers[-1]) + 1)}
+    lines = [x for x in source.read_text(encoding="utf-8").splitlines() if x.split(",")[1] in wanted]
+    assert (PAPER / file).read_text(encoding="utf-8").splitlines()[1:] == lines
+
+
+def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_path: Path) -> None:
+    shown = rollout_scaling.table(scaling).published[0].cells.set_index(["row", "metric"])["text"]
+    assert shown["MaxRL", "pass@256"] == "94.3"
+    assert shown["PKPO (T 16)", "pass@1"] == "74.5"
+    with (PAPER / "maxrl_table_3.csv").open() as handle:
+        assert len(shown) == len(list(csv.DictReader(handle)))
+    terminal = published_averages(rollout_scaling.table(scaling).published[0])  # no Average is printed: its one column
+    assert {r[0]: r[1:] for r in terminal.rows}["GRPO"] == ("39.6", "42.4", "43.0")
+    pacs(tmp_path / "p", (8, 8, 0, 0), "one", score="rloo")
+    pacs(tmp_path / "p", (8, 0, 0, 0), "two", score="naive")
+    cells = score_function.table(load(tmp_path / "p")).published[0].cells.set_index(["row", "metric", "column"])["text"]
+    assert cells["PACS (advantage estimator GRPO)", "pass@64", "BeyondAIME"] == "56.30"
