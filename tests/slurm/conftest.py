@@ -1,0 +1,26 @@
+"""A real SLURM for these tests, in a directory of its own; skipped where there can be none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm.local_cluster import cluster as local
+from slurm.local_cluster.packages import obstacle
+from slurm.local_cluster.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Settings]:
+    if why := obstacle():
+        pytest.skip(why)
+    root = Path(f"/tmp/rlvr-slurm-{os.getpid()}")
+    try:
+        yield local.up(root, grace_s=20)
+    finally:
+        local.down(root)
+        shutil.rmtree(root, ignore_errors=True)

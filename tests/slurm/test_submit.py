@@ -1,0 +1,109 @@
+"""The batch script, whole, and what is concluded from the queue. No cluster needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.attempt import Attempt, Cause
+from slurm.client import Task
+from slurm.submit import Resources, script
+from slurm.supervise import Allocation
+from sweeps import submissions
+from sweeps.ledger import Ledger
+from sweeps.slurm import _chunks
+from sweeps.submissions import Queue, by_run, joined, record
+
+SCRIPT = """\
+#!/bin/bash
+
+# Parameters
+#SBATCH --account=ours
+#SBATCH --array=0-11%3
+#SBATCH --cpus-per-task=2
+#SBATCH --gpus-per-node=1
+#SBATCH --job-name=rlvr-ab
+#SBATCH --mem=4096M
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/runs/submissions/ab/task_%a.out
+#SBATCH --partition=main
+#SBATCH --requeue
+#SBATCH --signal=USR2@120
+#SBATCH --time=240
+
+# setup
+module load cuda
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --cpus-per-task=2 python -m sweeps.slurm_task '/a b'
+"""
+
+
+def test_the_batch_script_is_this() -> None:
+    resources = Resources(240, 2, 4.0, 1, partition="main", account="ours", setup=("module load cuda",))
+    folder = Path("/shared/runs/submissions/ab")
+    command = ["python", "-m", "sweeps.slurm_task", "/a b"]
+    assert script(command, resources, name="rlvr-ab", folder=folder, count=12, max_parallel=3) == SCRIPT
+
+
+def test_a_short_job_is_warned_in_its_last_quarter() -> None:
+    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), count=1, max_parallel=None)
+    assert "#SBATCH --signal=USR2@30\n" in text  # a quarter of 120 s
+    assert "--partition" not in text
+    assert "--gpus" not in text
+
+
+def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
+    groups = {'{"gpus": 0}': ["a", "b", "c", "d", "e"], '{"gpus": 1}': ["f"]}
+    assert _chunks(groups, 2) == [
+        ({"gpus": 0}, ["a", "b"]), ({"gpus": 0}, ["c", "d"]), ({"gpus": 0}, ["e"]), ({"gpus": 1}, ["f"]),
+    ]  # fmt: skip
+
+
+def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
+    environment = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    assert Allocation.here(environment) == Allocation("12_3", "12", 3, 2)
+    with pytest.raises(ValueError, match="SLURM_ARRAY_JOB_ID is not set"):
+        Allocation.here({})
+
+
+def made(tmp_path: Path) -> tuple[Ledger, str]:
+    """Runs a (not begun), b (its process gone without a word), c (finished), submitted as tasks 0, 1, 2."""
+    ledger = Ledger(tmp_path)
+    for run_id in "abc":
+        ledger.create_run(run_id, "{}", {"name": run_id})
+    (tmp_path / "runs/b/attempts/1").mkdir(parents=True)
+    with Attempt.open(ledger.run_dir("c")) as attempt:
+        attempt.close(Cause.OK)
+    return ledger, record(ledger, "s", ["a", "b", "c"], {}).name
+
+
+def task(token: str, index: int, state: str, reason: str = "None") -> Task:
+    return Task(f"7_{index}", f"rlvr-{token}", index, state, reason, "n1")
+
+
+def test_a_job_belongs_to_a_run_by_its_name_not_its_number(tmp_path: Path) -> None:
+    ledger, token = made(tmp_path)
+    mine, foreign = task(token, 1, "RUNNING"), task("of-another-home", 1, "RUNNING")
+    assert by_run(ledger, [mine, foreign]) == {"b": mine}
+
+
+def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
+    ledger, token = made(tmp_path)
+    tasks = [task(token, 0, "PENDING", "Priority"), task(token, 1, "RUNNING"), task(token, 2, "RUNNING")]
+    states = joined(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
+    assert [(s.state, s.phase) for s in states] == [
+        ("queued", "PENDING (Priority)"), ("running", "RUNNING on n1"), ("finished", ""),
+    ]  # fmt: skip
+
+
+def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
+    ledger, _ = made(tmp_path)
+    assert [s.state for s in joined(ledger, ledger.states("abc"), Queue({}))] == ["queued", "lost", "finished"]
+    unknown = joined(ledger, ledger.states("abc"), Queue({}, answered=False))
+    assert [s.state for s in unknown] == ["queued", "queued", "finished"]
+    assert unknown[1].phase == submissions.UNKNOWN

@@ -1,0 +1,193 @@
+"""The user's command on a real SLURM: every run finishes exactly once, whatever happens to its job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.local_cluster import cluster as local
+from slurm.local_cluster.settings import Settings
+from tests.test_sweep import deterministic
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+
+BANDIT = [
+    "-m", "task=bandit", "model=table", "advantage=reinforce", "loss=lad", "rollout.prompts=1", "rollout.samples=64",
+    "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1", "evaluation.k=[1]",
+    "cluster.time_min=10",
+]  # fmt: skip
+GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
+# One job per node, long enough to be struck; the seed says by what.
+STRUCK = ["steps=400", "evaluation.every=400", "checkpoint.every=20", "seed=0,1,2,3", "tracker=none"]
+ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A home for runs, and the cluster that works on them."""
+
+    home: Path
+    cluster: Settings
+
+    def python(self, *arguments: str) -> tuple[int, str]:
+        environment = {
+            **os.environ, "RLVR_HOME": str(self.home), "SLURM_CONF": str(self.cluster.conf), "COLUMNS": "140",
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, check=False, timeout=300,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    def launch(self, *overrides: str) -> str:
+        code, out = self.python("-m", "rlvr.run", *BANDIT, *overrides)
+        assert code == 0, out
+        return out
+
+    def client(self, *command: str) -> str:
+        return local.client(self.cluster, *command)
+
+    def runs(self) -> dict[str, Path]:
+        found = {json.loads(p.read_text())["name"]: p.parent for p in sorted(self.home.glob("runs/*/run.json"))}
+        return dict(sorted(found.items()))
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        code, out = self.python("-m", "sweeps", "status", "--json")
+        assert code == 0, out
+        return {run["name"]: run for run in json.loads(out)[0]["runs"]}
+
+    def queue(self) -> dict[str, str]:
+        """State of every task, by its job's number."""
+        lines = self.client("squeue", "-h", "-r", "-o", "%i %T").splitlines()
+        return dict(line.split() for line in lines)
+
+
+def wait_for(is_so: Callable[[], bool], patience_s: float = 300) -> None:
+    deadline = time.monotonic() + patience_s
+    while not is_so():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.3)
+
+
+def causes(run_dir: Path) -> list[str]:
+    """How each attempt ended, in order; "" for one that has not."""
+    found = []
+    for number in range(1, len(list((run_dir / "attempts").iterdir())) + 1):
+        path = run_dir / "attempts" / str(number) / "exit.json"
+        found.append(json.loads(path.read_text())["cause"] if path.exists() else "")
+    return found
+
+
+def steps_done(run_dir: Path) -> int:
+    path = run_dir / "attempts/1/heartbeat.json"
+    return json.loads(path.read_text())["step"] if path.exists() else 0
+
+
+def test_twelve_jobs_are_twelve_runs_finished_once(cluster: Settings, tmp_path: Path) -> None:
+    place = Place(tmp_path, cluster)
+    assert "12 runs submitted to SLURM" in place.launch(*GRID)
+    for path in tmp_path.glob("runs/submissions/*/job.json"):
+        path.unlink()  # what the death of the submitter right after sbatch leaves
+    assert "0 runs submitted to SLURM, 12 have a job already" in place.launch(*GRID)
+    shown = place.status()
+    assert {run["state"] for run in shown.values()} <= {"queued", "running"}
+    assert any(run["phase"].startswith("PENDING") for run in shown.values())
+    wait_for(lambda: not place.queue())
+    assert len(place.runs()) == 12
+    for run_dir in place.runs().values():
+        assert causes(run_dir) == ["ok"]
+        assert list(deterministic(run_dir)) == [0, 1, 2, 3]
+    assert len(list(tmp_path.glob("runs/submissions/*/submission.json"))) == 1
+    assert len(list(tmp_path.glob("runs/submissions/*/job.json"))) == 1  # healed by the first task
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:  # the last task shipped all
+        shipped = store.execute("select count(distinct value) from tags where key = 'rlvr.run_id'").fetchone()
+    assert shipped == (12,)
+    assert "0 runs submitted to SLURM, 12 finished before" in place.launch(*GRID)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("undisturbed"), cluster)
+    place.launch(*STRUCK, "cluster=local")
+    return place
+
+
+@pytest.fixture(scope="module")
+def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Four runs at work on a node each: one is preempted, one killed, one cancelled, one warned of its time limit."""
+    place = Place(tmp_path_factory.mktemp("struck"), cluster)
+    place.launch(*STRUCK, *ON_SLURM)
+    runs = list(place.runs().values())
+    job = place.client("squeue", "-h", "-o", "%F").split()[0]
+    wait_for(lambda: all(steps_done(run) >= 5 for run in runs))
+    node = place.client("squeue", "-h", "-j", f"{job}_0", "-o", "%N").strip()
+    place.client("sbatch", "-p", "urgent", "-w", node, "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
+    os.kill(json.loads((runs[1] / "attempts/1/job.json").read_text())["pid"], signal.SIGKILL)
+    code, out = place.python("-m", "sweeps", "cancel", runs[2].name)
+    assert code == 0, out
+    assert "1 of 1 runs" in out
+    place.client("scancel", "-s", "USR2", f"{job}_3")
+    wait_for(lambda: f"{job}_2" not in place.queue())
+    before = place.status()
+    assert "1 runs submitted to SLURM" in place.launch(*STRUCK, *ON_SLURM)  # the cancelled one, and it alone
+    wait_for(lambda: not place.queue())
+    (place.home / "cancelled.json").write_text(
+        json.dumps(before[next(n for n, d in place.runs().items() if d == runs[2])])
+    )
+    return place
+
+
+@pytest.mark.parametrize(
+    ("seed", "ends"),
+    [
+        pytest.param(0, ["preempted", "ok"], id="preempted by a higher partition"),
+        pytest.param(1, ["error", "ok"], id="kill -9 of the job's process"),
+        pytest.param(2, ["preempted", "ok"], id="cancelled and submitted again"),
+        pytest.param(3, ["time_limit", "ok"], id="warned that its time is nearly up"),
+    ],
+)
+def test_a_struck_run_goes_on_and_ends_bit_for_bit_the_same(
+    struck: Place, undisturbed: Place, seed: int, ends: list[str]
+) -> None:
+    name, run_dir = list(struck.runs().items())[seed]
+    assert name.endswith(f"-s{seed}")
+    assert causes(run_dir) == ends
+    assert deterministic(run_dir) == deterministic(undisturbed.runs()[name])
+
+
+def test_a_cancelled_run_is_shown_as_resumable(struck: Place) -> None:
+    assert json.loads((struck.home / "cancelled.json").read_text())["state"] == "preempted"
+
+
+def test_a_killed_process_is_named_on_the_ledger(struck: Place) -> None:
+    run_dir = list(struck.runs().values())[1]
+    assert "signal 9 (SIGKILL" in json.loads((run_dir / "attempts/1/exit.json").read_text())["message"]
+
+
+def test_a_failed_training_is_failed_in_slurm_too(cluster: Settings, tmp_path: Path) -> None:
+    place = Place(tmp_path, cluster)
+    failing = ["lr=1e38", "steps=5", "divergence=js", "trainer.clip_norm=0", "tracker=none", "evaluation.every=5"]
+    code, out = place.python("-m", "rlvr.run", *BANDIT, *failing, "cluster.partition=nowhere")
+    assert code == 2
+    assert "SLURM refused the jobs: " in out  # that submission is on the ledger, and stands for no job
+    assert "cluster.partition=nowhere" in out
+    code, out = place.python("-m", "rlvr.run", *BANDIT, *failing, "cluster.wait=true")
+    assert code == 1, out
+    assert "0 of 1 runs finished, 1 failed" in out
+    (run_dir,) = place.runs().values()
+    end = json.loads((run_dir / "attempts/1/exit.json").read_text())
+    assert end["code"] in (1, 4)  # an error, or diverged
+    job = json.loads(next(tmp_path.glob("runs/submissions/*/job.json")).read_text())["job"]
+    accounting = ("sacct", "-n", "-X", "-P", "-j", job, "-o", "State,ExitCode")
+    wait_for(lambda: place.client(*accounting).strip() == f"FAILED|{end['code']}:0")
