@@ -54,7 +54,8 @@ def contests(frames: Frames) -> list[Contest]:
     for name in settings(everything):
         here = [a for a in everything if a.setting == name]
         learners = [_learner(a, runs.loc[a.run_ids[0]]) for a in here]
-        learners.sort(key=lambda x: (objectives.ordered(y.objective for y in learners).index(x.objective), x.samples))
+        order = objectives.ordered(x.objective for x in learners)
+        learners.sort(key=lambda x: (order.index(x.objective), x.samples))
         sources, metrics = benchmarks(frames, [i for a in here for i in a.run_ids])
         average = [m for m in metrics if m.kind == "avg"]
         if not average:

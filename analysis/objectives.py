@@ -25,8 +25,11 @@ MARKERS = {"cross_entropy": "*", "maxrl": "o", "grpo": "D", "rloo": "x", "dr_grp
 
 
 def objective(loss: str, advantage: str) -> str:
-    """What a run optimises: the advantage of a plain policy gradient, else the loss, with a strange advantage named."""
-    if loss in PLAIN:
+    """What a run optimises: the advantage of a plain policy gradient, else the loss, with a strange advantage named.
+
+    advantage: "" where a planned run left only its loss.
+    """
+    if loss in PLAIN and advantage:
         return advantage if advantage in PLAIN else f"{loss} + {advantage}"
     return loss
 

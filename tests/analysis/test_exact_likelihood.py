@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis import objectives
+from analysis.figures import exact_likelihood as figure
+from analysis.figures import weights as weights_figure
+from analysis.likelihood import contests
+from analysis.load import load
+from analysis.style import encode
+from analysis.tables import exact_likelihood
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+
+
+def write_arm(home: Path, loss: str, G: int, right: int, *, advantage: str | None = None) -> str:
+    """A run on `classes`: nothing right of 16 at step 0, then `right` of 16, and eight steps of training."""
+    made = {**config(loss), "rollout": {"samples": G}}
+    made["choices"] |= {"advantage": advantage or loss, "task": "classes"}
+    training = {"reward/accuracy": [right / 16] * 8, "optim/grad_norm": [0.5] * 8}
+    first, last = ({"classes": counts(c, c)} for c in (0, right // 2))
+    return write_run(home, made, {0: first, 40: last}, training=training, name=f"{loss}-samples{G}-s0")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_arm(tmp_path, "cross_entropy", 4, 16, advantage="none")
+    for G, right in ((4, 2), (16, 8), (64, 14)):
+        write_arm(tmp_path, "maxrl", G, right)
+    write_arm(tmp_path, "reinforce", 16, 0)
+    return tmp_path
+
+
+def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> None:
+    table = exact_likelihood.table(load(home))
+    assert table is not None
+    cells = table.cells[table.cells["metric"] == "avg@8"]
+    found = dict(zip(cells["row"], cells["mean"], strict=True))
+    assert list(found) == [
+        "base policy (step 0)", "cross-entropy", "MaxRL, G = 4", "MaxRL, G = 16", "MaxRL, G = 64", "REINFORCE, G = 16",
+    ]  # fmt: skip
+    assert list(found.values()) == pytest.approx([0, 1, 2 / 16, 8 / 16, 14 / 16, 0])
+
+
+def test_a_planned_run_without_a_result_keeps_its_row(home: Path) -> None:
+    plan = [("id-maxrl-samples4-s0", "maxrl-samples4-s0", ["loss=maxrl", "rollout.samples=4"])]
+    plan += [("gone", "maxrl-samples256-s0", ["loss=maxrl", "rollout.samples=256"])]
+    write_sweep(home, "sweep", plan)
+    table = exact_likelihood.table(load(home))
+    assert table is not None
+    rows = table.cells[table.cells["row"] == "MaxRL, G = 256"]
+    assert set(rows["state"]) == {"missing"}
+
+
+def test_without_exact_likelihood_there_is_no_contest(tmp_path: Path) -> None:
+    write_arm(tmp_path, "maxrl", 4, 2)
+    frames = load(tmp_path)
+    assert contests(frames) == []
+    assert exact_likelihood.table(frames) is None
+    assert figure.figure(frames) is None
+
+
+def test_the_figure_draws_every_learner_and_both_references(home: Path) -> None:
+    frames = load(home)
+    drawn = figure.figure(frames)
+    assert drawn is not None
+    training, scaling, gradients = drawn.axes
+    assert len(training.lines) == 5
+    lines = {tuple(line.get_xdata()): [round(float(y), 6) for y in line.get_ydata()] for line in scaling.lines[:2]}
+    assert lines == {(4, 16, 64): [12.5, 50, 87.5], (16,): [0]}
+    assert {float(line.get_ydata()[0]) for line in scaling.lines[2:]} == {100, 0}  # cross-entropy, base policy
+    # REINFORCE never saw a success: it has no place on a logarithmic axis
+    assert [len(line.get_xdata()) for line in gradients.lines] == [0, 8, 8]
+    assert encode(drawn, "png")
+
+
+def test_objectives_are_told_by_loss_or_by_the_advantage_of_a_plain_gradient() -> None:
+    assert objectives.objective("reinforce", "maxrl") == objectives.objective("maxrl", "maxrl") == "maxrl"
+    assert objectives.objective("maxrl", "") == "maxrl"
+    assert objectives.objective("cross_entropy", "none") == "cross_entropy"
+    assert objectives.objective("lad", "grpo") == "lad"
+    assert objectives.objective("grpo", "pkpo") == "grpo + pkpo"
+    assert objectives.ordered(["reinforce", "lad", "maxrl", "cross_entropy"]) == [
+        "cross_entropy", "maxrl", "reinforce", "lad",
+    ]  # fmt: skip
+
+
+def test_the_weights_figure_draws_points_and_closed_forms(home: Path) -> None:
+    frames = load(home)
+    assert weights_figure.figure(frames) is None  # not measured, and not that study
+    file = home / weights_figure.FILE
+    file.parent.mkdir(parents=True)
+    rows = [("maxrl", 4, p, 1 + (1 - p) + (1 - p) ** 2) for p in (0.01, 0.5, 0.9)] + [("rloo", 4, 0.5, 1.0)]
+    lines = [f"{loss},{loss},{G},{p},{w},0.1" for loss, G, p, w in rows]
+    file.write_text("\n".join(["loss,advantage,samples,pass_rate,weight,gradient_norm", *lines]))
+    import pandas as pd
+
+    drawn = weights_figure.drawn(pd.read_csv(file))
+    points, theory = drawn.axes[0].lines[:2]
+    assert list(points.get_ydata()) == pytest.approx([1 + 0.99 + 0.99**2, 1 + 0.1 + 0.01])
+    # The closed form (1 − (1 − p)³)/p is the same sum.
+    assert list(theory.get_ydata()) == pytest.approx([1 + 0.99 + 0.99**2, 1.75, 1.11])
+    assert encode(drawn, "pdf")
