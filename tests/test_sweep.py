@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 SMALL = [
     "task.size=5", "task.test_problems=8", "model.steps=150", "model.batch=32", "steps=6", "rollout.prompts=4",
     "rollout.samples=4", "rollout.dynamic_sampling=none", "evaluation.every=3", "evaluation.samples=4",
-    "evaluation.k=[1,4]", "checkpoint.every=2",
+    "evaluation.k=[1,4]", "checkpoint.every=2", "cluster=local",
 ]  # fmt: skip
 GRID = ["-m", "loss=lad", "divergence=js,hd", "eta=0.5,1"]
 
