@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from rlvr.attempt import Attempt, Cause
-from slurm.client import Task
+from slurm.client import Task, is_configured, queue
 from slurm.submit import Resources, script
-from slurm.supervise import Allocation
+from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps import submissions
 from sweeps.ledger import Ledger
 from sweeps.slurm import _chunks
@@ -107,3 +109,42 @@ def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
     unknown = joined(ledger, ledger.states("abc"), Queue({}, answered=False))
     assert [s.state for s in unknown] == ["queued", "queued", "finished"]
     assert unknown[1].phase == submissions.UNKNOWN
+
+
+def test_programs_without_a_cluster_are_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
+    assert not is_configured()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not is_configured()
+    with pytest.raises(ValueError, match=r"squeue is not on PATH.*cluster=local"):
+        queue("x")
+
+
+OBEYS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+os.kill(os.getppid(), signal.SIGTERM)  # the supervisor alone hears it, and passes it on
+time.sleep(30)
+"""
+
+
+def test_a_signal_to_the_supervisor_reaches_the_job_and_is_remembered() -> None:
+    with Supervisor() as supervisor:
+        ended = supervisor.run([sys.executable, "-c", OBEYS], {}, ranks=1)
+    assert ended == Ended(75, out_of_memory=False)
+    assert supervisor.told == signal.SIGTERM
+
+
+def test_a_killed_process_is_told_from_one_that_left() -> None:
+    with Supervisor() as supervisor:
+        ended = supervisor.run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}, ranks=1)
+    assert ended.status == -9
+    assert supervisor.told is None
+
+
+def test_the_warning_does_not_kill_torchrun() -> None:
+    """With several ranks the first process must survive SIGUSR2, whose default is death."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2)"
+    with Supervisor() as supervisor:
+        assert supervisor.run([sys.executable, "-c", code], {}, ranks=2).status == 0
+        assert supervisor.run([sys.executable, "-c", code], {}, ranks=1).status == -signal.SIGUSR2
