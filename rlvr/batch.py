@@ -116,6 +116,11 @@ def binary_rewards(function: F) -> F:
     return function
 
 
+def one_token_responses(function: F) -> F:
+    """Declare that a loss takes responses of one token only: refused at launch with a task of longer ones."""
+    return function
+
+
 def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
     """Give a loss statistics of the whole optimiser mini-batch, exact for any micro-batches and ranks.
 

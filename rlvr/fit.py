@@ -23,6 +23,11 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
                 f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
                 "Pass loss=grpo advantage=grpo, or a task whose answers are right or wrong, such as task=maze."
             )
+    if "one_token_responses" in loss and "max_tokens = 1" not in task and config.rollout.max_tokens != 1:
+        raise ValueError(
+            f"loss={choices.get('loss')} takes responses of one token and task={choices.get('task')} has longer ones. "
+            "Pass task=bandit model=table, task=digits, or another loss."
+        )
     if "solution" in loss:
         _check_solution(config, choices, task)
     _check_trainer(config.trainer, loss)

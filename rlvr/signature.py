@@ -56,12 +56,15 @@ def signature(target: str) -> list[Parameter]:
 
 def declared(target: str) -> frozenset[str]:
     """What a component says of itself in source: of a function its bare decorators and the words of its `@needs(...)`,
-    of a class the methods it defines and the attributes it sets in its body. Raises ValueError as `signature` does.
+    of a class the methods it defines, the attributes it sets in its body, and these again as `name = value`. Raises
+    ValueError as `signature` does.
     """
     _, node = _definition(target)
     if isinstance(node, ast.ClassDef):
         methods = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
-        return frozenset(methods | {ast.unparse(t) for n in node.body if isinstance(n, ast.Assign) for t in n.targets})
+        assignments = [n for n in node.body if isinstance(n, ast.Assign)]
+        names = {ast.unparse(t) for n in assignments for t in n.targets}
+        return frozenset(methods | names | {ast.unparse(n) for n in assignments})
     bare = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
     calls = [d for d in node.decorator_list if isinstance(d, ast.Call) and ast.unparse(d.func) == "needs"]
     return frozenset(bare | {str(a.value) for d in calls for a in d.args if isinstance(a, ast.Constant)})

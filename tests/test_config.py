@@ -37,6 +37,7 @@ COMPANIONS = {
     ("advantage", "none"): ["loss=pacs"],
     ("advantage", "gae"): ["loss=ppo"],
     ("loss", "cross_entropy"): ["rollout.dynamic_sampling=none"],
+    ("loss", "lad_theoretical"): ["task=digits"],
     ("model", "hf"): ["model.path=/somewhere"],
     ("model", "table"): ["task=bandit", "rollout.prompts=1", "trainer.updates=1"],
     ("presample", "default"): ["loss=dph_js"],
@@ -155,6 +156,7 @@ def test_a_baseline_by_name_brings_its_advantage_and_the_command_line_wins(loss:
             ["loss=cross_entropy", "task=bandit", "model=table", "rollout.dynamic_sampling=none"],
             r"learns known answers and task=bandit gives none.*task=digits",
         ),
+        (["loss=lad_theoretical"], r"takes responses of one token and task=maze has longer ones.*task=bandit"),
         (["rollout.filter=hard"], r"must be none or greedy_fails"),
     ],
 )
