@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pandas as pd
+
 from analysis import objectives
 from analysis.arms import Arm, arms, settings
 from analysis.cells import Metric, benchmarks
@@ -70,4 +72,4 @@ def contests(frames: Frames) -> list[Contest]:
 def _learner(arm: Arm, run: Frame) -> Learner:
     """An arm and the row of its first run; 0 rollouts where a planned run left nothing but its name."""
     samples = run.get("config.rollout.samples")
-    return Learner(arm, objectives.objective(arm.loss, run["advantage"]), int(samples) if samples == samples else 0)
+    return Learner(arm, objectives.objective(arm.loss, run["advantage"]), 0 if pd.isna(samples) else int(samples))

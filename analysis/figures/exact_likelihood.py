@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
 
 from analysis import objectives, style
 from analysis.cells import score, score_base
@@ -89,7 +90,9 @@ def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
         for pairs in _pairs(frames, largest):
             axes.plot(100 * pairs["pass_rate"], pairs["norm"], ".", markersize=3, alpha=0.7,
                       color=objectives.look(name)["color"])  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="pass rate in training, %", ylabel="gradient norm")
+    axes.set(xscale="log", yscale="log", xlim=(None, 130), xlabel="pass rate in training, %", ylabel="gradient norm")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title("gradients at the largest G", loc="left")
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.curves import draw, look
-from analysis.knob import Line, base_cells, cells, lines
+from analysis.knob import Line, base_cells, cells, columns, lines
 from analysis.load import Frames
 from analysis.setting import Setting
 from analysis.tables.rollout_scaling import KNOB
@@ -36,6 +36,9 @@ def _draw(frames: Frames, found: list[tuple[Setting, list[Line]]]) -> Figure:
 
 def _panel(axes: Axes, frames: Frames, setting: Setting, made: list[Line], metric: str) -> dict[str, Artist]:
     handles: dict[str, Artist] = {}
+    if metric not in columns(setting):  # pass@1 alone: the same number as avg@n
+        axes.set_visible(False)
+        return handles
     for i, line in enumerate(made):
         found = [cells(frames, arm, setting)[metric] for arm in line.arms]
         handles[line.name] = draw(axes, [float(v) for v in line.values], found, *look(i, line.loss))

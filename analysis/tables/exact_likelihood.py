@@ -27,7 +27,7 @@ def table(frames: Frames) -> Table | None:
         "G: rollouts per prompt. MaxRL at G follows the expansion of log p to order G − 1.",
     )
     shown = tuple(dict.fromkeys(str(c.metric) for c in found))
-    made = Table("exact_likelihood", "Exact likelihood", QUESTION, pd.DataFrame(cells), shown, notes)
+    made = Table("exact_likelihood", "Exact likelihood", QUESTION, pd.DataFrame(cells), shown, notes, decimals=2)
     return with_notes(made, frames)
 
 
