@@ -10,7 +10,10 @@ LAYERS = 2  # of `LogZ`, before the last
 
 
 class Value(nn.Module):
-    """Expected reward from the last hidden state before each token (PPO, arXiv:1707.06347). Starts at 0."""
+    """Expected reward from the last hidden state before each token (PPO, arXiv:1707.06347). Starts at 0.
+
+    The hidden state is normalised to mean 0 and deviation 1: a table policy's are logits, −1e4 among them.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -20,7 +23,8 @@ class Value(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden [n, h] → [n]"""
-        return self.out(hidden.float()).sum(-1)  # of one number: FSDP's hooks dislike views
+        x = nn.functional.layer_norm(hidden.float(), hidden.shape[-1:])
+        return self.out(x).sum(-1)  # of one number: FSDP's hooks dislike views
 
 
 class LogZ(nn.Module):
