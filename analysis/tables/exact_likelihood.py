@@ -25,6 +25,7 @@ def table(frames: Frames) -> Table | None:
     notes = (
         "Accuracy at the last evaluation. Cross-entropy learns from the known answer and takes no rollouts.",
         "G: rollouts per prompt. MaxRL at G follows the expansion of log p to order G − 1.",
+        "One learning rate for all arms of a block: an objective that stalls here may learn at a larger one.",
     )
     shown = tuple(dict.fromkeys(str(c.metric) for c in found))
     made = Table("exact_likelihood", "Exact likelihood", QUESTION, pd.DataFrame(cells), shown, notes, decimals=2)
