@@ -73,7 +73,7 @@ def opened(store: Path, engine: Scripted | None = None, settings: dict[str, Any]
 
 
 def made(store: Path, *, rows: int = 32, updates: int = 2, seed: int = 0, **changes: Any) -> Mixture:
-    return opened(store, **changes).mixture(seed=seed, rows=rows, updates=updates, pad_token_id=0)
+    return opened(store, None, None, **changes).mixture(seed=seed, rows=rows, updates=updates, pad_token_id=0)
 
 
 def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:

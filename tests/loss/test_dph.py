@@ -130,6 +130,7 @@ def test_explored_rows_have_the_clipped_surrogate_and_rehearsed_rows_nothing_of_
     if name == "js_definition":
         explored = explored + torch.where(mask, 0.3 * (math.log(2) - (1 + (-v).exp()).log()), 0.0)
     torch.testing.assert_close(terms.loss[:3], explored)
+    assert batch.kind is not None
     other = replace(batch, advantage=batch.advantage + batch.kind)  # of rehearsed rows alone
     torch.testing.assert_close(loss_of(name)(policy, other).loss, terms.loss)
     torch.testing.assert_close(terms.metrics["clip_fraction"][:3], plain.metrics["clip_fraction"][:3])

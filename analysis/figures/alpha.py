@@ -1,0 +1,88 @@
+"""The figure of DPH-RL's divergences: a row per arm; styles of its answers, what it kept and found, its accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis import style
+from analysis.kept import EFFECTIVE, EXPLORE, KEEP, Kept, kept
+from analysis.load import Frames
+
+QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
+STYLE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+DOTS = {KEEP: ("o", "#0072B2"), EXPLORE: ("D", "#D55E00"), "avg": ("s", "#333333"), "pass": ("^", "#009E73")}
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None if no DPH-RL run was evaluated."""
+    found = kept(frames)
+    return style.drawn(lambda: _draw(found)) if found else None
+
+
+def _draw(found: Sequence[Kept]) -> Figure:
+    with_styles = any(k.shares for k in found)
+    drawing = Figure(figsize=(style.WIDTH, 0.24 * len(found) + 1.3), layout="constrained")
+    grid = drawing.subplots(1, 3 if with_styles else 2, sharey=True, squeeze=False)[0]
+    if with_styles:
+        _styles(grid[0], found)
+    measured = list(found[-1].cells)
+    for axes, names, title in (
+        (grid[-2], (KEEP, EXPLORE), "against the base policy"),
+        (grid[-1], tuple(n for n in measured if "@" in n), "accuracy"),
+    ):
+        _dots(axes, found, names)
+        axes.set_title(title, loc="left")
+    labels = [k.label if math.isnan(k.coef) else f"{k.label}, {k.coef:g}" for k in found]
+    grid[0].set_yticks(range(len(found)), labels)
+    grid[0].set_ylim(len(found) - 0.4, -0.6)
+    for axes in grid:
+        for row in range(1, len(found)):
+            if (found[row].coef >= 1) != (found[row - 1].coef >= 1) or row == 1:
+                axes.axhline(row - 0.5, color="#999999", linewidth=0.7)
+        axes.set_xlim(-0.02, 1.02)
+    return drawing
+
+
+def _styles(axes: Axes, found: Sequence[Kept]) -> None:
+    """Stacked shares of the styles; beside each bar the effective number."""
+    names = sorted({name for k in found for name in k.shares})
+    colours = dict(zip(names, STYLE_COLOURS, strict=False))
+    for row, each in enumerate(found):
+        left = 0.0
+        for name in names:
+            share = each.shares.get(name, 0.0)
+            axes.barh(row, share, left=left, height=0.75, color=colours.get(name, style.BASE))
+            left += share
+        cell = each.cells.get(EFFECTIVE)
+        if cell is not None and math.isfinite(cell.mean):
+            axes.text(0.98, row, f"{cell.mean:.1f}", ha="right", va="center", fontsize=7, color="white")
+        else:
+            axes.text(0.02, row, next(iter(each.cells.values())).state, va="center", fontsize=7, color=style.BASE)
+    axes.grid(visible=False)
+    axes.set_title("styles of correct answers", loc="left")
+    axes.set_xlabel("share; number: effective styles")
+    handles = [Patch(color=colours.get(name, style.BASE)) for name in names]
+    axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -2.6 / len(found)), ncols=3)
+
+
+def _dots(axes: Axes, found: Sequence[Kept], names: Sequence[str]) -> None:
+    for name in names:
+        mark, colour = DOTS.get(name.partition("@")[0], ("x", style.OTHER))
+        for row, each in enumerate(found):
+            cell = each.cells.get(name)
+            if cell is None or not math.isfinite(cell.mean):
+                continue
+            record = cell.record()
+            if math.isfinite(record["low"]):
+                axes.plot([record["low"], record["high"]], [row, row], color=style.lighter(colour, 0.5), linewidth=1.2)
+            axes.plot(cell.mean, row, mark, color=colour, markersize=4.5)
+    handles = [Line2D([], [], marker=DOTS.get(n.partition("@")[0], ("x", ""))[0], linestyle="",
+                      color=DOTS.get(n.partition("@")[0], ("", style.OTHER))[1]) for n in names]  # fmt: skip
+    axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -2.6 / len(found)), ncols=1)
+    axes.set_xlabel("fraction of test prompts")

@@ -1,0 +1,116 @@
+"""DPH-RL's table: rates against the base policy and styles, counted by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.figures import alpha as figure_room
+from analysis.kept import kept
+from analysis.load import load
+from analysis.style import encode
+from analysis.tables import alpha
+from tests.analysis.ledger_factory import config, counts, write_run
+
+
+def made(loss: str, seed: int = 0, task: str = "styles", **knobs: Any) -> dict[str, Any]:
+    frozen = config(loss=f"dph_{loss}", seed=seed, choices={"task": task})
+    return {**frozen, "loss": {**frozen["loss"], **knobs}}
+
+
+def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], said: Sequence[str], **fate: Any) -> None:
+    """Correct responses of eight for four problems, 2 2 0 0 before; `said`: words that open them, in turn."""
+    name = "-".join([frozen["choices"]["loss"], *(f"{v}" for v in frozen["loss"].values()), f"s{frozen['seed']}"])
+    evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
+    run_id = write_run(home, frozen, evaluations, name=name.replace("/", "."), **fate)
+    for step, words in ((0, ("plain", "boxed")), (40, said)):
+        file = home / "runs" / run_id / "samples" / f"test-{step:08d}.parquet"
+        table = pd.read_parquet(file)
+        right = (table["outcome"] == "correct").to_numpy()
+        table["response"] = "nothing 1 2 3 end"  # a wrong answer's style does not count
+        table.loc[right, "response"] = [f"{words[i % len(words)]} 1 2 3 end" for i in range(int(right.sum()))]
+        table.to_parquet(file)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    # 8 + 0 + 4 + 0 of 32 right; of two solved problems one is kept, of two unsolved ones one is found
+    run(tmp_path, made("none"), (8, 0, 4, 0), ["plain"])
+    run(tmp_path, made("forward_kl", coef=0.01), (8, 8, 0, 0), ["plain", "boxed", "plain", "listed"])
+    run(tmp_path, made("alpha", coef=1.0, alpha=0.5), (8, 8, 8, 8), ["plain"], cause="diverged")
+    return tmp_path
+
+
+def cell(home: Path, row: str, column: str) -> Any:
+    table = alpha.table(load(home))
+    assert table is not None
+    found = table.cells[(table.cells["row"] == row) & (table.cells["column"] == column)]
+    return found.iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        ("none", "avg@8", 12 / 32), ("none", "pass@8", 0.5), ("none", "keep rate", 0.5),
+        ("none", "exploration rate", 0.5), ("none", "styles surviving", 1), ("none", "styles, effective", 1),
+        ("forward KL (coef 0.01)", "keep rate", 1.0), ("forward KL (coef 0.01)", "exploration rate", 0.0),
+        ("forward KL (coef 0.01)", "styles surviving", 3),  # shares ½, ¼, ¼: H = 1.5·ln 2
+        ("forward KL (coef 0.01)", "styles, effective", 2**1.5),
+        ("base policy", "avg@8", 4 / 32), ("base policy", "styles surviving", 2),
+    ],
+)  # fmt: skip
+def test_cells_by_hand(home: Path, row: str, column: str, value: float) -> None:
+    assert cell(home, row, column)["mean"] == pytest.approx(value)
+
+
+def test_a_failed_arm_keeps_its_row_and_the_base_policy_has_no_rates(home: Path) -> None:
+    assert cell(home, "α = 0.5 (coef 1)", "keep rate")["state"] == "failed"
+    frame = alpha.table(load(home)).cells  # type: ignore[union-attr]
+    assert not ((frame["row"] == "base policy") & (frame["column"] == "keep rate")).any()
+    assert frame["block"].unique().tolist() == ["coefficients of the paper's size", "coefficient of 1 or more"]
+
+
+def test_seeds_are_averaged_and_marked(tmp_path: Path) -> None:
+    for seed, correct in ((0, (8, 0, 4, 0)), (1, (8, 8, 0, 0))):
+        run(tmp_path, made("js", seed, coef=0.2), correct, ["plain"] if seed else ["boxed"])
+    found = cell(tmp_path, "JS (coef 0.2)", "keep rate")
+    assert (found["mean"], found["seeds"], found["state"]) == (0.75, 2, "ok")
+    assert kept(load(tmp_path))[1].shares == {"plain": 0.5, "boxed": 0.5}
+    assert cell(tmp_path, "JS (coef 0.2)", "styles surviving")["mean"] == 1  # of each seed, not of their sum
+
+
+def test_a_task_without_styles_has_rates_alone(tmp_path: Path) -> None:
+    frozen = made("js", task="maze", coef=0.2)
+    write_run(tmp_path, frozen, {0: {"maze7": counts(2, 0)}, 40: {"maze7": counts(0, 3)}}, name="js")
+    frame = alpha.table(load(tmp_path)).cells  # type: ignore[union-attr]
+    assert set(frame["column"]) == {"avg@8", "pass@8", "keep rate", "exploration rate"}
+    assert cell(tmp_path, "JS (coef 0.2)", "keep rate")["mean"] == 0
+    assert figure_room.figure(load(tmp_path)) is not None
+
+
+def test_other_losses_have_neither_table_nor_figure(tmp_path: Path) -> None:
+    write_run(tmp_path, config(), {0: {"maze7": counts(1)}, 40: {"maze7": counts(2)}})
+    assert alpha.table(load(tmp_path)) is None
+    assert figure_room.figure(load(tmp_path)) is None
+
+
+def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
+    first, second = (figure_room.figure(load(home)) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    labels = [text.get_text() for text in first.axes[0].get_yticklabels()]
+    assert labels == ["base policy", "none", "forward KL, 0.01", "α = 0.5, 1"]
+    assert encode(first, "png") == encode(second, "png")
+
+
+def test_without_any_exploration_the_rate_is_empty(tmp_path: Path) -> None:
+    frozen = made("none")
+    write_run(tmp_path, frozen, {0: {"styles": counts(8, 8)}, 40: {"styles": counts(8, 0)}}, name="n")
+    found = cell(tmp_path, "none", "exploration rate")
+    assert math.isnan(found["mean"])
+    assert found["state"] == "not evaluated"
