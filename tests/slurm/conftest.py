@@ -20,7 +20,7 @@ def cluster() -> Iterator[Settings]:
         pytest.skip(why)
     root = Path(f"/tmp/rlvr-slurm-{os.getpid()}")
     try:
-        yield local.up(root, grace_s=20)
+        yield local.up(root, nodes=5)
     finally:
         local.down(root)
         shutil.rmtree(root, ignore_errors=True)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from slurm.local_cluster import cluster as local
+from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.test_sweep import deterministic
 
@@ -29,7 +30,7 @@ BANDIT = [
 ]  # fmt: skip
 GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node, long enough to be struck; the seed says by what.
-STRUCK = ["steps=400", "evaluation.every=400", "checkpoint.every=20", "seed=0,1,2,3", "tracker=none"]
+STRUCK = ["steps=400", "evaluation.every=400", "checkpoint.every=20", "seed=0,1,2,3,4", "tracker=none"]
 ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
 
 
@@ -89,6 +90,22 @@ def causes(run_dir: Path) -> list[str]:
     return found
 
 
+def kill_node(cluster: Settings, name: str) -> None:
+    """What a power cut leaves: nobody who could tell the controller that the job is over."""
+
+    def told(pid: int, file: str) -> list[str]:
+        return Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="replace").split("\0")
+
+    jobs = [pid for pid in processes.jobs(cluster.root) if f"SLURMD_NODENAME={name}" in told(pid, "environ")]
+    parents = {int(told(pid, "stat")[0].rpartition(")")[2].split()[1]) for pid in jobs}
+    steps = parents & set(processes.daemons(cluster.root, "slurmstepd"))
+    nodes = [pid for pid in processes.daemons(cluster.root, "slurmd") if name in told(pid, "cmdline")]
+    assert steps
+    assert nodes
+    for pid in [*nodes, *steps, *jobs]:
+        os.kill(pid, signal.SIGKILL)
+
+
 def steps_done(run_dir: Path) -> int:
     path = run_dir / "attempts/1/heartbeat.json"
     return json.loads(path.read_text())["step"] if path.exists() else 0
@@ -125,13 +142,14 @@ def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Four runs at work on a node each: one is preempted, one killed, one cancelled, one warned of its time limit."""
+    """Five runs, a node each: preempted, killed, cancelled, warned of the time limit; the last loses its node."""
     place = Place(tmp_path_factory.mktemp("struck"), cluster)
     place.launch(*STRUCK, *ON_SLURM)
     runs = list(place.runs().values())
     job = place.client("squeue", "-h", "-o", "%F").split()[0]
     wait_for(lambda: all(steps_done(run) >= 5 for run in runs))
-    node = place.client("squeue", "-h", "-j", f"{job}_0", "-o", "%N").strip()
+    node, lost = (place.client("squeue", "-h", "-j", f"{job}_{k}", "-o", "%N").strip() for k in (0, 4))
+    kill_node(cluster, lost)
     place.client("sbatch", "-p", "urgent", "-w", node, "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
     os.kill(json.loads((runs[1] / "attempts/1/job.json").read_text())["pid"], signal.SIGKILL)
     code, out = place.python("-m", "sweeps", "cancel", runs[2].name)
@@ -142,6 +160,7 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
     before = place.status()
     assert "1 runs submitted to SLURM" in place.launch(*STRUCK, *ON_SLURM)  # the cancelled one, and it alone
     wait_for(lambda: not place.queue())
+    local.start_node(cluster, lost)
     (place.home / "cancelled.json").write_text(
         json.dumps(before[next(n for n, d in place.runs().items() if d == runs[2])])
     )
@@ -155,6 +174,7 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
         pytest.param(1, ["error", "ok"], id="kill -9 of the job's process"),
         pytest.param(2, ["preempted", "ok"], id="cancelled and submitted again"),
         pytest.param(3, ["time_limit", "ok"], id="warned that its time is nearly up"),
+        pytest.param(4, ["node", "ok"], id="kill -9 of everything on its node"),
     ],
 )
 def test_a_struck_run_goes_on_and_ends_bit_for_bit_the_same(
