@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlvr.batch import Batch
 from rlvr.collect import Sampler
-from rlvr.presample import Mixture, Presample, mix
+from rlvr.presample import Mixture, Presample, Samples, mix
 from rlvr.records import Completion, Problem, Request, Sampling
 from tests.factories import make_batch
 from tests.scripted import ALPHABET, Echo
@@ -66,14 +66,14 @@ def knobs(**changes: Any) -> Presample:
     return Presample(**{**given, **changes})
 
 
-def opened(store: Path, engine: Scripted | None = None, settings: dict[str, Any] | None = None, **changes: Any) -> Any:
+def opened(store: Path, engine: Scripted | None = None, settings: Any = None, **changes: Any) -> Samples:
     sampler = Sampler(TASK, engine or Scripted(), encode, decode)
     base = store / "base"
     return knobs(**changes).open(sampler, store, base=base, max_tokens=3, settings=settings or {})
 
 
-def made(store: Path, *, rows: int = 32, updates: int = 2, seed: int = 0, **changes: Any) -> Mixture:
-    return opened(store, None, None, **changes).mixture(seed=seed, rows=rows, updates=updates, pad_token_id=0)
+def made(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
+    return opened(store, **changes).mixture(seed=run_seed, rows=rows, updates=updates, pad_token_id=0)
 
 
 def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Pat
 
 
 def test_rehearsal_is_a_function_of_seed_and_step_and_passes_over_all(tmp_path: Path) -> None:
-    mixture, again, other = made(tmp_path), made(tmp_path), made(tmp_path, seed=1)
+    mixture, again, other = made(tmp_path), made(tmp_path), made(tmp_path, run_seed=1)
     explore = make_batch(num_groups=8, num_samples=4)
 
     def rehearsed(from_: Mixture, step: int) -> list[list[int]]:
