@@ -277,3 +277,11 @@ def logging_to(path: Path) -> Iterator[IO[str]]:
                 yield file
         finally:
             root.removeHandler(handler)
+
+
+def brief(metrics: dict[str, float]) -> str:
+    """The few numbers of a step that a log line has room for."""
+    names = [
+        k for k in metrics if k.startswith("evaluation/") or k in ("reward/accuracy", "policy/entropy", "loss/total")
+    ]
+    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)

@@ -20,11 +20,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlvr.batch import Batch, Loss, Policy, Terms
-from rlvr.collate import collate
-from rlvr.collect import collect
 from rlvr.job import Run
 from rlvr.presample import EXPLORE
-from rlvr.records import Rollout, Sampling
 from rlvr.trainer.fsdp import Diverged, Trainer
 
 CHUNK = 2**24  # elements of a gradient held in float64 at once
@@ -71,24 +68,6 @@ def start(config: DictConfig, policy: Path | None, store: Path) -> Run:
     if policy is not None:
         run.trainer.load(policy)
     return run
-
-
-def sample(run: Run, step: int) -> list[Rollout]:
-    """The groups that a run would train on at `step`, drawn from the policy as it stands."""
-    config = run.config.rollout
-    run.engine.sync(run.trainer.weights())
-    sampling = Sampling(run.max_tokens, run.config.seed, step, config.temperature, config.top_p)
-    groups, _ = collect(
-        run.sampler, run.stream, sampling, prompts=config.prompts, samples=config.samples,
-        dynamic=config.dynamic_sampling, max_rounds=config.max_rounds,
-    )  # fmt: skip
-    return groups
-
-
-def batch_of(run: Run, groups: Sequence[Rollout]) -> Batch:
-    """The groups as this run would train on them, with its own advantage."""
-    batch = collate(groups, run.advantage, pad_token_id=run.pad)
-    return batch if run.mixture is None else run.mixture.add(batch, 1)
 
 
 def effect(trainer: Trainer, batch: Batch) -> Effect:

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import config as schema
-from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, cause_of, logging_to
+from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, brief, cause_of, logging_to
 from rlvr.batch import Batch
 from rlvr.collate import collate, decode, encode, solved, with_advantage
-from rlvr.collect import Sampler, Stream, collect
+from rlvr.collect import Sampler, Spent, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
 from rlvr.presample import mixture
-from rlvr.records import Problem, Sampling
+from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollouts import file_of, write_rollouts
 from rlvr.tracker.spool import Spool
 from rlvr.trainer import checkpoint, distributed
@@ -97,20 +97,10 @@ class Run:
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
-        rollout = self.config.rollout
-        self.engine.sync(self.trainer.weights())
-        sampling = Sampling(self.max_tokens, self.config.seed, step, rollout.temperature, rollout.top_p)
-        groups, spent = collect(
-            self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
-            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds, filter=rollout.filter,
-        )  # fmt: skip
+        groups, spent = self.collect(step)
         if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
             write_rollouts(groups, file_of(self.dir, step))
-        if "solution" in self.trainer.objective.needs:
-            groups = solved(groups, self.task, self.tokenizer, max_tokens=self.max_tokens)
-        batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look)
-        if self.mixture is not None:
-            batch = self.mixture.add(batch, step)
+        batch = self.batch(groups, step)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
@@ -120,6 +110,23 @@ class Run:
         metrics["throughput/tokens_per_s"] = tokens / metrics["time/step_s"]
         metrics["throughput/gpu_s_per_token"] = self.world * metrics["time/step_s"] / tokens
         return metrics
+
+    def collect(self, step: int) -> tuple[list[Rollout], Spent]:
+        """The groups to train on at a step, sampled from the policy as it stands, and what they cost."""
+        rollout = self.config.rollout
+        self.engine.sync(self.trainer.weights())
+        sampling = Sampling(self.max_tokens, self.config.seed, step, rollout.temperature, rollout.top_p)
+        return collect(
+            self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
+            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds, filter=rollout.filter,
+        )  # fmt: skip
+
+    def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
+        """The groups as the trainer wants them, with all that the objective reads."""
+        if "solution" in self.trainer.objective.needs:
+            groups = solved(groups, self.task, self.tokenizer, max_tokens=self.max_tokens)
+        batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look)
+        return batch if self.mixture is None else self.mixture.add(batch, step)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
@@ -167,7 +174,7 @@ class Run:
         self._phase("train", step, next((v for k, v in metrics.items() if "/avg_at_" in k), None))
         if step and (step % self.config.checkpoint.every == 0 or step == self.config.steps):
             self._save(step)
-        log.info("step %d/%d %s", step, self.config.steps, _brief(metrics))
+        log.info("step %d/%d %s", step, self.config.steps, brief(metrics))
 
     def _phase(self, phase: str, step: int, accuracy: float | None = None) -> None:
         if self.attempt is not None:
@@ -209,13 +216,6 @@ class Run:
 def _partial(node: DictConfig) -> Any:
     """The component with its knobs bound, waiting for what only this file can pass."""
     return instantiate(node, _partial_=True, _convert_="all")
-
-
-def _brief(metrics: dict[str, float]) -> str:
-    names = [
-        k for k in metrics if k.startswith("evaluation/") or k in ("reward/accuracy", "policy/entropy", "loss/total")
-    ]
-    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
 
 
 def run(run_dir: Path) -> tuple[Cause, str]:

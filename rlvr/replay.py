@@ -204,14 +204,15 @@ def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, polic
 def _inherit(config: DictConfig, choices: dict[Any, Any], like: DictConfig, knobs: Mapping[str, str]) -> None:
     """Take from a run's frozen config what was not said: problems, policy, advantage, sampling, trainer, seed."""
     said = {key: OmegaConf.select(config, key) for key in knobs if "." in key and not key.startswith("loss.")}
-    for group in ("task", "model", "advantage", "rollout"):
+    for group in ("task", "model", "advantage"):
         brought = choices["loss"] in schema.losses_mentioning(f"/{group}@")  # by the loss itself
         if group not in knobs and not brought:
             config[group] = like[group]
             choices[group] = like.choices.get(group, choices.get(group))
-    for key, value in like.trainer.items():
-        if key in config.trainer:
-            config.trainer[key] = value
+    for group in ("rollout", "trainer"):  # knob by knob: one that is younger than the run has its default
+        for key, value in like[group].items():
+            if key in config[group]:
+                config[group][key] = value
     for key, value in said.items():
         OmegaConf.update(config, key, value)
     if "seed" not in knobs:

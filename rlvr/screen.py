@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from analysis.replay import draw
 from analysis.style import encode
-from rlvr.gradient import Effect, batch_of, cosines, effect, sample, start
+from rlvr.gradient import Effect, cosines, effect, start
 from rlvr.paths import home, write_text
 from rlvr.records import Rollout
 from rlvr.replay import Arm
@@ -51,11 +52,8 @@ def _label(source: Path | None) -> str:
 
 def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> Path:
     """One step of rollouts, kept as a run keeps them: with its config two folders up."""
-    run = start(arm.config, policy, store)
-    try:
-        groups = sample(run, 1)
-    finally:
-        run.close()
+    with contextlib.closing(start(arm.config, policy, store)) as run:
+        groups, _ = run.collect(step=1)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.merge(arm.config, {"choices": {}}), resolve=True))
     write_rollouts(groups, file_of(folder, 1))
@@ -64,15 +62,12 @@ def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> 
 
 def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> Effect:
     try:
-        run = start(arm.config, policy, store)
+        with contextlib.closing(start(arm.config, policy, store)) as run:
+            if "solution" in run.trainer.objective.needs:
+                raise ValueError("it learns known answers, not responses: there is nothing to replay. Drop it.")
+            return effect(run.trainer, run.batch(groups, step=1))
     except ValueError as error:
         raise ValueError(f"{arm.name}: {error}") from None
-    try:
-        return effect(run.trainer, batch_of(run, groups))
-    except ValueError as error:
-        raise ValueError(f"{arm.name}: {error}") from None
-    finally:
-        run.close()
 
 
 def tables(
@@ -131,7 +126,7 @@ def _show(
     for i in range(len(matrix)):
         square.add_column(str(i + 1), justify="right", no_wrap=True)
     for i, (name, values) in enumerate(matrix.iterrows()):
-        square.add_row(f"{i + 1} {name}", *(_number(v, "+.3f") for v in values))
+        square.add_row(f"{i + 1} {name}", *(_number(v, ".2f") for v in values))
     console.print(square)
 
 

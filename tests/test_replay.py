@@ -32,9 +32,13 @@ def test_a_knob_reaches_the_losses_that_read_it() -> None:
     assert [a.config.loss.get("eta") for a in found] == [None, 0.25, 0.25, 1, 1]
 
 
+# What a loss asks of the run, as in a run.
+COMPANIONS = {"lad_theoretical": BANDIT, "cross_entropy": ["rollout.dynamic_sampling=none"]}
+
+
 @pytest.mark.parametrize("loss", schema.options("loss"))
 def test_every_loss_of_conf_is_usable_by_name(loss: str) -> None:
-    (arm,) = arms([f"loss={loss}"], None)
+    (arm,) = arms([f"loss={loss}", *COMPANIONS.get(loss, [])], None)
     assert arm.name == loss
     assert arm.config.loss["_target_"].startswith("rlvr.loss.")
     assert arm.config.trainer.updates == arm.config.trainer.epochs == 1
