@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,5 +66,5 @@ def _passes(axes: Axes, frames: Frames, setting: Setting, line: Line, label: Any
     axes.set_xlabel("k")
     axes.set_ylabel("pass@k, %")
     where = "average over benchmarks" if setting.overall == AVERAGE else setting.overall
-    axes.set_title(setting.titled(f"{line.name}, {where}"), loc="left")
+    axes.set_title(textwrap.fill(setting.titled(f"{line.name}, {where}"), 48), loc="left")
     return handles

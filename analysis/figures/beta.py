@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,7 +35,8 @@ def _draw(frames: Frames, panels: list[tuple[Setting, Line]]) -> Figure:
         base = np.array([base_cells(frames, setting)[c].mean for c in names]) * 100
         ks = [1 if m.kind == "avg" else m.k for m in names.values()]
         _heat(left, values, line, ks, cmap="viridis")
-        left.set_title(setting.titled(f"{line.name}, {setting.overall}: pass@k, %"), loc="left")
+        title = setting.titled(f"{line.name}, {setting.overall}: pass@k, %")
+        left.set_title(textwrap.fill(title, 48), loc="left")
         largest = float(np.nanmax(np.abs(values - base))) if np.isfinite(values - base).any() else 1.0
         _heat(right, values - base, line, ks, cmap="RdBu", span=max(largest, 1e-9))
         right.set_title("gain over the base policy, points", loc="left")
