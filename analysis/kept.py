@@ -45,7 +45,7 @@ def kept(frames: Frames) -> list[Kept]:
     runs = frames.runs.set_index("run_id")
     columns = _columns(frames)
     made = [_arm(frames, runs, arm, columns) for arm in found]
-    made.sort(key=lambda k: (_order(k), k.label))
+    made.sort(key=lambda k: (_order(k), k.label, 0.0 if math.isnan(k.coef) else k.coef))
     first = next((i for a in found for i in a.run_ids if _problems(frames, i, 0) is not None), None)
     if first is None:
         return made
