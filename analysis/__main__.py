@@ -25,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _rebuild(options, console)
     except LookupError as error:
+        if type(error) is not LookupError:  # a KeyError is a fault of ours: its traceback is wanted
+            raise
         print(f"analysis: {error.args[0]}", file=sys.stderr)
         return 2
     return 0

@@ -67,7 +67,7 @@ HEARTBEAT_S = 1.0
 # By the names of their classes: torch and the trainer are not imported here.
 _CAUSES = {
     "OutOfMemoryError": Cause.GPU_OOM, "MemoryError": Cause.HOST_OOM, "Diverged": Cause.DIVERGED,
-    "ValueError": Cause.USER_ERROR,
+    "FloatingPointError": Cause.DIVERGED, "ValueError": Cause.USER_ERROR,
 }  # fmt: skip
 
 

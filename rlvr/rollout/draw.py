@@ -26,7 +26,8 @@ def draw(logits: Tensor, uniform: Tensor, *, temperature: float, top_p: float) -
     total = cumulative[:, -1:]
     # Rounding could put the target at the total, beyond the last word of positive probability.
     target = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    token = torch.searchsorted(cumulative, target, right=True)
+    # Not-a-number sorts beyond the last word: clamped here, seen by the engine in its log-probability.
+    token = torch.searchsorted(cumulative, target, right=True).clamp_(max=logits.shape[-1] - 1)
     logp = log_policy.gather(1, token)[:, 0]
     logp_sampling = logp - total[:, 0].log().float() if top_p < 1 else logp
     return token[:, 0], logp, logp_sampling

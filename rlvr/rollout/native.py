@@ -188,6 +188,8 @@ class NativeEngine:
 
     def _completions(self, tokens: Tensor, logps: Tensor) -> Iterator[Completion]:
         """Cut each row after its first end token. tokens: [B, T], −1 where nothing was sampled; logps: [2, B, T]."""
+        if not bool(torch.isfinite(logps[:, tokens >= 0]).all()):
+            raise FloatingPointError("the policy's probabilities are not numbers: its weights have diverged. Lower lr.")
         is_end = torch.isin(tokens, self.eos.cpu())
         finished = is_end.any(dim=1)
         length = torch.where(finished, is_end.int().argmax(dim=1) + 1, tokens.shape[1])

@@ -332,3 +332,11 @@ def test_no_request_gives_no_result() -> None:
     engine = make_engine(make_model())
     assert engine.generate([], make_sampling()) == []
     assert engine.model.config._attn_implementation == SHARED_PROMPT
+
+
+def test_weights_that_have_diverged_are_named() -> None:
+    model = make_model()
+    engine = make_engine(model)
+    engine.sync((name, torch.full_like(weight, torch.nan)) for name, weight in model.named_parameters())
+    with pytest.raises(FloatingPointError, match="diverged"):
+        engine.generate(make_requests(), make_sampling())
