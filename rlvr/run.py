@@ -37,6 +37,8 @@ def main() -> None:
     debug = "--debug" in sys.argv or os.environ.get("HYDRA_FULL_ERROR") == "1"
     sys.argv = [a for a in sys.argv if a != "--debug"]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
+    launcher.typed[:] = sys.argv[1:]
+    sys.argv[1:] = deferred(sys.argv[1:])
     schema.register()
     launcher.register()
     try:
@@ -49,6 +51,19 @@ def main() -> None:
         print(f"rlvr: {explain(error, sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
     sys.exit(max((outcome.exit_code for outcome in launcher.outcomes), default=0))
+
+
+def deferred(arguments: list[str]) -> list[str]:
+    """In `-m loss=a,b loss.coef=0.1` the knob belongs to the points, as a sweep of one value.
+
+    Hydra would first compose it with the default loss, which may not have it.
+    """
+    if not {"-m", "--multirun"} & set(arguments):
+        return arguments
+    pairs = [(a, *a.split("=", 1)) for a in arguments if "=" in a]
+    swept = {key for _, key, value in pairs if "," in value}
+    late = {a: f"{key}=choice({value})" for a, key, value in pairs if key.split(".")[0] in swept and "." in key}
+    return [late.get(a, a) if "(" not in a else a for a in arguments]
 
 
 def explain(error: BaseException, arguments: list[str]) -> str:

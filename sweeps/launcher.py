@@ -30,6 +30,8 @@ from sweeps.slurm import run_slurm
 # Hydra takes plugins from the namespace package `hydra_plugins` only: this module answers to a name in it.
 PLUGIN = "hydra_plugins.rlvr"
 
+typed: list[str] = []  # the arguments as the user wrote them
+
 # What the newest launch of this process came to: Hydra gives a launcher no way to set the exit code.
 outcomes: list[Outcome] = []
 
@@ -139,4 +141,4 @@ def _returned(outcome: Outcome) -> JobReturn:
 
 
 def command() -> str:
-    return shlex.join(["python", "-m", "rlvr.run", *sys.argv[1:]])
+    return shlex.join(["python", "-m", "rlvr.run", *(typed or sys.argv[1:])])

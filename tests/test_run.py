@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.run import deferred
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -23,11 +25,11 @@ def rlvr(*arguments: str, home: Path, cwd: Path = ROOT, **environment: str) -> s
 MISTAKES = {
     "a shorthand that the loss does not read": (
         ["loss=grpo", "eta=2"],
-        "eta=2.0 has no effect with loss=grpo. Losses that read eta: lad. Drop eta or pass loss=lad.",
+        "eta=2.0 has no effect with loss=grpo. Losses that read eta: lad, lad_theoretical. Drop eta or pass loss=lad.",
     ),
     "a divergence without a loss that takes one": (
         ["loss=grpo", "divergence=js"],
-        "divergence=js has no effect with loss=grpo. Losses that take a divergence: lad. "
+        "divergence=js has no effect with loss=grpo. Losses that take a divergence: lad, lad_theoretical. "
         "Drop divergence or pass loss=lad.",
     ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
@@ -62,6 +64,13 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_pa
     assert message in done.stderr
     assert done.stdout == ""
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
+
+
+def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
+    assert deferred(["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]) == [
+        "-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1",
+    ]  # fmt: skip
+    assert deferred(["loss=grpo", "loss.clip_low=0.1"]) == ["loss=grpo", "loss.clip_low=0.1"]
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
