@@ -142,7 +142,7 @@ def overhead(device: torch.device, repeats: int) -> None:
 
     def bare() -> None:
         layout = pack(batch, shared=True).to(device)
-        logp, _ = plain(layout)
+        logp = plain(layout).logp
         full = logp.new_zeros(batch.tokens.numel()).index_put((layout.place,), logp).view(batch.tokens.shape)
         moved = batch.to(device)
         loss = (surrogate(Policy(full), moved).loss * moved.mask).sum() / moved.mask.sum()

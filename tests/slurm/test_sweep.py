@@ -30,7 +30,7 @@ BANDIT = [
 ]  # fmt: skip
 GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node, long enough to be struck; the seed says by what.
-STRUCK = ["steps=400", "evaluation.every=400", "checkpoint.every=20", "seed=0,1,2,3,4", "tracker=none"]
+STRUCK = ["steps=3000", "evaluation.every=3000", "checkpoint.every=100", "seed=0,1,2,3,4", "tracker=none"]
 ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
 
 
