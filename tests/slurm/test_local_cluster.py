@@ -65,6 +65,6 @@ class TestReal:
         assert local.down(cluster.root) >= 1 + len(left)
         assert processes.daemons(cluster.root) == processes.jobs(cluster.root) == []
         began = time.monotonic()
-        local.up(cluster.root)
+        local.up(cluster.root, nodes=cluster.nodes)  # as other tests know it
         assert time.monotonic() - began < 60
         assert local.client(cluster, "squeue", "-h") == ""
