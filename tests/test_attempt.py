@@ -69,7 +69,9 @@ def test_a_finished_run_is_not_opened_again(tmp_path: Path) -> None:
 
 def test_a_forked_child_does_not_keep_the_run_locked(tmp_path: Path) -> None:
     holder = hold_elsewhere(
-        tmp_path, "import os; pid = os.fork(); time.sleep(60) if pid == 0 else print(pid, flush=True)"
+        # The child speaks itself: by then it has dropped its copy of the lock.
+        tmp_path,
+        "import os; os.fork() == 0 and print(os.getpid(), flush=True); time.sleep(60)",
     )
     assert holder.stdout is not None
     child = int(holder.stdout.readline())
