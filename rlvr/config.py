@@ -5,7 +5,6 @@ A component's own schema is the signature of its `_target_` (rlvr/signature.py).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rlvr import fit
+from rlvr.identity import NOT_IDENTITY, run_id
 from rlvr.paths import home
 from rlvr.signature import bind, components
 
@@ -23,9 +23,6 @@ PACKAGE = Path(__file__).parent
 CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
 
 LONG_NAME = 60  # characters
-
-# What does not change a run's results has no part in its identity.
-NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also")
 
 
 @dataclass
@@ -225,13 +222,6 @@ def _absolute(data: object) -> object:
     if isinstance(data, list):
         return [_absolute(v) for v in data]
     return str(Path(data).resolve()) if isinstance(data, str) and Path(data).exists() else data
-
-
-def run_id(plain: Mapping[str, Any]) -> str:
-    """12 hexadecimal digits naming what determines a run's results."""
-    # A group that is not chosen has no part either: adding one leaves the runs of before what they were.
-    kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY and v is not None}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def group_id(config: DictConfig) -> str:

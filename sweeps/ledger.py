@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from rlvr import lock
 from rlvr.attempt import newest_attempt
+from rlvr.identity import identity
 from rlvr.paths import read_json, write_json, write_text
 
 State = Literal["queued", "running", "finished", "failed", "preempted", "lost"]
@@ -190,12 +191,7 @@ class Ledger:
 def _check_same_run(run_id: str, before: str, after: str) -> None:
     import yaml
 
-    from rlvr.config import NOT_IDENTITY  # Hydra: only when two configs must be compared
-
-    def identity(text: str) -> dict[str, Any]:
-        return {k: v for k, v in (yaml.safe_load(text) or {}).items() if k not in NOT_IDENTITY}
-
-    one, other = identity(before), identity(after)
+    one, other = (identity(yaml.safe_load(text) or {}) for text in (before, after))
     if one != other:
         keys = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
         raise ValueError(

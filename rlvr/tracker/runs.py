@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.identity import NOT_IDENTITY
 from rlvr.paths import read_json
 from rlvr.tracker.store import redact
 
 MAX_VALUE = 6000  # characters of a param or tag that MLflow keeps
-# Where and how it ran: no part of what a run is, and free to change between attempts, which a param is not.
-NOT_PARAMS = ("cluster", "tracker", "checkpoint", "choices", "also", "hydra")
 AGAIN = ("preempted", "time_limit", "node", "busy")  # exits after which the run goes on by itself
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
 
@@ -140,7 +139,8 @@ def choice_tags(config: Mapping[str, Any]) -> dict[str, str]:
 
 def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """(the config flattened with dots, names of the values that had to be cut at 6000 characters)."""
-    flat = dict(_flatten({k: v for k, v in config.items() if k not in NOT_PARAMS}, ""))
+    # What may change between attempts is no param: those cannot be changed.
+    flat = dict(_flatten({k: v for k, v in config.items() if k not in NOT_IDENTITY}, ""))
     cut = sorted(name for name, text in flat.items() if len(text) > MAX_VALUE)
     return {name: text[:MAX_VALUE] for name, text in flat.items()}, cut
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rlvr.attempt import Attempt, Cause
+from rlvr.identity import identity
 from rlvr.paths import write_json
 from sweeps.ledger import Ledger
 
@@ -59,6 +61,14 @@ def test_settings_without_part_in_the_identity_follow_the_newest_launch_until_th
     Attempt.open(ledger.run_dir("abc")).close(Cause.OK)
     ledger.create_run("abc", third, {})
     assert (tmp_path / "runs/abc/config.yaml").read_text() == second
+
+
+def test_a_group_that_is_not_chosen_makes_no_other_run(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    later = CONFIG + "divergence: null\nkeep_rollouts: true\n"
+    assert identity(yaml.safe_load(later)) == {"loss": {"name": "lad"}, "seed": 0}
+    ledger.create_run("abc", later, {})
+    assert (tmp_path / "runs/abc/config.yaml").read_text() == later
 
 
 def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_line_of_more_than_a_thousand_metrics_arrives_whole(local, home):
 def test_params_are_the_config_without_places_and_long_values_are_cut_and_said_to_be(any_store, home, name):
     run = make_run(home, name)
     with (run / "config.yaml").open("a") as file:
-        file.write("prompt: " + "p" * 7000 + "\n")
+        file.write("keep_rollouts: true\nprompt: " + "p" * 7000 + "\n")
         file.write("many: {" + ", ".join(f"k{i}: {i}" for i in range(230)) + "}\n")
     assert Shipper(home, any_store.uri).ship([run]).complete
     where = f"where run_uuid = (select run_uuid from tags where key = 'rlvr.run_id' and value = '{name}')"

@@ -1,0 +1,24 @@
+"""What makes two runs the same run: the planner, the ledger and the tracker agree through this. Imports little."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+# Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
+NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also")
+
+
+def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a resolved config that determines a run's results.
+
+    A group that is not chosen has no part in it either: adding one leaves the runs of before what they were.
+    """
+    return {k: v for k, v in plain.items() if k not in NOT_IDENTITY and v is not None}
+
+
+def run_id(plain: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits naming what determines a run's results."""
+    return hashlib.sha256(json.dumps(identity(plain), sort_keys=True).encode()).hexdigest()[:12]
