@@ -289,10 +289,9 @@ def main() -> None:
         print(__doc__)
         sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
     cause, code, message = attempt_once(Path(sys.argv[1]))
-    distributed.stop()
     if message:
         print(f"{cause}: {message}", file=sys.stderr)
-    sys.exit(code)
+    distributed.leave(code)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def main(directory: Path) -> None:
         "device": str(device),
     }
     torch.save({**results, "weights": kept}, directory / f"rank-{rank}-of-{world}.pt")
-    distributed.stop()
+    distributed.leave(0)
 
 
 if __name__ == "__main__":
