@@ -35,6 +35,15 @@ def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True) 
     write_text(path, json.dumps(content) + "\n", durable=durable)
 
 
+def sync(path: Path) -> None:
+    """Put a file's content, or a directory's entries, on disk: after a power cut they are still there."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing, torn or holds something else."""
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.lock import lock, unlock
-from rlvr.paths import write_json
+from rlvr.paths import sync, write_json
 from rlvr.records import TaughtTask
 
 log = logging.getLogger(__name__)
@@ -87,8 +87,7 @@ def _build(final: Path, aside: Path, identity: Mapping[str, Any], build: Callabl
     made = build(aside)
     seconds = round(time.monotonic() - began, 3)
     for file in aside.iterdir():
-        with file.open("rb") as content:
-            os.fsync(content.fileno())  # after a power cut, too, the name must mean complete
+        sync(file)  # after a power cut, too, the name must mean complete
     write_json(aside / "stage.json", {"stage_id": final.name, "identity": identity, "seconds": seconds, **made})
     aside.rename(final)
     log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)

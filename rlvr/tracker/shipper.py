@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.paths import read_json, write_json
+from rlvr.paths import read_json, sync, write_json
 from rlvr.tracker import runs, spool, store
 from rlvr.tracker.runs import Run, Sweep
 from rlvr.tracker.store import Refused, StoreDown
@@ -188,8 +188,7 @@ class Shipper:
             return [], cursor.offset
         # A line must not be in MLflow and then vanish from the spool with the page cache of a machine that dies: the
         # resumed attempt would measure its step again, at another time, and MLflow would show both.
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
         offset, steps = self._shipped.get(run.directory, (0, set[int]()))
         if offset != cursor.offset:
             offset, steps = 0, set[int]()

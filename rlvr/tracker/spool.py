@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.paths import sync
+
 FILE = "metrics.jsonl"
 _LOG = logging.getLogger(__name__)
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -135,7 +137,7 @@ class Spool:
         self._warned: set[str] = set()
         run_dir.mkdir(parents=True, exist_ok=True)
         self._file: int | None = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-        _sync_directory(run_dir)
+        sync(run_dir)
         try:
             self._learn()
         except ValueError:
@@ -227,12 +229,3 @@ class Spool:
         if message not in self._warned:
             self._warned.add(message)
             _LOG.warning("%s: %s", self._path, message)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the entry of a new file durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

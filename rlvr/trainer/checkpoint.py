@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
+from rlvr.paths import sync, write_json
 from rlvr.trainer import distributed
 
 STATE = "trainer.json"
@@ -26,7 +26,7 @@ def save(path: Path, tensors: dict[str, Any], state: dict[str, Any], *, rank: in
     def write(directory: Path) -> None:
         write_tensors(tensors, storage_writer=FileSystemWriter(directory, sync_files=True))
         if rank == 0:
-            _write_json(directory / STATE, state)
+            write_json(directory / STATE, state)
 
     _publish(path, write, rank=rank)
 
@@ -59,7 +59,7 @@ def export(path: Path, model: Any, weights: dict[str, Tensor], tokenizer: Any, *
             model.save_pretrained(directory, state_dict=weights)
             tokenizer.save_pretrained(directory)
             for file in directory.iterdir():
-                _sync(file)
+                sync(file)
 
     _publish(path, write, rank=rank)
 
@@ -74,9 +74,9 @@ def _publish(path: Path, write: Callable[[Path], None], *, rank: int) -> None:
     write(aside)
     distributed.barrier()
     if rank == 0:
-        _sync(aside)
+        sync(aside)
         _rename(aside, path)
-        _sync(path.parent)
+        sync(path.parent)
     distributed.barrier()
 
 
@@ -88,21 +88,6 @@ def _rename(new: Path, path: Path) -> None:
         path.rename(old)
     new.rename(path)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with path.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
