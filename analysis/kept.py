@@ -19,10 +19,9 @@ from analysis.stats import Array, avg_values, bootstrap, mean, pass_values
 
 TASK = "styles"  # the task whose responses name their style in the first word
 SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
-LOSSES = ("dph_none", "dph_reverse_kl", "dph_alpha", "dph_js", "dph_js_definition", "dph_forward_kl")
-NAMES = {
-    "dph_none": "none", "dph_reverse_kl": "reverse KL", "dph_alpha": "α", "dph_js": "JS",
-    "dph_js_definition": "JS, definition", "dph_forward_kl": "forward KL",
+NAMES = {  # from no pull over reverse to forward KL
+    "dph_none": "none", "dph_reverse_kl": "reverse KL", "dph_reverse_kl_pef": "reverse KL, D_pef", "dph_alpha": "α",
+    "dph_js": "JS", "dph_js_definition": "JS, definition", "dph_forward_kl": "forward KL",
 }  # fmt: skip
 KEEP, EXPLORE, SURVIVING, EFFECTIVE = "keep rate", "exploration rate", "styles surviving", "styles, effective"
 
@@ -57,7 +56,7 @@ def kept(frames: Frames) -> list[Kept]:
 def _order(found: Kept) -> tuple[bool, int, float]:
     """The weak coefficients first, then from no pull over reverse to forward KL."""
     name, _, number = found.label.partition(" = ")
-    rank = next((i for i, loss in enumerate(LOSSES) if NAMES[loss] == name), len(LOSSES))
+    rank = next((i for i, known in enumerate(NAMES.values()) if known == name), len(NAMES))
     return (strong(found), rank, float(number or 0))
 
 

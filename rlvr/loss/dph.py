@@ -54,7 +54,7 @@ def alpha(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, co
     if not 0 < alpha < 1:
         raise ValueError(
             f"loss.alpha={alpha} must lie between 0 and 1, for example 0.5. "
-            "Its ends are loss=dph_forward_kl (α = 1) and the reverse KL (α = 0)."
+            "Its ends are loss=dph_forward_kl (α = 1) and loss=dph_reverse_kl_pef (α = 0)."
         )
     return _mixed(policy, batch, partial(_alpha, alpha), clip_low=clip_low, clip_high=clip_high, coef=coef)
 
@@ -85,9 +85,20 @@ def reverse_kl(policy: Policy, batch: Batch, *, clip_low: float, clip_high: floa
     """The baseline: 1/u − 1 + log u (k3 of KL(π ‖ π_ref)) on the rows of both streams, the paper's coef 0.01.
 
     Its gradient is that of the value, as everywhere in GRPO; beyond |log u| = 20 the derivative stays where it is.
+    On stored responses, which are π_ref's and not π's, k3's expectation is χ²(π_ref ‖ π) − KL(π_ref ‖ π): it covers
+    mass, more fiercely than the forward KL as u → 0. What the reverse KL itself does there: `reverse_kl_pef`.
     """
     mixed = _mixed(policy, batch, _reverse_kl, clip_low=clip_low, clip_high=clip_high, coef=coef)
     return _also_explored(mixed, policy, batch, lambda v, _: _reverse_kl(v), coef)
+
+
+def reverse_kl_pef(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float) -> Terms:
+    """f = u log u − u + 1: KL(π ‖ π_ref) on D_pef alone, where the other generators act; `alpha` as α → 0. coef 0.01.
+
+    Differs from the paper, whose baseline is `reverse_kl`: that one also holds back what is explored, so that it and
+    the forward KL differ in two things at once.
+    """
+    return _mixed(policy, batch, _reverse_kl_generator, clip_low=clip_low, clip_high=clip_high, coef=coef)
 
 
 def _mixed(
@@ -153,6 +164,12 @@ def _alpha(alpha: float, log_u: Tensor) -> tuple[Tensor, Tensor]:
 def _reverse_kl(log_u: Tensor) -> tuple[Tensor, Tensor]:
     grown = torch.expm1(-log_u.clamp(min=-LIMIT))
     return grown + log_u, -grown
+
+
+def _reverse_kl_generator(log_u: Tensor) -> tuple[Tensor, Tensor]:
+    capped = log_u.clamp(max=LIMIT)
+    slope = capped * capped.exp()
+    return slope - torch.expm1(capped), slope
 
 
 def _reference_to_middle(log_u: Tensor) -> tuple[Tensor, Tensor]:

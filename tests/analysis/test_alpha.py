@@ -114,3 +114,10 @@ def test_without_any_exploration_the_rate_is_empty(tmp_path: Path) -> None:
     found = cell(tmp_path, "none", "exploration rate")
     assert math.isnan(found["mean"])
     assert found["state"] == "not evaluated"
+
+
+def test_arms_go_from_reverse_to_forward_and_both_reverse_ones_are_told_apart(tmp_path: Path) -> None:
+    for loss in ("forward_kl", "reverse_kl_pef", "reverse_kl"):
+        run(tmp_path, made(loss, coef=0.01), (8, 0, 0, 0), ["plain"])
+    labels = [each.label for each in kept(load(tmp_path))]
+    assert labels == ["base policy", "reverse KL", "reverse KL, D_pef", "forward KL"]

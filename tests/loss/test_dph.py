@@ -28,6 +28,7 @@ F: dict[str, Callable[[float], float]] = {  # f(u), written as in the papers
     "alpha=0.5": lambda u: (u**0.5 - 0.5 * u - 0.5) / (0.5 * -0.5),
     "alpha=0.8": lambda u: (u**0.2 - 0.2 * u - 0.8) / (0.8 * -0.2),
     "reverse_kl": lambda u: 1 / u - 1 + math.log(u),
+    "reverse_kl_pef": lambda u: u * math.log(u) - u + 1,
     "js_definition": lambda u: -math.log((1 + u) / 2),
 }
 SLOPE: dict[str, Callable[[float], float]] = {  # u·f'(u)
@@ -37,6 +38,7 @@ SLOPE: dict[str, Callable[[float], float]] = {  # u·f'(u)
     "alpha=0.5": lambda u: (u - u**0.5) / 0.5,
     "alpha=0.8": lambda u: (u - u**0.2) / 0.8,
     "reverse_kl": lambda u: 1 - 1 / u,
+    "reverse_kl_pef": lambda u: u * math.log(u),
     "js_definition": lambda u: -u / (1 + u),
 }
 NAMES = sorted(F)
@@ -83,11 +85,11 @@ def test_numbers_worked_by_hand() -> None:
 
 
 @given(
-    st.sampled_from(["forward_kl", "js", "alpha=0.2", "alpha=0.5", "alpha=0.8", "reverse_kl"]),
+    st.sampled_from(["forward_kl", "js", "alpha=0.2", "alpha=0.5", "alpha=0.8", "reverse_kl", "reverse_kl_pef"]),
     st.lists(st.floats(-6, 6), min_size=2, max_size=6), st.lists(st.floats(-6, 6), min_size=2, max_size=6),
 )  # fmt: skip
 def test_over_a_distribution_each_generator_is_its_divergence(name: str, p: list[float], q: list[float]) -> None:
-    """Σ π_ref(y) f(π(y)/π_ref(y)) is never negative, 0 at equality, and for these three a known divergence."""
+    """Σ π_ref(y) f(π(y)/π_ref(y)) is never negative, 0 at equality, and for these a known divergence."""
     size = min(len(p), len(q))
     ref, policy = (torch.tensor(x[:size], dtype=torch.float64).log_softmax(0) for x in (p, q))
     total = float((ref.exp() * rehearsed(name, (policy - ref).tolist())[0].metrics["rehearse"][:, 0]).sum())
@@ -98,23 +100,30 @@ def test_over_a_distribution_each_generator_is_its_divergence(name: str, p: list
         "forward_kl": ref.exp() * (ref - policy),
         "js": ref.exp() * (ref - middle) + policy.exp() * (policy - middle),
         "alpha=0.5": 4 * (ref.exp() - (0.5 * (ref + policy)).exp()),
+        "reverse_kl": (2 * ref - policy).exp() - ref.exp() - ref.exp() * (ref - policy),  # k3 of π where π_ref sampled
+        "reverse_kl_pef": policy.exp() * (policy - ref),
     }
     if name in known:
-        assert total == pytest.approx(float(known[name].sum()), abs=1e-9)
+        assert total == pytest.approx(float(known[name].sum()), rel=1e-9, abs=1e-9)
 
 
 def test_alpha_goes_from_reverse_to_forward() -> None:
     """α → 1: u − 1 − log u; α → 0: u log u − u + 1."""
     for u in (0.2, 3.0):
         near = {a: float(rehearsed(f"alpha={a}", [math.log(u)])[0].loss) / 0.3 for a in ("1e-6", "0.999999")}
+        reverse = float(rehearsed("reverse_kl_pef", [math.log(u)])[0].loss) / 0.3
+        assert reverse == pytest.approx(near["1e-6"], rel=1e-4)
         assert near["0.999999"] == pytest.approx(u - 1 - math.log(u), rel=1e-4)
         assert near["1e-6"] == pytest.approx(u * math.log(u) - u + 1, rel=1e-4)
 
 
 def test_the_forward_kl_pulls_a_forgotten_answer_back_and_the_others_let_go() -> None:
-    """At u = e^-20 the derivative is −1 for the forward KL, 0 for js and α = 0.2: mass covering in one number."""
-    pulls = {n: float(gradient(*rehearsed(n, [-20.0]))) / 0.3 for n in ("forward_kl", "js", "alpha=0.2")}
-    assert pulls == pytest.approx({"forward_kl": -1, "js": 0, "alpha=0.2": 0}, abs=1e-5)
+    """At u = e^-20 the derivative is −1 for the forward KL, 0 for the others: mass covering in one number."""
+    expected = {"forward_kl": -1, "js": 0, "alpha=0.2": 0, "reverse_kl_pef": 0}
+    pulls = {n: float(gradient(*rehearsed(n, [-20.0]))) / 0.3 for n in expected}
+    assert pulls == pytest.approx(expected, abs=1e-5)
+    # k3 of the baseline, on what π_ref sampled, is no reverse KL: 1 − 1/u = 1 − e^20
+    assert float(gradient(*rehearsed("reverse_kl", [-20.0]))) / 0.3 == pytest.approx(1 - math.exp(20), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
