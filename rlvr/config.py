@@ -70,6 +70,7 @@ class ClusterConfig:
     memory_gb: float = MISSING
     max_parallel: int | None = None
     requeues: int = MISSING
+    report: bool = MISSING
     setup: list[str] = field(default_factory=list[str])
     wait: bool = False
 

@@ -33,24 +33,30 @@ class Resources:
 
 
 def script(
-    command: Sequence[str], resources: Resources, *, name: str, folder: Path, count: int, max_parallel: int | None
-) -> str:
-    """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time."""
+    command: Sequence[str], resources: Resources, *, name: str, folder: Path, count: int | None,
+    max_parallel: int | None = None, after: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time.
+
+    count None: one job, no array. after: jobs that must have left the queue, however they ended.
+    """
     from submitit.slurm.slurm import _make_sbatch_string
 
+    log, theirs = ("report.out", "%j_%t_log.out") if count is None else ("task_%a.out", "%A_%a_%t_log.out")
+    wait = {"dependency": "afterany:" + ":".join(after)} if after else {}
     parameters: dict[str, Any] = {
         "job_name": name, "partition": resources.partition, "account": resources.account, "qos": resources.qos,
         "time": resources.time_min, "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": resources.cpus,
         "mem": f"{max(1, round(resources.memory_gb * 1024))}M", "gpus_per_node": resources.gpus or None,
         "signal_delay_s": min(SAVE_S, resources.time_min * 15), "setup": list(resources.setup) or None,
-        "array_parallelism": max_parallel or count, "map_count": count, "stderr_to_stdout": True, "wckey": None,
+        "array_parallelism": max_parallel or count or 1, "map_count": count, "stderr_to_stdout": True, "wckey": None,
         # Since 22.05 srun forgets what sbatch was told.
         "srun_args": [f"--cpus-per-task={resources.cpus}"],
-        "additional_parameters": {"requeue": True, "output": str(folder / "task_%a.out")},
+        "additional_parameters": {"requeue": True, "output": str(folder / log), **wait},
     }  # fmt: skip
     text = _make_sbatch_string(shlex.join(command), folder, **parameters)
     # One log per task: srun writes where its batch script does.
-    return text.replace(f" --output {shlex.quote(str(folder / '%A_%a_%t_log.out'))}", "")
+    return text.replace(f" --output {shlex.quote(str(folder / theirs))}", "")
 
 
 def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:

@@ -26,6 +26,7 @@ LOCK_S = 60.0
 ENDING_S = 30.0  # jobs that are ending may still go back into the queue: they are waited for
 LOOK_S = 3.0
 SHIPPER_S = 60.0
+REPORT_GB = 4.0
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Submitted(Outcome):
     jobs: list[str] = field(default_factory=list)
     submitted: list[str] = field(default_factory=list)  # run ids
     before: list[str] = field(default_factory=list)  # had a job already
+    report: str = ""  # job
 
     @property
     def exit_code(self) -> int:
@@ -45,6 +47,7 @@ class Submitted(Outcome):
         parts[0] += f" (job {', '.join(self.jobs)})" if self.jobs else ""
         parts += [f"{len(self.before)} have a job already"] if self.before else []
         parts += [f"{len(self.skipped)} finished before"] if self.skipped else []
+        parts += [f"report in job {self.report}"] if self.report else []
         return ", ".join(parts) + ".  Look: python -m sweeps status    Stop: python -m sweeps cancel"
 
 
@@ -54,19 +57,21 @@ def run_slurm(
 ) -> Outcome:  # fmt: skip
     """Submit what has neither finished nor a job. `settings`: the cluster part of each run's config, by run id.
 
-    shipper: command that carries the metrics away, for the last task to call (with `wait`, beside the jobs).
+    shipper: command that carries the metrics away beside the jobs, with `wait`; without, the report's job ships.
     ValueError when SLURM does not answer or refuses: then it says what to do, and what was submitted stays.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
     began = time.monotonic()
-    done = submit(ledger, sweep_id, [(r, settings[r]) for r in run_ids], ship=shipper is not None and not wait)
+    done = submit(ledger, sweep_id, [(r, settings[r]) for r in run_ids], ship=shipper is not None)
     done.seconds = time.monotonic() - began
     print(done.summary(), flush=True)
     return _follow(ledger, sweep_id, done, shipper) if wait else done
 
 
 def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool) -> Submitted:
-    """One array for each resource signature. A lock lets one submitter at a time look at the queue and add to it.
+    """One array for each resource signature, and a job that reports when all have ended.
+
+    A lock lets one submitter at a time look at the queue and add to it.
 
     sbatch inherits the lock: a submitter that is killed keeps others out until its sbatch has ended too.
     """
@@ -83,9 +88,11 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
                 groups.setdefault(json.dumps(dict(cluster), sort_keys=True), []).append(run_id)
         arrays = _chunks(groups, client.max_array() if groups else 1)
         for cluster, members in arrays:
-            job = _send(ledger, sweep_id, members, cluster, ship, len(arrays), held)
+            job = _send(ledger, sweep_id, members, cluster, len(arrays), held)
             done.jobs.append(job)
             done.submitted += members
+        if runs and dict(runs[0][1])["report"]:
+            done.report = _send_report(ledger, sweep_id, runs[0][1], ship=ship, fresh=done.jobs, held=held)
         return done
     finally:
         unlock(held)
@@ -117,8 +124,7 @@ def _chunks(groups: Mapping[str, list[str]], most: int) -> list[tuple[dict[str, 
 
 
 def _send(
-    ledger: Ledger, sweep_id: str, members: Sequence[str], cluster: Mapping[str, Any], ship: bool, arrays: int,
-    held: int,
+    ledger: Ledger, sweep_id: str, members: Sequence[str], cluster: Mapping[str, Any], arrays: int, held: int
 ) -> str:  # fmt: skip
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
     resources = Resources(
@@ -127,7 +133,7 @@ def _send(
         partition=cluster["partition"], account=cluster["account"], qos=cluster["qos"], setup=tuple(cluster["setup"]),
     )  # fmt: skip
     keys = ("threads", "ranks", "retries", "requeues")
-    target = submissions.record(ledger, sweep_id, members, {**{k: cluster[k] for k in keys}, "ship": ship})
+    target = submissions.record(ledger, sweep_id, members, {k: cluster[k] for k in keys})
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     command = ["env", f"PYTHONPATH={_python_path()}", sys.executable, "-m", "sweeps.slurm_task", str(target)]
     text = script(
@@ -137,6 +143,34 @@ def _send(
     job = hand_in(target / "array.sbatch", resources, keep_open=[held])
     submissions.record_job(target, job)
     return job
+
+
+def _send_report(
+    ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], *, ship: bool, fresh: Sequence[str], held: int
+) -> str:
+    """The job that ships and reports after all jobs of the sweep; "" if one waits already, or none is needed.
+
+    Asked of the queue like all else: a submitter that died before this line is made good by the same command.
+    """
+    queue, name = client.queue(submissions.PREFIX), f"{submissions.PREFIX}report-{sweep_id}"
+    tasks = submissions.by_run(ledger, queue)
+    running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
+    if not running or (not fresh and any(task.name == name for task in queue)):
+        return ""
+    target = ledger.sweep_dir(sweep_id)
+    command = ["env", f"PYTHONPATH={_python_path()}", sys.executable, "-m", "sweeps.slurm_report", str(target)]
+    resources = Resources(
+        time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1,
+        partition=cluster["partition"], account=cluster["account"], qos=cluster["qos"], setup=tuple(cluster["setup"]),
+    )  # fmt: skip
+    command += ["--ship"] if ship else []
+    text = script(command, resources, name=name, folder=target, count=None, after=sorted(running))
+    write_text(target / "report.sbatch", text)
+    try:
+        return hand_in(target / "report.sbatch", resources, keep_open=[held])
+    except ValueError as error:  # the runs are what matters: they have their jobs
+        print(f"no report at the end: {error} `python -m analysis` builds it.", file=sys.stderr, flush=True)
+        return ""
 
 
 def _python_path() -> str:

@@ -6,7 +6,6 @@ depends on it is released. A run that was told to stop goes back into the queue.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from sweeps.worker import environment, kill_tagged, new_tag, torchrun
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
 BUSY_S = 600.0  # patience with a run that another process holds
-SHIP_S = 120.0
 
 # What SLURM says of a job that it started again, and what the ledger calls it.
 ENDS = {
@@ -58,8 +56,6 @@ class ArrayTask:
         self._say(f"{end.cause.value} {end.message}")
         if end.cause in verdict.AGAIN:
             self._requeue()
-        elif self.settings["ship"]:
-            self._ship()
         return end.cause.code
 
     def _train(self) -> Verdict:
@@ -133,20 +129,6 @@ class ArrayTask:
             self._say(f"not requeued: {error}. The same command goes on with the run.")
             return
         self._say("requeued" if requeued else "cancelled: not requeued")
-
-    def _ship(self) -> None:
-        """The last run of a sweep carries the metrics of all to MLflow; `python -m sweeps sync` does it any time."""
-        sweep_id = str(self.settings["sweep_id"])
-        states = self.ledger.states(self.ledger.sweep(sweep_id).run_ids)
-        if self.supervisor.told is not None or any(state.state not in ("finished", "failed") for state in states):
-            return
-        command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(self.ledger.home), "--sweep", sweep_id]
-        try:
-            code = subprocess.run(command, timeout=SHIP_S, check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = 124
-        if code:
-            self._say("MLflow has not got everything: `python -m sweeps sync` ships the rest")
 
     def _say(self, text: str) -> None:
         print(f"{self.here.job} {self.run_id}: {text}", flush=True)

@@ -52,6 +52,14 @@ def test_the_batch_script_is_this() -> None:
     assert script(command, resources, name="rlvr-ab", folder=folder, count=12, max_parallel=3) == SCRIPT
 
 
+def test_a_job_that_comes_after_others_is_no_array() -> None:
+    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), count=None, after=["7", "12"])
+    assert "#SBATCH --dependency=afterany:7:12\n" in text
+    assert "#SBATCH --output=/x/report.out\n" in text
+    assert "--array" not in text
+    assert "%" not in text
+
+
 def test_a_short_job_is_warned_in_its_last_quarter() -> None:
     text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), count=1, max_parallel=None)
     assert "#SBATCH --signal=USR2@30\n" in text  # a quarter of 120 s

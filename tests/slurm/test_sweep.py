@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -30,7 +32,14 @@ BANDIT = [
 ]  # fmt: skip
 GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node, long enough to be struck; the seed says by what.
-STRUCK = ["steps=3000", "evaluation.every=3000", "checkpoint.every=100", "seed=0,1,2,3,4", "tracker=none"]
+STRUCK = [
+    "steps=3000",
+    "evaluation.every=3000",
+    "checkpoint.every=100",
+    "seed=0,1,2,3,4",
+    "tracker=none",
+    "cluster.report=false",
+]
 ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
 
 
@@ -116,9 +125,11 @@ def test_twelve_jobs_are_twelve_runs_finished_once(cluster: Settings, tmp_path: 
     assert "12 runs submitted to SLURM" in place.launch(*GRID)
     for path in tmp_path.glob("runs/submissions/*/job.json"):
         path.unlink()  # what the death of the submitter right after sbatch leaves
-    assert "0 runs submitted to SLURM, 12 have a job already" in place.launch(*GRID)
+    again = place.launch(*GRID)
+    assert "0 runs submitted to SLURM" in again
+    assert sum(int(n) for n in re.findall(r"(\d+) (?:have a job already|finished before)", again)) == 12
     shown = place.status()
-    assert {run["state"] for run in shown.values()} <= {"queued", "running"}
+    assert {run["state"] for run in shown.values()} <= {"queued", "running", "finished"}
     assert any(run["phase"].startswith("PENDING") for run in shown.values())
     wait_for(lambda: not place.queue())
     assert len(place.runs()) == 12
@@ -127,9 +138,13 @@ def test_twelve_jobs_are_twelve_runs_finished_once(cluster: Settings, tmp_path: 
         assert list(deterministic(run_dir)) == [0, 1, 2, 3]
     assert len(list(tmp_path.glob("runs/submissions/*/submission.json"))) == 1
     assert len(list(tmp_path.glob("runs/submissions/*/job.json"))) == 1  # healed by the first task
-    with sqlite3.connect(tmp_path / "mlflow.db") as store:  # the last task shipped all
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
         shipped = store.execute("select count(distinct value) from tags where key = 'rlvr.run_id'").fetchone()
     assert shipped == (12,)
+    with (tmp_path / "reports/main/tables/bandit.csv").open() as table:  # by the job that waited for all twelve
+        arms = {(row["block"], row["row"]) for row in csv.DictReader(table) if row["state"] == "ok"}
+    assert len(arms) == 12
+    assert (tmp_path / "reports/main/index.html").exists()
     assert "0 runs submitted to SLURM, 12 finished before" in place.launch(*GRID)
 
 

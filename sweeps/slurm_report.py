@@ -1,0 +1,48 @@
+"""The last job of a sweep on SLURM: `python -m sweeps.slurm_report runs/sweeps/SWEEP [--ship]`.
+
+It starts when every job of the sweep has left the queue for good, ships what MLflow lacks and rebuilds the study's
+tables and figures. A failed run does not stop it: a report names the runs that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeps.ledger import Ledger
+
+SHIP_S = 1200.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: those of `python -m analysis`; 1 if MLflow did not get everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path, metavar="runs/sweeps/SWEEP")
+    parser.add_argument("--ship", action="store_true", help="ship metrics to MLflow first")
+    options = parser.parse_args(arguments)
+    home, sweep_id = options.sweep.resolve().parents[2], options.sweep.name
+    shipped = ship(home, sweep_id) if options.ship else True
+    study = str(Ledger(home).sweep(sweep_id).info["study"])
+    built = subprocess.run(
+        [sys.executable, "-m", "analysis", "--home", str(home), "--study", study], check=False
+    ).returncode
+    return built or (0 if shipped else 1)
+
+
+def ship(home: Path, sweep_id: str) -> bool:
+    """Did MLflow get everything? `python -m sweeps sync` ships the rest any time."""
+    command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), "--sweep", sweep_id]
+    try:
+        code = subprocess.run(command, timeout=SHIP_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        code = 124
+    if code:
+        print("MLflow has not got everything: `python -m sweeps sync` ships the rest", flush=True)
+    return code == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
