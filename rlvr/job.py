@@ -62,7 +62,7 @@ class Run:
         spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
         silent = [e for e in ends if e != spoken]
         self.max_tokens = config.rollout.max_tokens or self.task.max_tokens
-        self.pad = pad
+        self.pad, self.tokenizer, self.synced = pad, tokenizer, -1  # synced: updates behind the weights of the engine
         self.advantage = instantiate(config.advantage)
         self.trainer: Trainer = _partial(config.trainer)(
             model, loss=instantiate(config.loss), device=self.device, pad_token_id=pad, max_tokens=self.max_tokens
@@ -73,7 +73,6 @@ class Run:
             self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),
             lambda tokens: decode(tokenizer, tokens, silent), self.rank, self.world, distributed.gather,
         )  # fmt: skip
-        self.tokenizer = tokenizer
         self.mixture = mixture(
             config, self.sampler, base, run_dir.parent / "stages", max_tokens=self.max_tokens, pad_token_id=pad
         )
@@ -114,12 +113,17 @@ class Run:
     def collect(self, step: int) -> tuple[list[Rollout], Spent]:
         """The groups to train on at a step, sampled from the policy as it stands, and what they cost."""
         rollout = self.config.rollout
-        self.engine.sync(self.trainer.weights())
+        self._sync()
         sampling = Sampling(self.max_tokens, self.config.seed, step, rollout.temperature, rollout.top_p)
         return collect(
             self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
             dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds, filter=rollout.filter,
         )  # fmt: skip
+
+    def _sync(self) -> None:
+        if self.synced != self.trainer.num_updates:  # else an evaluation has just been given these very weights
+            self.engine.sync(self.trainer.weights())
+            self.synced = self.trainer.num_updates
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
         """The groups as the trainer wants them, with all that the objective reads."""
@@ -134,7 +138,7 @@ class Run:
         if hasattr(self.task, "arms"):  # the whole policy can be read off: nothing needs to be sampled
             return {**self._write_policy(step), "time/evaluation_s": time.perf_counter() - began}
         wanted = self.config.evaluation
-        self.engine.sync(self.trainer.weights())
+        self._sync()
         sampling = Sampling(self.max_tokens, self.config.seed + NOISE_STREAM, 0, wanted.temperature, wanted.top_p)
         metrics, rollouts = evaluate(
             self.sampler, self.problems, samples=wanted.samples, k=list(wanted.k), sampling=sampling
@@ -153,9 +157,7 @@ class Run:
         reward = torch.tensor(self.task.rewards(), dtype=torch.float32)
         group = torch.zeros(len(arms), dtype=torch.int64)
         nothing = torch.zeros(tokens.shape)
-        batch = Batch(
-            tokens, nothing == 0, nothing, reward, reward, group, prompt, torch.ones_like(prompt, dtype=torch.bool)
-        )
+        batch = Batch(tokens, nothing == 0, nothing, reward, reward, group, prompt, prompt >= 0)  # all is seen
         batch = replace(batch, logp_old=self.trainer.logp(batch).cpu())
         advantage = with_advantage(batch, self.advantage, self.trainer.look).advantage.flatten()
         probability = batch.logp_old[:, 0].double().exp().numpy()
