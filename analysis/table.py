@@ -73,7 +73,8 @@ def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Publishe
             frame["method"], frame["hyperparameter"], frame["hyperparameter_value"], strict=True
         )
     ]
-    metric = frame["metric"].str.removesuffix("k") + frame["k"]
+    named = frame["metric"].str.removesuffix("k") + frame["k"]
+    metric = named.where(frame["metric"].str.endswith("@k"), frame["metric"])  # "greedy" has no k
     cells = pd.DataFrame({"row": rows, "metric": metric, "column": frame["benchmark"], "text": frame["value_text"]})
     if order:
         rank = {name: i for i, name in enumerate(order)}
@@ -86,7 +87,7 @@ def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Publishe
 
 def _metric_rank(metric: str) -> tuple[str, int]:
     kind, _, k = metric.partition("@")
-    return kind, int(k)
+    return kind, int(k or 0)
 
 
 def _row_label(method: str, key: str, value: str) -> str:

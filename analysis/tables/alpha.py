@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.kept import EFFECTIVE, SURVIVES, SURVIVING, Kept, kept, strong
 from analysis.load import Frames
-from analysis.table import Table, interval_notes
+from analysis.table import Table, interval_notes, published
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
 
@@ -34,8 +34,12 @@ def table(frames: Frames) -> Table | None:
             f"A style survives with at least {SURVIVES:.0%} of the correct responses; the effective number is e^H of "
             "the shares."
         )
+    paper = published(
+        "dph_rl_table_2.csv",
+        label="DPH-RL (arXiv:2509.07430), table 2, SQL, Llama-3.1-8B-Instruct, as printed, %",
+    )
     return Table("alpha", "DPH-RL: divergences to the base policy", QUESTION, pd.DataFrame(rows), ("",), tuple(notes),
-                 scale=1.0, decimals=3, column_decimals={SURVIVING: 1, EFFECTIVE: 2}, unit="")  # fmt: skip
+                 (paper,), scale=1.0, decimals=3, column_decimals={SURVIVING: 1, EFFECTIVE: 2}, unit="")  # fmt: skip
 
 
 def _row(block: str, found: Kept) -> list[dict[str, object]]:

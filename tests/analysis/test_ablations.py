@@ -183,9 +183,12 @@ def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, 
         assert once == again, name
 
 
-@pytest.mark.parametrize("file", ["maxrl_table_3.csv", "pacs_tables_9_13.csv", "pacs_table_6.csv"])
+@pytest.mark.parametrize(
+    "file", ["maxrl_table_3.csv", "pacs_tables_9_13.csv", "pacs_table_6.csv", "dph_rl_table_2.csv"]
+)
 def test_published_numbers_are_the_transcribed_ones(file: str) -> None:
-    paper, *numbers = file.removesuffix(".csv").replace("tables", "table").replace("_table", "").split("_")
+    paper, _, span = file.removesuffix(".csv").replace("_tables_", "_table_").partition("_table_")
+    numbers = span.split("_")
     source = Path(__file__).parents[3] / "shared" / "papers" / f"{paper}_results.csv"
     if not source.exists():
         pytest.skip("the transcription of the papers is not here")

@@ -13,6 +13,7 @@ import pytest
 from analysis.figures import alpha as figure_room
 from analysis.kept import kept
 from analysis.load import load
+from analysis.render import markdown
 from analysis.style import encode
 from analysis.tables import alpha
 from tests.analysis.ledger_factory import config, counts, write_run
@@ -121,3 +122,17 @@ def test_arms_go_from_reverse_to_forward_and_both_reverse_ones_are_told_apart(tm
         run(tmp_path, made(loss, coef=0.01), (8, 0, 0, 0), ["plain"])
     labels = [each.label for each in kept(load(tmp_path))]
     assert labels == ["base policy", "reverse KL", "reverse KL, D_pef", "forward KL"]
+
+
+def test_the_published_table_stands_beside_ours_cell_by_cell(home: Path) -> None:
+    made = alpha.table(load(home))
+    assert made is not None
+    shown = made.published[0].cells.set_index(["row", "metric", "column"])["text"]
+    assert len(shown) == 14 * 2 * 3  # methods, data sets, metrics
+    assert shown["RKL", "greedy", "BIRD"] == "60.0"
+    assert shown["DPH-F", "pass@16", "Spider"] == "85.7"
+    assert shown["alpha-divergence (alpha 0.2)", "pass@8", "BIRD"] == "67.0"
+    assert list(dict.fromkeys(made.published[0].cells["metric"])) == ["greedy", "pass@8", "pass@16"]
+    text = " ".join(markdown(made).split())  # columns are padded
+    assert "table 2, SQL, Llama-3.1-8B-Instruct" in text
+    assert "| DPH-JS (Divergence Definition) (divergence loss weight 0.2) | 62.4 | 78.6 |" in text
