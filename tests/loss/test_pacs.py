@@ -134,6 +134,31 @@ def test_first_step_of_the_grpo_score_is_that_of_dr_grpo_over_the_floor() -> Non
     torch.testing.assert_close(slopes[0], slopes[1] / (0.1 + 1e-6))
 
 
+def test_the_grpo_score_knows_no_scale_and_the_rloo_score_does_by_hand() -> None:
+    """R = (1, 0, 0), log ratios c·(1, 0, 2). grpo: ψ = (0, −1, 1), e = σ(ψ) − R = (−½, 0.268941, 0.731059), and
+    dL/dr̂_j = (e_j − mean e − ψ_j·Σ eψ/(G − 1))/std = (−⅔, ⅓, ⅓)/(c·β); in log ratios, times β, no β is left.
+
+    rloo at c = 10: ψ = (0, −15, 15), e = (−½, 0, 1), dL/dr̂_j = 1.5·e_j − ½·Σ e = (−1, −¼, 5/4): inwards."""
+    for c in (1.0, 10.0):
+        policy, batch = one_token([1, 0, 0], [c, 0, 2 * c])
+        for beta in (1.0, 5.0):
+            slope = gradient(pacs(policy, batch, beta=beta, score="grpo", weight="none", std_floor=0.1), policy)
+            assert slope.tolist() == pytest.approx([-2 / 3 / c, 1 / 3 / c, 1 / 3 / c], rel=1e-5)
+    slope = gradient(pacs(policy, batch, beta=1.0, score="rloo", weight="none", std_floor=0.1), policy)
+    assert slope.tolist() == pytest.approx([-1, -0.25, 1.25], rel=1e-5)
+
+
+def test_only_scores_with_a_scale_draw_a_group_of_one_class_together_by_hand() -> None:
+    """Three failures at (1, 0, 2). grpo: e = (½, 0.268941, 0.731059), e − ½ − ψ·0.231059 = 0.
+
+    rloo: ψ = (0, −1.5, 1.5), e = (½, 0.182426, 0.817574), 1.5·e − 0.75 = (0, −0.476361, 0.476361)."""
+    policy, batch = one_token([0, 0, 0], [1, 0, 2])
+    cases: list[tuple[Score, list[float]]] = [("grpo", [0, 0, 0]), ("rloo", [0, -0.476361, 0.476361])]
+    for score, expected in cases:
+        slope = gradient(pacs(policy, batch, beta=1.0, score=score, weight="balanced", std_floor=0.1), policy)
+        assert slope.tolist() == pytest.approx(expected, abs=1e-6)
+
+
 def test_a_group_of_one_has_no_comparison() -> None:
     policy, batch = one_token([1], [3.0])
     for score in ("rloo", "dr_grpo", "grpo"):
