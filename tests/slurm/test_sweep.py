@@ -210,6 +210,25 @@ def test_a_killed_process_is_named_on_the_ledger(struck: Place) -> None:
     assert "signal 9 (SIGKILL" in json.loads((run_dir / "attempts/1/exit.json").read_text())["message"]
 
 
+def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
+    cluster: Settings, undisturbed: Place, tmp_path: Path
+) -> None:
+    place = Place(tmp_path, cluster)
+    two = [o for o in STRUCK if not o.startswith("seed=")] + ["seed=0,1"]
+    place.launch(*two)
+    runs = place.runs()
+    wait_for(lambda: all(steps_done(run) >= 5 for run in runs.values()))
+    for pid in processes.daemons(cluster.root, "slurmctld"):
+        os.kill(pid, signal.SIGKILL)
+    local.start_controller(cluster)
+    wait_for(lambda: local.is_ready(cluster))
+    wait_for(lambda: not place.queue())
+    for name, run_dir in runs.items():
+        assert causes(run_dir) == ["ok"]
+        assert deterministic(run_dir) == deterministic(undisturbed.runs()[name])
+    assert "0 runs submitted to SLURM, 2 finished before" in place.launch(*two)
+
+
 def test_a_failed_training_is_failed_in_slurm_too(cluster: Settings, tmp_path: Path) -> None:
     place = Place(tmp_path, cluster)
     failing = ["lr=1e38", "steps=5", "divergence=js", "trainer.clip_norm=0", "tracker=none", "evaluation.every=5"]
