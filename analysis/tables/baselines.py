@@ -90,8 +90,8 @@ def _setting(frames: Frames, name: str, everything: Sequence[Arm]) -> Compared |
 
 
 def _name(arm: Arm) -> str:
-    """The objective and the knobs that are not off: a coefficient of 0 is how the others have it."""
-    told = [part for part in arm.variant.split(", ") if part and not part.endswith("=0")]
+    """The objective and the knobs that are not off: a coefficient of 0 or a filter `none` is how the others have it."""
+    told = [part for part in arm.variant.split(", ") if part and not part.endswith(("=0", "=none"))]
     return f"{arm.method} ({', '.join(told)})" if told else arm.method
 
 

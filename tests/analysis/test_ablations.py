@@ -143,6 +143,20 @@ def four(tmp_path: Path) -> Frames:
     return load(home)
 
 
+def test_an_arm_is_named_by_what_it_adds(tmp_path: Path) -> None:
+    def run(correct: tuple[int, ...], filter: str = "none", **other: Any) -> None:
+        frozen = {**config(**other), "rollout": {"filter": filter}}
+        write_run(tmp_path, frozen, end(*correct), name=f"{frozen['choices']['loss']}-{sum(correct)}")
+
+    for loss in ("grpo", "maxrl", "pacs", "rloo"):
+        run((8, 4, 0, 0), loss=loss)
+    run((8, 8, 0, 0), "greedy_fails", loss="grpo")
+    run((8, 0, 0, 0), loss="grpo", trainer={"kl": 0.01})
+    (grid,) = grids(baselines.table(load(tmp_path)))
+    names = {row[0] for row in grid.rows} - {"base policy (step 0)", "maxrl", "pacs", "rloo"}
+    assert names == {"grpo", "grpo (rollout.filter=greedy_fails)", "grpo (trainer.kl=0.01)"}
+
+
 def test_baselines_by_hand(four: Frames) -> None:
     table = baselines.table(four)
     assert cell(table, "maxrl", "avg@8")["mean"] == 22 / 32
