@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.batch import Batch
+from rlvr.batch import Batch, Policy, Terms, first_pass
 from rlvr.loss import dph
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, worst
 
 CLOSE = 2e-6  # float32 rounding
 LOSS = partial(dph.forward_kl, clip_low=0.2, clip_high=0.2, coef=0.5)
 KIND = torch.tensor([0, 1, 0, 0, 1]).repeat_interleave(3)
+NUMBERED = torch.arange(15.0)  # rows by their number, in place of the advantage
 
 
 def data(**fields: Any) -> Batch:
@@ -89,3 +90,58 @@ def test_sequences_are_counted_by_stream_too(mode: str) -> None:
     for made in (whole, cut):
         made.learn(data())
     assert worst(gradients(cut), gradients(whole)) < CLOSE
+
+
+def among_their_kind(policy: Policy, batch: Batch) -> Tensor:
+    """[B]: each row's log-probability less the mean of its stream; every row is where the whole batch has it."""
+    assert batch.kind is not None
+    assert len(batch.tokens) in (15, 9, 6)  # a whole mini-batch: all groups, or those of one of two updates
+    assert bool((batch.advantage.diff() == 1).all())
+    assert torch.equal(batch.kind, KIND[batch.advantage.long()])
+    total = torch.where(batch.mask, policy.logp, 0.0).sum(1)
+    return total - torch.stack([total[batch.kind == k].mean() for k in (0, 1)])[batch.kind]
+
+
+@first_pass(among_their_kind)
+def differently(policy: Policy, batch: Batch, *, seen: list[Tensor]) -> Terms:
+    """Another function of the first pass in each stream: rows that were mistaken show in the gradient."""
+    assert batch.kind is not None
+    assert batch.extra is not None
+    assert torch.equal(batch.kind, KIND[batch.advantage.long()])
+    seen.append(batch.advantage.long())
+    weight = torch.where(batch.kind == 0, batch.extra, batch.extra.square())
+    return Terms(weight[:, None] * policy.logp, {"first": batch.extra})
+
+
+def differently_by_hand(model: PreTrainedModel, data: Batch, rows: range) -> dict[str, Tensor]:
+    """The gradient of `differently` over some rows in float64, one token at a time."""
+    model = copy.deepcopy(model).double()
+    logp = plain_logp(model, data)
+    streams = list[Tensor]()
+    for k in (0, 1):
+        own = [b for b in rows if KIND[b] == k]
+        total = {b: logp[b].detach().sum().item() for b in own}
+        first = {b: total[b] - sum(total.values()) / len(own) for b in own}
+        streams.append(torch.cat([first[b] ** (1 + k) * logp[b] for b in own]).mean())
+    (streams[0] + streams[1]).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always"}])
+@pytest.mark.parametrize("budget", [1, 10, 20, 40, 16384])
+def test_a_first_pass_reaches_the_rows_of_its_stream_in_any_micro_batch(budget: int, knobs: dict[str, Any]) -> None:
+    numbered, seen = data(advantage=NUMBERED), list[Tensor]()
+    made = trainer(loss=partial(differently, seen=seen), token_budget=budget, **knobs)
+    made.learn(numbered)
+    assert worst(gradients(made), differently_by_hand(qwen2(), numbered, range(15))) < CLOSE
+    assert torch.cat(seen).sort().values.tolist() == list(range(15))
+    assert 1 <= len(seen) <= 5
+    assert len(seen) == {1: 5, 16384: 1}.get(budget, len(seen))
+
+
+def test_a_first_pass_sees_the_streams_of_its_own_mini_batch() -> None:
+    """A step of 1e-30 changes nothing: the last of two updates sees the first weights, and groups 3 and 4 alone."""
+    numbered = data(advantage=NUMBERED)
+    made = trainer(loss=partial(differently, seen=[]), updates=2, lr=1e-30, token_budget=1)
+    made.learn(numbered)
+    assert worst(gradients(made), differently_by_hand(qwen2(), numbered, range(9, 15))) < CLOSE
