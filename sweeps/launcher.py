@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +33,7 @@ from sweeps.slurm import run_slurm
 PLUGIN = "hydra_plugins.rlvr"
 
 typed: list[str] = []  # the arguments as the user wrote them
+on_paper: list[tuple[Plan, bool]] | None = None  # --dry-run: (plan, for SLURM?) of each launch that did not happen
 
 # What the newest launch of this process came to: Hydra gives a launcher no way to set the exit code.
 outcomes: list[Outcome] = []
@@ -74,11 +77,31 @@ def register() -> None:
     plugins.register(RlvrLauncher)
 
 
+@contextlib.contextmanager
+def dry_run() -> Iterator[None]:
+    """Launches in here are printed at the end and do not happen. Hydra's own file of a sweep goes to a passing place."""
+    global on_paper
+    on_paper = []
+    with tempfile.TemporaryDirectory() as passing:
+        sys.argv.append(f"hydra.sweep.dir={passing}")
+        yield
+    from sweeps.preview import preview
+
+    for planned, on_slurm in on_paper:
+        print(preview(planned, Ledger(home()), slurm=on_slurm))
+
+
 def launch(planned: Plan, config: DictConfig) -> Outcome:
-    """Write the plan to the ledger and run what is not finished. `config`: its cluster and tracker settings."""
+    """Write the plan to the ledger and run what is not finished. `config`: its cluster and tracker settings.
+
+    With --dry-run the plan is only remembered.
+    """
     ledger = Ledger(home())
     cluster, tracker = config.cluster, config.tracker
     on_slurm = _is_for_slurm(cluster.backend)
+    if on_paper is not None:
+        on_paper.append((planned, on_slurm))
+        return Outcome()
     write(planned, ledger)
     shipper = None
     if tracker.enabled:
