@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import hydra
@@ -37,16 +38,18 @@ _single: list[tuple[list[str], DictConfig, dict[str, Any]]] = []
 def main() -> None:
     """Entry point. Exit codes: 0 all finished, 1 a run failed, 2 bad input, nothing launched, 130 interrupted."""
     debug = "--debug" in sys.argv or os.environ.get("HYDRA_FULL_ERROR") == "1"
-    sys.argv = [a for a in sys.argv if a != "--debug"]
+    dry = "--dry-run" in sys.argv
+    sys.argv = [a for a in sys.argv if a not in ("--debug", "--dry-run")]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     launcher.typed[:] = sys.argv[1:]
     sys.argv[1:] = deferred(sys.argv[1:])
     schema.register()
     launcher.register()
     try:
-        _one()
-        for point in _single:  # a sweep of one
-            launcher.launch(plan([point], command=launcher.command()), point[1])
+        with launcher.dry_run() if dry else nullcontext():
+            _one()
+            for point in _single:  # a sweep of one
+                launcher.launch(plan([point], command=launcher.command()), point[1])
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if debug:
             raise

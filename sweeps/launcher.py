@@ -79,7 +79,7 @@ def register() -> None:
 
 @contextlib.contextmanager
 def dry_run() -> Iterator[None]:
-    """Launches in here are printed at the end and do not happen. Hydra's own file of a sweep goes to a passing place."""
+    """Launches in here do not happen: they are printed at the end. Hydra's own file of a sweep goes elsewhere."""
     global on_paper
     on_paper = []
     with tempfile.TemporaryDirectory() as passing:

@@ -1,0 +1,107 @@
+"""`--dry-run`: what it says of a launch, and that it leaves no trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf, open_dict
+
+from rlvr import config as schema
+from rlvr.attempt import Attempt
+from sweeps.ledger import Ledger
+from sweeps.plan import Plan, plan, write
+from sweeps.preview import differences, preview
+from tests.test_run import rlvr
+
+
+def planned(*points: list[str]) -> Plan:
+    schema.register()
+    made = []
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        for overrides in points:
+            config = compose("run", ["hydra/launcher=basic", *overrides], return_hydra_config=True)
+            choices = OmegaConf.to_container(config.hydra.runtime.choices)
+            assert isinstance(choices, dict)
+            with open_dict(config):
+                del config["hydra"]
+            made.append((overrides, config, choices))
+    return plan(made, command="")
+
+
+@pytest.fixture(autouse=True)
+def launcher_is_known() -> None:
+    from sweeps import launcher
+
+    launcher.register()
+
+
+def finish(ledger: Ledger, run_id: str, steps: int, seconds: float) -> None:
+    with Attempt.open(ledger.run_dir(run_id)) as attempt:
+        attempt.heartbeat(steps, steps, "train")
+        attempt._started -= seconds
+        attempt.close("ok")
+
+
+def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing_else() -> None:
+    usual, other, study = planned(
+        ["eta=0.25"], ["loss=grpo", "steps=9", "loss.clip_low=0.1"], ["study=eta", "eta=2"]
+    ).runs
+    assert differences(usual) == {"eta": 0.25}
+    assert differences(other) == {"loss": "grpo", "steps": 9, "loss.clip_low": 0.1}
+    assert differences(study)["eta"] == 2
+    assert "study" not in differences(study)
+
+
+def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:
+    text = preview(planned(["steps=9", "seed=0"], ["steps=9", "seed=1"]), Ledger(tmp_path), slurm=False)
+    assert "2 runs, 0 finished, 2 to do" in text
+    assert text.count("steps=9") == 1
+    assert text.count("seed=1") == 1
+
+
+def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
+    """A run of 10 steps took 3600 s: 40 steps on 2 threads take 4 h, 8 CPU-hours; a larger rollout is another kind."""
+    ledger = Ledger(tmp_path)
+    past = planned(["steps=10", "seed=7"])
+    write(past, ledger)
+    finish(ledger, past.runs[0].run_id, 10, 3600)
+    cluster = ["cluster=slurm", "cluster.cpus=3"]
+    coming = planned(["steps=40", "eta=2", "cluster.threads=2", *cluster], ["rollout.prompts=64", *cluster])
+    text = preview(coming, ledger, slurm=True)
+    assert "about 8 CPU-hours (from 1 finished run alike; 1 run like none)" in text
+    assert "2 runs: SLURM, 1 rank, 3 CPUs, 0 GPUs, 4 GB" in text
+    gpu = preview(planned(["steps=40", "cluster.gpus=2", *cluster]), ledger, slurm=True)
+    assert "about 8 GPU-hours" in gpu
+
+
+def test_what_is_finished_is_not_to_do(tmp_path: Path) -> None:
+    ledger, both = Ledger(tmp_path), planned(["steps=10", "seed=0"], ["steps=10", "seed=1"])
+    write(both, ledger)
+    finish(ledger, both.runs[1].run_id, 10, 20)
+    text = preview(both, ledger, slurm=False)
+    assert "2 runs, 1 finished, 1 to do" in text
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert "new" in lines[both.runs[0].run_id]
+    assert "finished" in lines[both.runs[1].run_id]
+    write(one := planned(["steps=10", "seed=1"]), ledger)
+    assert "Nothing to do." in preview(one, ledger, slurm=False)
+
+
+@pytest.mark.parametrize("arguments", [["-m", "loss=lad,grpo", "seed=0,1"], ["eta=2"], ["study=eta"]])
+def test_a_dry_run_writes_and_starts_nothing(arguments: list[str], tmp_path: Path) -> None:
+    home, cwd = tmp_path / "home", tmp_path / "cwd"
+    home.mkdir()
+    cwd.mkdir()
+    done = rlvr(*arguments, "cluster=local", "--dry-run", home=home, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    assert "Dry run: nothing was written or started." in done.stdout
+    assert not [*home.iterdir(), *cwd.iterdir()]
+
+
+def test_a_dry_run_of_a_mistake_says_the_mistake(tmp_path: Path) -> None:
+    done = rlvr("-m", "loss=grpo", "eta=1,2", "--dry-run", home=tmp_path)
+    assert done.returncode == 2
+    assert "eta=1.0 has no effect with loss=grpo" in done.stderr
+    assert not list(tmp_path.iterdir())
