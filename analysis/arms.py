@@ -14,7 +14,7 @@ STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
 
 # Named by an arm's own fields, or without influence on results: not listed again as a difference.
-_TOLD = ("config.seed", "config.trainer.seed", "config.eta", "config.beta", "config.loss.eta", "config.loss.beta",
+_TOLD = ("config.seed", "config.trainer.seed", "config.trainer.lr", "config.trainer.steps", "config.eta", "config.beta", "config.loss.eta", "config.loss.beta",
          "config.loss.divergence", "config.divergence", "config.cluster.", "config.tracker.", "config.checkpoint.",
          "config.choices.", "config.loss._target_", "config.loss._partial_")  # fmt: skip
 
@@ -46,7 +46,7 @@ def arms(runs: Frame) -> list[Arm]:
     setting = differing(runs, [c for c in columns if c.startswith(SETTING)])
     labels = runs.apply(lambda row: describe(row, setting), axis=1)
     found = []
-    for loss, part in runs.groupby("loss", sort=True):
+    for (loss, _), part in runs.groupby(["loss", labels], sort=True):
         own = differing(part, [c for c in columns if not c.startswith((*SETTING, *_TOLD))])
         for group_id, seeds in part.groupby("group_id", sort=False):
             first = seeds.iloc[0]
