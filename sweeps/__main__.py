@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvr.paths import home
-from sweeps.ledger import Ledger, RunState, Sweep
+from rlvr.paths import home, read_json
+from sweeps.ledger import Ledger, RunState, Sweep, sweep_id
 from sweeps.progress import count, table, why
 from sweeps.submissions import joined, read_queue
 
@@ -23,6 +23,8 @@ EPILOG = """examples:
   python -m sweeps watch                the same table, redrawn until all runs have ended
   python -m sweeps logs lad-js-eta0.5-s0 --follow
   python -m sweeps cancel 3f2a          end its SLURM jobs; the same command goes on with it later
+  python -m sweeps retry 3f2a           start what failed or was lost again; finished runs stay
+  python -m sweeps gc                   what could be removed, and how much it is; --yes removes it
   python -m sweeps sync                 ship to MLflow what a launch could not
 """
 POLL_S = 0.3
@@ -56,6 +58,14 @@ def parser() -> argparse.ArgumentParser:
     cancel.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
     cancel.set_defaults(run=_cancel)
 
+    retry = commands.add_parser("retry", parents=[place], help="start what has not finished of a sweep or run again")
+    retry.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
+    retry.set_defaults(run=_retry)
+
+    gc = commands.add_parser("gc", parents=[place], help="old checkpoints of finished runs and half-written files")
+    gc.add_argument("--yes", action="store_true", help="remove them (without: only say what they are)")
+    gc.set_defaults(run=_gc)
+
     logs = commands.add_parser("logs", parents=[place], help="the log of a run's newest attempt")
     logs.add_argument("name", metavar="run", help="id or name, or the beginning of one")
     logs.add_argument("--attempt", type=int, default=None, help="another attempt than the newest")
@@ -69,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0, or 2 for what does not exist."""
+    """Exit codes: 0, or 2 for what does not exist; of `retry` those of a launch."""
     made = parser()
     options = made.parse_args(arguments)
     if options.command is None:
@@ -173,6 +183,49 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
         run_ids, what = [ledger.resolve_run(options.name)], "run"
     found = cancel(ledger, run_ids)
     print(f"{len(found)} of {len(run_ids)} runs of the {what} had a job: told to save and end.")
+    return 0
+
+
+# --- retry and gc
+
+
+def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
+    from sweeps.launcher import again
+
+    sweep: Sweep | None = None
+    try:
+        sweep = ledger.resolve_sweep(options.name)
+        run_ids = sweep.run_ids
+    except ValueError:
+        run_ids = [ledger.resolve_run(options.name)]
+    if all(state.state == "finished" for state in ledger.states(run_ids)):
+        print("All finished: nothing to start again.")
+        return 0
+    return again(ledger, (sweep or _sweep_of_one(ledger, run_ids[0])).sweep_id).exit_code
+
+
+def _sweep_of_one(ledger: Ledger, run_id: str) -> Sweep:
+    """The sweep that a command for this run alone would make."""
+    info = read_json(ledger.run_dir(run_id) / "run.json") or {}
+    study = str(info.get("study") or "main")
+    name = sweep_id(study, [run_id])
+    about = {"study": study, "command": info.get("command", ""), "created": time.time(), "swept": {}}
+    line = {"run_id": run_id, "name": info.get("name", run_id), "overrides": [], "index": 0}
+    ledger.record_sweep(name, about, [line])
+    return ledger.sweep(name)
+
+
+def _gc(options: argparse.Namespace, ledger: Ledger) -> int:
+    from sweeps import gc
+
+    found = gc.find(ledger)
+    for left in found:
+        print(f"{left.size / 2**20:10.1f} MB  {left.path.relative_to(ledger.home)}  ({left.why})")
+    total = sum(left.size for left in found)
+    if options.yes:
+        print(f"Removed {gc.remove(found, print) / 2**20:.1f} of {total / 2**20:.1f} MB.")
+    else:
+        print(f"{total / 2**20:.1f} MB could go: python -m sweeps gc --yes" if found else "Nothing to remove.")
     return 0
 
 

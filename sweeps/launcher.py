@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -103,22 +103,43 @@ def launch(planned: Plan, config: DictConfig) -> Outcome:
         on_paper.append((planned, on_slurm))
         return Outcome()
     write(planned, ledger)
+    outcome = _start(
+        ledger, planned.sweep_id, {run.run_id: run.config["cluster"] for run in planned.runs}, cluster, tracker,
+        on_slurm=on_slurm,
+    )  # fmt: skip
+    outcomes.append(outcome)
+    return outcome
+
+
+def again(ledger: Ledger, sweep_id: str) -> Outcome:
+    """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known."""
+    import yaml
+
+    paths = {run_id: ledger.run_dir(run_id) / "config.yaml" for run_id in ledger.sweep(sweep_id).run_ids}
+    configs = {run_id: yaml.safe_load(path.read_text()) for run_id, path in paths.items()}
+    first = OmegaConf.create(next(iter(configs.values())))
+    settings = {run_id: config["cluster"] for run_id, config in configs.items()}
+    on_slurm = _is_for_slurm(first.cluster.backend)
+    return _start(ledger, sweep_id, settings, first.cluster, first.tracker, on_slurm=on_slurm)
+
+
+def _start(
+    ledger: Ledger, sweep_id: str, settings: Mapping[str, Mapping[str, Any]], cluster: Any, tracker: Any, *,
+    on_slurm: bool,
+) -> Outcome:  # fmt: skip
+    """`settings`: the cluster part of each run's config; `cluster` and `tracker`: those of the launch."""
     shipper = None
     if tracker.enabled:
-        shipper = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home()), "--sweep", planned.sweep_id]
+        shipper = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(ledger.home), "--sweep", sweep_id]
         shipper += ["--follow"]
         if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
             os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
     if on_slurm:
-        settings = {run.run_id: run.config["cluster"] for run in planned.runs}
-        outcome = run_slurm(ledger, planned.sweep_id, settings, shipper=shipper, wait=cluster.wait)
-    else:
-        outcome = run_local(
-            ledger, planned.sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
-            retries=cluster.retries, shipper=shipper,
-        )  # fmt: skip
-    outcomes.append(outcome)
-    return outcome
+        return run_slurm(ledger, sweep_id, settings, shipper=shipper, wait=cluster.wait)
+    return run_local(
+        ledger, sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
+        retries=cluster.retries, shipper=shipper,
+    )  # fmt: skip
 
 
 def _is_for_slurm(backend: str) -> bool:

@@ -6,6 +6,7 @@ runs/sweeps/<sweep_id>/{sweep.json,manifest.jsonl}
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -60,6 +61,11 @@ class Sweep:
     @property
     def run_ids(self) -> list[str]:
         return [run["run_id"] for run in self.runs]
+
+
+def sweep_id(study: str, run_ids: Iterable[str]) -> str:
+    """8 hexadecimal digits naming a set of runs of a study."""
+    return hashlib.sha256("\n".join([study, *sorted(run_ids)]).encode()).hexdigest()[:8]
 
 
 class Ledger:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import check, frozen, group_id, run_id, run_name
-from sweeps.ledger import Ledger
+from sweeps.ledger import Ledger, sweep_id
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | No
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
     study = next(iter(runs.values())).config["choices"].get("study") or "main"
-    key = "\n".join([study, *sorted(runs)])
-    return Plan(hashlib.sha256(key.encode()).hexdigest()[:8], study, command, tuple(runs.values()))
+    return Plan(sweep_id(study, runs), study, command, tuple(runs.values()))
 
 
 def _try_task(node: dict[str, Any], seen: set[str]) -> None:

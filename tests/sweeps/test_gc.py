@@ -1,0 +1,109 @@
+"""`sweeps gc` removes what nobody reads, and `sweeps retry` what is said to have failed is started again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlvr.attempt import Attempt
+from sweeps.__main__ import main
+from sweeps.gc import STALE_S, find
+from sweeps.ledger import Ledger
+
+KB = 1024
+
+
+def make_run(ledger: Ledger, run_id: str, cause: str | None, *steps: int) -> Path:
+    run_dir = ledger.create_run(run_id, "{}", {"name": f"name-{run_id}"})
+    for step in steps:
+        (checkpoint := run_dir / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+        (checkpoint / "weights").write_bytes(b"x" * KB)
+    if cause:
+        with Attempt.open(run_dir) as attempt:
+            attempt.close(cause)
+    return run_dir
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def aside(path: Path, *, old: bool = True) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * KB)
+    then = time.time() - (2 * STALE_S if old else 0)
+    os.utime(path, (then, then))
+    return path
+
+
+def names(ledger: Ledger) -> set[str]:
+    return {str(left.path.relative_to(ledger.root)) for left in find(ledger)}
+
+
+def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path)
+    done, half = make_run(ledger, "done", "ok", 40, 80, 120), make_run(ledger, "half", "preempted", 40, 80)
+    assert main(["gc", "--home", str(tmp_path)]) == 0
+    assert "could go: python -m sweeps gc --yes" in capsys.readouterr().out
+    assert len(list((done / "checkpoints").iterdir())) == 3
+    assert [left.size for left in find(ledger)] == [KB, KB]
+    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
+    assert [p.name for p in (done / "checkpoints").iterdir()] == ["step-00000120"]
+    assert len(list((half / "checkpoints").iterdir())) == 2
+    assert not find(ledger)
+    assert ledger.state("done").state == "finished"
+
+
+def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", None, 40)
+    (run_dir / "checkpoints" / ".step-00000080.partial").mkdir()
+    with Attempt.open(run_dir) as attempt:
+        assert names(ledger) == set()
+        attempt.close("preempted")
+    assert names(ledger) == {"run/checkpoints/.step-00000080.partial"}
+
+
+def test_a_run_that_is_taken_between_looking_and_removing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sweeps.gc import remove
+
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", None)
+    (half := run_dir / "checkpoints" / ".step-00000080.partial").mkdir(parents=True)
+    found = find(ledger)
+    with Attempt.open(run_dir) as attempt:
+        assert remove(found, print) == 0
+        attempt.close("preempted")
+    assert half.is_dir()
+    assert "in use now" in capsys.readouterr().out
+
+
+def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", "ok")
+    pid = dead_pid()
+    aside(run_dir / "attempts" / "1" / f".exit.json.{pid}.tmp")
+    aside(run_dir / f".config.yaml.{os.getpid()}.tmp")  # of a living process
+    aside(run_dir / f".run.json.{pid}.tmp", old=False)
+    aside(ledger.root / "stages" / f".abc.{pid}.tmp")
+    assert names(ledger) == {f"run/attempts/1/.exit.json.{pid}.tmp", f"stages/.abc.{pid}.tmp"}
+    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
+    assert names(ledger) == set()
+
+
+def test_retry_of_what_is_finished_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Ledger(tmp_path), "done", "ok")
+    assert main(["retry", "done", "--home", str(tmp_path)]) == 0
+    assert "nothing to start again" in capsys.readouterr().out
+    assert main(["retry", "nobody", "--home", str(tmp_path)]) == 2

@@ -1,0 +1,35 @@
+"""`sweeps retry` on real processes: what failed is trained from its config on the ledger, in another process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.attempt import Attempt
+from sweeps import launcher
+from sweeps.ledger import Ledger
+from sweeps.plan import write
+from tests.sweeps.test_cli import command
+from tests.sweeps.test_plan import planned
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+SMALL = [
+    "task.size=5", "task.test_problems=4", "model.steps=5", "model.batch=8", "steps=1", "rollout.prompts=4",
+    "rollout.samples=2", "rollout.dynamic_sampling=none", "evaluation.samples=4", "evaluation.k=[1]",
+    "cluster=local", "cluster.workers=1", "tracker=none",
+]  # fmt: skip
+
+
+def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:
+    launcher.register()
+    ledger, plan = Ledger(tmp_path), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
+    write(plan, ledger)
+    one, other = (run.run_id for run in plan.runs)
+    for run_id in (one, other):
+        with Attempt.open(ledger.run_dir(run_id)) as attempt:
+            attempt.close("error", "a cosmic ray")
+    done = command(tmp_path, "retry", one)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(s.state, s.attempt) for s in ledger.states([one, other])] == [("finished", 2), ("failed", 1)]
