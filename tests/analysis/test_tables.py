@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.arms import arms
 from analysis.load import Frames, load
 from analysis.render import latex, markdown, tex, to_csv
 from analysis.table import PAPER, Table
@@ -125,6 +126,15 @@ def test_settings_are_blocks_of_their_own(tmp_path):
         write_run(tmp_path, made, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-s0")
     blocks = divergence.table(load(tmp_path)).cells["block"].unique().tolist()
     assert blocks == ["1/η = 1, task.size=7", "1/η = 1, task.size=9"]
+
+
+def test_what_is_the_same_within_a_setting_is_not_told_of_its_arms(tmp_path):
+    for size, lr, updates in ((7, 1e-5, 1), (7, 1e-5, 2), (9, 1e-6, 1)):
+        made = config(task={"size": size}, lr=lr, trainer={"updates": updates})
+        write_run(tmp_path, made, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-updates{updates}")
+    variants = [(arm.setting, arm.variant) for arm in arms(load(tmp_path).runs)]
+    small = [("task.size=7", "trainer.updates=1"), ("task.size=7", "trainer.updates=2")]
+    assert variants == [*small, ("task.size=9", "")]
 
 
 def test_a_setting_shows_its_own_benchmarks_only(tmp_path):
