@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import importlib.util
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -70,6 +71,7 @@ def declared(target: str) -> frozenset[str]:
     return frozenset(bare | {str(a.value) for d in calls for a in d.args if isinstance(a, ast.Constant)})
 
 
+@functools.cache  # every point of a sweep asks again
 def _definition(target: str) -> tuple[list[ast.stmt], ast.FunctionDef | ast.ClassDef]:
     """(statements of the module, the one that defines the function or class)."""
     module, _, name = target.rpartition(".")
