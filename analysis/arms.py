@@ -14,7 +14,8 @@ STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
 
 # Named by an arm's own fields, or without influence on results: not listed again as a difference.
-_TOLD = ("config.seed", "config.trainer.seed", "config.trainer.lr", "config.trainer.steps", "config.eta", "config.beta", "config.loss.eta", "config.loss.beta",
+_TOLD = ("config.seed", "config.trainer.seed", "config.trainer.lr", "config.trainer.steps",
+         "config.eta", "config.beta", "config.loss.eta", "config.loss.beta",
          "config.loss.divergence", "config.divergence", "config.cluster.", "config.tracker.", "config.checkpoint.",
          "config.choices.", "config.loss._target_", "config.loss._partial_")  # fmt: skip
 
