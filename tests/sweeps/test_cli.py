@@ -214,10 +214,16 @@ def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_ctrl_c_while_watching_is_quiet(tmp_path: Path) -> None:
+    import pty
+
     plan(tmp_path, a="")
     watch = [sys.executable, "-m", "sweeps", "watch", "--home", str(tmp_path)]
-    with subprocess.Popen(watch, cwd=HERE.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        time.sleep(1)
+    master, slave = pty.openpty()
+    told = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(watch, cwd=HERE.parent.parent, env=told, stdout=slave, stderr=subprocess.PIPE) as process:
+        seen = b""
+        while b"name-a" not in seen:  # the table stands: it is watching
+            seen += os.read(master, 65536)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (130, b"")
