@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
+
+# A shell that starts the suite in the background (&, nohup) has it ignore these, and what the suite starts would too.
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 # A busy machine must not fail a law, and a law must fail on every run or on none.
 settings.register_profile("suite", deadline=None, derandomize=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from dataclasses import asdict
 
@@ -13,7 +12,6 @@ from sweeps.local import run_local
 WORKER = ("-m", "tests.sweeps.obeying_worker")
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     options = json.loads(sys.argv[3])
     command = [sys.executable, *WORKER, *(["--serve"] if options.get("ranks", 1) == 1 else [])]
     outcome = run_local(Ledger(sys.argv[1]), sys.argv[2], command=command, **options)
