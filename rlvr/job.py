@@ -31,11 +31,12 @@ from rlvr.collate import collate, decode, encode, solved, with_advantage
 from rlvr.collect import Sampler, Spent, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load
+from rlvr.paths import checkpoints, remove
 from rlvr.presample import mixture
 from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollouts import file_of, write_rollouts
 from rlvr.tracker.spool import Spool
-from rlvr.trainer import checkpoint, distributed
+from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -198,11 +199,11 @@ class Run:
         if not path.exists():
             self.trainer.save(path, {"step": step, "position": self.stream.position})
         if self.rank == 0:
-            for old in checkpoint.complete(self.dir / "checkpoints")[: -self.config.checkpoint.keep]:
-                checkpoint.remove(old)
+            for old in checkpoints(self.dir / "checkpoints")[: -self.config.checkpoint.keep]:
+                remove(old)
 
     def _resume(self) -> int:
-        found = checkpoint.complete(self.dir / "checkpoints")
+        found = checkpoints(self.dir / "checkpoints")
         if not found:
             return 0
         extra = self.trainer.load(found[-1])

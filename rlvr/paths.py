@@ -1,9 +1,10 @@
-"""Where results live, and how a small JSON file is written so that a reader never sees half of it. Imports little."""
+"""Where results live, and how files are written and removed so that no reader sees half of one. Imports little."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints `step-<number>` of a directory, oldest first. What is visible under such a name is complete."""
+    return sorted(p for p in directory.glob("step-*") if p.name.removeprefix("step-").isdigit())
+
+
+def remove(path: Path) -> None:
+    """Delete a directory so that no reader ever sees half of it: it loses its name first."""
+    aside = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.deleted"))
+    shutil.rmtree(aside)

@@ -7,12 +7,12 @@ by a process that died. Metrics, samples, logs and complete stages are never rem
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlvr import paths
 from rlvr.lock import lock, lock_is_held, process_start, unlock
 from sweeps.ledger import Ledger
 
@@ -42,13 +42,11 @@ def _of_run(ledger: Ledger, run_id: str) -> Iterator[Left]:
     run_dir = ledger.run_dir(run_id)
     if lock_is_held(run_dir / "lock") is not False or (state := ledger.state(run_id).state) == "running":
         return
-    checkpoints = run_dir / "checkpoints"
-    for path in checkpoints.glob(".step-*"):
+    for path in (run_dir / "checkpoints").glob(".step-*"):
         if path.suffix in HALF:
             yield _left(path, "half-written checkpoint", run_dir / "lock")
-    complete = sorted(p for p in checkpoints.glob("step-*") if p.name.removeprefix("step-").isdigit())
     if state == "finished":
-        for path in complete[:-1]:
+        for path in paths.checkpoints(run_dir / "checkpoints")[:-1]:
             yield _left(path, "older checkpoint of a finished run", run_dir / "lock")
 
 
@@ -112,13 +110,9 @@ def remove(found: list[Left], say: Callable[[str], None]) -> int:
 
 
 def _remove(path: Path) -> bool:
-    """A directory loses its name first, so that no reader sees half of it. False: it is gone already."""
+    """False: it is gone already, or something of it stayed."""
     try:
-        if path.is_file():
-            path.unlink()
-            return True
-        aside = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.deleted"))
-    except FileNotFoundError:
+        path.unlink() if path.is_file() else paths.remove(path)
+    except OSError:
         return False
-    shutil.rmtree(aside, ignore_errors=True)
-    return not aside.exists()
+    return True

@@ -39,18 +39,6 @@ def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     return json.loads((path / STATE).read_text())
 
 
-def complete(directory: Path) -> list[Path]:
-    """The checkpoints `step-<number>` of a directory, oldest first. What is visible under such a name is complete."""
-    return sorted(p for p in directory.glob("step-*") if p.name.removeprefix("step-").isdigit())
-
-
-def remove(path: Path) -> None:
-    """Delete a checkpoint so that no reader ever sees half of one: it loses its name first."""
-    aside = path.with_name(f".{path.name}.deleted")
-    path.rename(aside)
-    shutil.rmtree(aside)
-
-
 def export(path: Path, model: Any, weights: dict[str, Tensor], tokenizer: Any, *, rank: int) -> None:
     """Write a directory for `AutoModelForCausalLM.from_pretrained`. `weights`: full tensors, needed on rank 0 only."""
 
