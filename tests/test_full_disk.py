@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.test_sweep import deterministic, runs
+from tests.test_sweep import deterministic, python, runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -24,11 +23,9 @@ TOO_SMALL, ENOUGH = "400k", "8m"  # the run writes about 600 kB
 
 
 def launch(home: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "rlvr.run", *BANDIT], env={**os.environ, "RLVR_HOME": str(home)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=200,
-    )  # fmt: skip
-    return done.returncode, done.stdout
+    process = python("-m", "rlvr.run", *BANDIT, home=home)
+    out, _ = process.communicate(timeout=200)
+    return process.returncode, out
 
 
 def mount(*options: str) -> bool:
