@@ -35,6 +35,11 @@ def available_cores() -> int:
     return cores
 
 
+def at_once(threads: int, ranks: int) -> int:
+    """Runs that this machine's cores hold at a time."""
+    return max(1, available_cores() // (threads * ranks))
+
+
 def run_local(
     ledger: Ledger, sweep_id: str, *, workers: int | None = None, threads: int = 1, ranks: int = 1, retries: int = 1,
     shipper: Sequence[str] | None = None, show: bool = True, command: Sequence[str] | None = None,
@@ -49,7 +54,7 @@ def run_local(
     Call it from the main thread: that is where signals arrive.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
-    size = workers or max(1, available_cores() // (threads * ranks))
+    size = workers or at_once(threads, ranks)
     command = command or (WARM if ranks == 1 else torchrun(ranks))
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
     pool = [

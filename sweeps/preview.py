@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from omegaconf import OmegaConf
 from rlvr.config import CONF
 from rlvr.identity import NOT_IDENTITY
 from sweeps.ledger import Ledger, RunState
-from sweeps.local import available_cores
+from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
+from sweeps.slurm import cpus
 
 Flat = dict[str, Any]  # dotted key -> value
 
@@ -58,7 +60,7 @@ def _count(number: int, what: str) -> str:
 def differences(run: Planned) -> Flat:
     """Options that are not the default's, and knobs that are not what these options come with."""
     chosen = {k: v for k, v in run.config["choices"].items() if k != "study"}
-    usual, plain = _composed({})["choices"], _composed(chosen)
+    usual, plain = _composed(())["choices"], _composed(tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
     mine, theirs = flat(run.config), flat(plain)
     ignored = {"choices", "also"}
@@ -67,24 +69,15 @@ def differences(run: Planned) -> Flat:
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
 
 
-_known: dict[str, dict[str, Any]] = {}
-
-
-def _composed(choices: Mapping[str, str]) -> dict[str, Any]:
+@functools.cache
+def _composed(options: tuple[str, ...]) -> dict[str, Any]:
     """The config of these options with no knob touched, and its choices."""
-    key = json.dumps(dict(choices), sort_keys=True)
-    if key not in _known:
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            made = compose("run", [f"{k}={v}" for k, v in choices.items()], return_hydra_config=True)
-        chosen = OmegaConf.to_container(made.hydra.runtime.choices)
-        assert isinstance(chosen, dict)
-        plain = OmegaConf.to_container(
-            OmegaConf.masked_copy(made, [str(k) for k in made if k != "hydra"]), resolve=True
-        )
-        assert isinstance(plain, dict)
-        _known[key] = {**{str(k): v for k, v in plain.items()}, "choices": chosen}
-    return _known[key]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        made = compose("run", list(options), return_hydra_config=True)
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(made, [str(k) for k in made if k != "hydra"]), resolve=True)
+    assert isinstance(plain, dict)
+    return {**{str(k): v for k, v in plain.items()}, "choices": dict(made.hydra.runtime.choices)}
 
 
 def flat(node: Mapping[str, Any]) -> Flat:
@@ -122,17 +115,16 @@ def _resources(runs: Sequence[Planned], *, slurm: bool) -> list[str]:
 
 
 def _here(cluster: Mapping[str, Any]) -> str:
-    at_once = f"{workers(cluster)} at a time on this machine"
-    return f"{_count(cluster['ranks'], 'rank')} with {_count(cluster['threads'], 'thread')} each, {at_once}"
+    each = f"{_count(cluster['ranks'], 'rank')} with {_count(cluster['threads'], 'thread')} each"
+    return f"{each}, {_workers(cluster)} at a time on this machine"
 
 
-def workers(cluster: Mapping[str, Any]) -> int:
-    return cluster["workers"] or max(1, available_cores() // (cluster["threads"] * cluster["ranks"]))
+def _workers(cluster: Mapping[str, Any]) -> int:
+    return cluster["workers"] or at_once(cluster["threads"], cluster["ranks"])
 
 
 def _on_slurm(cluster: Mapping[str, Any]) -> str:
-    cpus = cluster["cpus"] or cluster["threads"] * cluster["ranks"] + 1
-    parts = [_count(cluster["ranks"], "rank"), _count(cpus, "CPU"), _count(cluster["gpus"], "GPU")]
+    parts = [_count(cluster["ranks"], "rank"), _count(cpus(cluster), "CPU"), _count(cluster["gpus"], "GPU")]
     parts += [f"{cluster['memory_gb']:g} GB", f"at most {cluster['time_min']} min a job"]
     parts += [f"{k} {cluster[k]}" for k in ("partition", "account", "qos") if cluster[k]]
     parts += [f"at most {cluster['max_parallel']} at a time"] if cluster["max_parallel"] else []
@@ -155,7 +147,7 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], ledger: Ledge
         hours[kind] += share * left[-1] / 3600
     text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
-        text += f", {duration(sum(left) / min(workers(todo[0].config['cluster']), len(left)))} here"
+        text += f", {duration(sum(left) / min(_workers(todo[0].config['cluster']), len(left)))} here"
     past = sum(len(paces[kind]) for kind in {kinds[run.run_id] for run in like})
     unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
     return f"{text} (from {_count(past, 'finished run')} alike{unknown})."
@@ -173,15 +165,13 @@ def _share(cluster: Mapping[str, Any], *, slurm: bool) -> tuple[str, int]:
 def _paces(ledger: Ledger) -> dict[str, list[float]]:
     """Seconds per step of every finished run, by kind."""
     found: dict[str, list[float]] = {}
-    for state in _finished(ledger):
+    for state in ledger.states(ledger.runs()):
+        if state.state != "finished":
+            continue
         config = yaml.load((ledger.run_dir(state.run_id) / "config.yaml").read_text(), _LOADER)
         if isinstance(config, dict) and state.steps and state.seconds:
             found.setdefault(_kind(config), []).append(state.seconds / state.steps)
     return found
-
-
-def _finished(ledger: Ledger) -> Iterable[RunState]:
-    return (state for state in ledger.states(ledger.runs()) if state.state == "finished")
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast

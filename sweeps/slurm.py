@@ -71,9 +71,8 @@ def run_slurm(
 def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool) -> Submitted:
     """One array for each resource signature, and a job that reports when all have ended.
 
-    A lock lets one submitter at a time look at the queue and add to it.
-
-    sbatch inherits the lock: a submitter that is killed keeps others out until its sbatch has ended too.
+    A lock lets one submitter at a time look at the queue and add to it. sbatch inherits it: a submitter that is killed
+    keeps others out until its sbatch has ended too.
     """
     target = submissions.folder(ledger)
     target.mkdir(parents=True, exist_ok=True)
@@ -81,10 +80,11 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
     if held is None:
         raise ValueError(f"another launch has been submitting for {LOCK_S:.0f} s ({target}/lock). Try again.")
     try:
-        done, todo = _sort(ledger, [run_id for run_id, _ in runs])
+        done, queue = _sort(ledger, [run_id for run_id, _ in runs])
+        settled = {*done.skipped, *done.before}
         groups: dict[str, list[str]] = {}
         for run_id, cluster in runs:
-            if run_id in todo:
+            if run_id not in settled:
                 groups.setdefault(json.dumps(dict(cluster), sort_keys=True), []).append(run_id)
         arrays = _chunks(groups, client.max_array() if groups else 1)
         for cluster, members in arrays:
@@ -92,26 +92,26 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
             done.jobs.append(job)
             done.submitted += members
         if runs and dict(runs[0][1])["report"]:
-            done.report = _send_report(ledger, sweep_id, runs[0][1], ship=ship, fresh=done.jobs, held=held)
+            done.report = _send_report(ledger, sweep_id, runs[0][1], queue, ship=ship, fresh=done.jobs, held=held)
         return done
     finally:
         unlock(held)
 
 
-def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, set[str]]:
-    """(what needs no job, what does), after waiting for jobs that are just ending."""
+def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[client.Task]]:
+    """(what needs no job, the queue), after waiting for jobs that are just ending."""
     deadline = time.monotonic() + ENDING_S
-    wanted = set(run_ids)
     while True:
-        tasks = submissions.by_run(ledger, client.queue(submissions.PREFIX))
-        ending = [r for r, task in tasks.items() if r in wanted and task.state == "COMPLETING"]
+        queue = client.queue(submissions.PREFIX)
+        tasks = submissions.by_run(ledger, queue)
+        ending = [r for r in run_ids if r in tasks and tasks[r].state == "COMPLETING"]
         if not ending or time.monotonic() > deadline:
             break
         time.sleep(0.5)
     states = {state.run_id: state for state in ledger.states(run_ids)}
     done = Submitted(skipped=[r for r in run_ids if states[r].state == "finished"])
     done.before = [r for r in run_ids if r not in done.skipped and (r in tasks or states[r].state == "running")]
-    return done, wanted - set(done.skipped) - set(done.before)
+    return done, queue
 
 
 def _chunks(groups: Mapping[str, list[str]], most: int) -> list[tuple[dict[str, Any], list[str]]]:
@@ -127,15 +127,13 @@ def _send(
     ledger: Ledger, sweep_id: str, members: Sequence[str], cluster: Mapping[str, Any], arrays: int, held: int
 ) -> str:  # fmt: skip
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
-    resources = Resources(
-        time_min=cluster["time_min"], memory_gb=cluster["memory_gb"], gpus=cluster["gpus"],
-        cpus=cluster["cpus"] or cluster["threads"] * cluster["ranks"] + 1,
-        partition=cluster["partition"], account=cluster["account"], qos=cluster["qos"], setup=tuple(cluster["setup"]),
-    )  # fmt: skip
+    resources = _resources(
+        cluster, time_min=cluster["time_min"], memory_gb=cluster["memory_gb"], gpus=cluster["gpus"], cpus=cpus(cluster)
+    )
     keys = ("threads", "ranks", "retries", "requeues")
     target = submissions.record(ledger, sweep_id, members, {k: cluster[k] for k in keys})
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
-    command = ["env", f"PYTHONPATH={_python_path()}", sys.executable, "-m", "sweeps.slurm_task", str(target)]
+    command = _command("sweeps.slurm_task", target)
     text = script(
         command, resources, name=submissions.job_name(target), folder=target, count=len(members), max_parallel=parallel
     )
@@ -146,24 +144,20 @@ def _send(
 
 
 def _send_report(
-    ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], *, ship: bool, fresh: Sequence[str], held: int
-) -> str:
+    ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], queue: Sequence[client.Task], *, ship: bool,
+    fresh: Sequence[str], held: int,
+) -> str:  # fmt: skip
     """The job that ships and reports after all jobs of the sweep; "" if one waits already, or none is needed.
 
     Asked of the queue like all else: a submitter that died before this line is made good by the same command.
     """
-    queue, name = client.queue(submissions.PREFIX), f"{submissions.PREFIX}report-{sweep_id}"
-    tasks = submissions.by_run(ledger, queue)
+    name, tasks = f"{submissions.PREFIX}report-{sweep_id}", submissions.by_run(ledger, queue)
     running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
     if not running or (not fresh and any(task.name == name for task in queue)):
         return ""
     target = ledger.sweep_dir(sweep_id)
-    command = ["env", f"PYTHONPATH={_python_path()}", sys.executable, "-m", "sweeps.slurm_report", str(target)]
-    resources = Resources(
-        time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1,
-        partition=cluster["partition"], account=cluster["account"], qos=cluster["qos"], setup=tuple(cluster["setup"]),
-    )  # fmt: skip
-    command += ["--ship"] if ship else []
+    command = _command("sweeps.slurm_report", target) + (["--ship"] if ship else [])
+    resources = _resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
     text = script(command, resources, name=name, folder=target, count=None, after=sorted(running))
     write_text(target / "report.sbatch", text)
     try:
@@ -173,10 +167,22 @@ def _send_report(
         return ""
 
 
-def _python_path() -> str:
-    """This package as the submitter sees it, wherever the job starts."""
+def cpus(cluster: Mapping[str, Any]) -> int:
+    """CPUs of a run's job: as asked for, else a core for each thread and one for verifiers."""
+    return cluster["cpus"] or cluster["threads"] * cluster["ranks"] + 1
+
+
+def _resources(cluster: Mapping[str, Any], **amounts: Any) -> Resources:
+    """These amounts, where and on whose account the runs go."""
+    shared = {key: cluster[key] for key in ("partition", "account", "qos")}
+    return Resources(**amounts, **shared, setup=tuple(cluster["setup"]))
+
+
+def _command(module: str, target: Path) -> list[str]:
+    """Run a module of this package, as the submitter sees it, wherever the job starts."""
     here = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return ["env", f"PYTHONPATH={path}", sys.executable, "-m", module, str(target)]
 
 
 # --- wait=true
