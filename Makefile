@@ -34,10 +34,10 @@ browse: $(STAMP)  ## the MLflow dashboard on loopback
 	$(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
 
 test: $(STAMP)  ## all tests, the slow and the real ones too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: $(STAMP)  ## the tests that take a minute
-	$(BIN)/python -m pytest -m 'not slow and not real'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
 lint: $(STAMP)  ## style, types, import directions
 	$(BIN)/ruff check .
