@@ -16,6 +16,7 @@ from rlvr.paths import home, read_json
 from sweeps.ledger import Ledger, RunState, Sweep, sweep_id
 from sweeps.progress import count, table, why
 from sweeps.submissions import joined, read_queue
+from sweeps.worker import shipping
 
 EPILOG = """examples:
   python -m sweeps status               the sweep that was launched last
@@ -267,8 +268,8 @@ def _print_from(path: Path, place: int) -> int:
 
 
 def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
-    command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(ledger.home)]
-    return subprocess.run([*command, *(["--uri", options.uri] if options.uri else [])], check=False).returncode
+    uri = ["--uri", options.uri] if options.uri else []
+    return subprocess.run(shipping(ledger.home, *uri), check=False).returncode
 
 
 if __name__ == "__main__":

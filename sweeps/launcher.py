@@ -22,12 +22,14 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from rlvr.config import CONF
 from rlvr.paths import home
 from slurm.client import is_configured
 from sweeps.ledger import Ledger
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.slurm import run_slurm
+from sweeps.worker import shipping
 
 # Hydra takes plugins from the namespace package `hydra_plugins` only: this module answers to a name in it.
 PLUGIN = "hydra_plugins.rlvr"
@@ -117,8 +119,10 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
 
     paths = {run_id: ledger.run_dir(run_id) / "config.yaml" for run_id in ledger.sweep(sweep_id).run_ids}
     configs = {run_id: yaml.safe_load(path.read_text()) for run_id, path in paths.items()}
-    first = OmegaConf.create(next(iter(configs.values())))
-    settings = {run_id: config["cluster"] for run_id, config in configs.items()}
+    # A config that was frozen by an older version lacks the settings that came since.
+    since = yaml.safe_load((CONF / "cluster" / "slurm.yaml").read_text())
+    settings = {run_id: {**since, **config["cluster"]} for run_id, config in configs.items()}
+    first = OmegaConf.create({**next(iter(configs.values())), "cluster": settings[next(iter(configs))]})
     on_slurm = _is_for_slurm(first.cluster.backend)
     return _start(ledger, sweep_id, settings, first.cluster, first.tracker, on_slurm=on_slurm)
 
@@ -130,8 +134,7 @@ def _start(
     """`settings`: the cluster part of each run's config; `cluster` and `tracker`: those of the launch."""
     shipper = None
     if tracker.enabled:
-        shipper = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(ledger.home), "--sweep", sweep_id]
-        shipper += ["--follow"]
+        shipper = shipping(ledger.home, "--sweep", sweep_id, "--follow")
         if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
             os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
     if on_slurm:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.ledger import Ledger
+from sweeps.worker import shipping
 
 SHIP_S = 1200.0
 
@@ -34,9 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def ship(home: Path, sweep_id: str) -> bool:
     """Did MLflow get everything? `python -m sweeps sync` ships the rest any time."""
-    command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), "--sweep", sweep_id]
     try:
-        code = subprocess.run(command, timeout=SHIP_S, check=False).returncode
+        code = subprocess.run(shipping(home, "--sweep", sweep_id), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124
     if code:

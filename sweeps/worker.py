@@ -26,6 +26,11 @@ def torchrun(ranks: int) -> tuple[str, ...]:
     return (sys.executable, "-m", "torch.distributed.run", *options, "-m", "rlvr.job")
 
 
+def shipping(home: Path, *options: str) -> list[str]:
+    """Command that ships metrics to MLflow: one pass over all runs; options: `--sweep ID`, `--follow`, `--uri URI`."""
+    return [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), *options]
+
+
 def new_tag() -> str:
     return uuid.uuid4().hex
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm.local_cluster import packages, processes
@@ -34,10 +36,22 @@ def up(root: Path = ROOT, *, nodes: int = 4, grace_s: int = 20, fresh: bool = Tr
     down(root)
     if fresh and before is not None:
         shutil.rmtree(root)
+    with _alone():
+        return _start_all(root, None if fresh else before, nodes=nodes, grace_s=grace_s)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Two clusters that start at the same time must not find the same ports free, or both ask apt."""
+    with Path("/tmp/rlvr-slurm.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _start_all(root: Path, kept: Settings | None, *, nodes: int, grace_s: int) -> Settings:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     (root / "log").mkdir(exist_ok=True)
     packages.install(root / "log" / "apt.log")
-    kept = None if fresh else before
     cluster = kept or Settings(root, free_base_port(11 + nodes), nodes=nodes, grace_s=grace_s)
     _prepare(cluster)
     start_servers(cluster)

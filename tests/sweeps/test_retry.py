@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlvr.attempt import Attempt
 from sweeps import launcher
@@ -23,6 +24,7 @@ SMALL = [
 
 
 def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:
+    """Its config is one that a version froze which knew fewer settings of `cluster`."""
     launcher.register()
     ledger, plan = Ledger(tmp_path), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
     write(plan, ledger)
@@ -30,6 +32,8 @@ def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) ->
     for run_id in (one, other):
         with Attempt.open(ledger.run_dir(run_id)) as attempt:
             attempt.close("error", "a cosmic ray")
+    config = yaml.safe_load((file := ledger.run_dir(one) / "config.yaml").read_text())
+    file.write_text(yaml.safe_dump({**config, "cluster": {"backend": "local", "workers": 1}}))
     done = command(tmp_path, "retry", one)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(s.state, s.attempt) for s in ledger.states([one, other])] == [("finished", 2), ("failed", 1)]
