@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,7 +17,7 @@ from rlvr import reduce
 from rlvr.batch import Batch, Loss, Policy, first_pass_of
 from rlvr.trainer import checkpoint, distributed, noise, packer
 from rlvr.trainer.heads import LogZ
-from rlvr.trainer.logprob import Actor, Seen, check_head
+from rlvr.trainer.logprob import Actor, Seen, check_head, policy_of, scatter
 from rlvr.trainer.objective import Objective
 from rlvr.trainer.optimiser import adamw, clip, forget, learning_rate, set_steps
 from rlvr.trainer.pack import Layout
@@ -30,75 +29,87 @@ class Diverged(ArithmeticError):
     """The loss or the gradient is not a finite number. The weights are those of before the update."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Trainer:
-    """A policy in training. Every method is called by all ranks, with the same arguments."""
+    """A policy in training. Every method is called by all ranks, with the same arguments.
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        loss: Loss,
-        device: torch.device,
-        pad_token_id: int,
-        max_tokens: int,
-        seed: int,
-        temperature: float,
-        steps: int,
-        updates: int,
-        epochs: int,
-        lr: float,
-        head_lr: float | None,
-        schedule: Literal["constant", "cosine", "linear"],
-        warmup_steps: int,
-        clip_norm: float,
-        betas: Sequence[float],
-        eps: float,
-        weight_decay: float,
-        aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"],
-        kl: float,
-        kl_estimator: Literal["k1", "k2", "k3"],
-        base_kl: bool,
-        reference_every: int | None,
-        reference_resets_optimiser: bool,
-        entropy: float,
-        dtype: Literal["float32", "bfloat16"],
-        token_budget: int,
-        packing: bool,
-        shared_prompt: Literal["auto", "always", "never"],
-        activation_checkpointing: bool,
-    ) -> None:
-        """`conf/trainer/fsdp.yaml` says what the knobs mean; rlvr/job.py passes the first five.
+    `conf/trainer/fsdp.yaml` says what the knobs mean; rlvr/job.py passes the first five. steps · epochs · updates is
+    the length of the schedule. Raises ValueError for a model or a loss that it cannot train exactly.
+    """
 
-        steps · epochs · updates is the length of the schedule. Raises ValueError for a model or a loss that it cannot
-        train exactly.
-        """
+    model: PreTrainedModel = field(kw_only=False)
+    loss: Loss
+    device: torch.device
+    pad_token_id: int
+    max_tokens: int
+    seed: int
+    temperature: float
+    steps: int
+    updates: int
+    epochs: int
+    lr: float
+    head_lr: float | None
+    schedule: Literal["constant", "cosine", "linear"]
+    warmup_steps: int
+    clip_norm: float
+    betas: Sequence[float]
+    eps: float
+    weight_decay: float
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+    kl: float
+    kl_estimator: Literal["k1", "k2", "k3"]
+    base_kl: bool
+    reference_every: int | None
+    reference_resets_optimiser: bool
+    entropy: float
+    dtype: Literal["float32", "bfloat16"]
+    token_budget: int
+    packing: bool
+    shared_prompt: Literal["auto", "always", "never"]
+    activation_checkpointing: bool
+
+    def __post_init__(self) -> None:
         self.rank, self.world, _ = distributed.start()
-        self.device, self.clip_norm = device, clip_norm
-        self.updates, self.epochs = updates, epochs
-        self.objective = Objective(loss, aggregation, kl, kl_estimator, entropy, max_tokens)
-        self.first_pass = first_pass_of(loss)
-        self.base_kl, self.reference_resets_optimiser = base_kl, reference_resets_optimiser
-        self.token_budget, self.seed = token_budget, seed
-        self.rate = functools.partial(
-            learning_rate, lr=lr, schedule=schedule, warmup_steps=warmup_steps, total_steps=steps * epochs * updates
-        )
         self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
-        torch.manual_seed(seed)
-        # No dropout: the policy that is trained is the one that sampled.
-        self.actor = Actor(model.requires_grad_(True).float().eval(), temperature, self.objective.needs)
-        check_head(self.actor)
-        if head_lr is not None and not self.actor.heads:
-            raise ValueError(f"trainer.head_lr={head_lr} has no effect: the loss trains no head. Drop trainer.head_lr.")
-        self.packer = packer.choose(self.actor, packing=packing, shared_prompt=shared_prompt, pad_token_id=pad_token_id)
-        mesh, precision = distributed.mesh(device), getattr(torch, dtype)
-        self.frozen = Frozen(
-            self.actor, mesh, precision, base=base_kl, reference=self.objective.needs_reference, every=reference_every
+        self.objective = Objective(
+            self.loss, self.aggregation, self.kl, self.kl_estimator, self.entropy, self.max_tokens
         )
-        if reference_resets_optimiser and reference_every is None:
+        self.first_pass = first_pass_of(self.loss)
+        torch.manual_seed(self.seed)
+        # No dropout: the policy that is trained is the one that sampled.
+        model = self.model.requires_grad_(True).float().eval()
+        self.actor = Actor(model, self.temperature, self.objective.needs)
+        self._check()
+        self.packer = packer.choose(
+            self.actor, packing=self.packing, shared_prompt=self.shared_prompt, pad_token_id=self.pad_token_id
+        )
+        mesh, precision = distributed.mesh(self.device), getattr(torch, self.dtype)
+        self.frozen = Frozen(
+            self.actor, mesh, precision, base=self.base_kl, reference=self.objective.needs_reference,
+            every=self.reference_every,
+        )  # fmt: skip
+        shard(self.actor, mesh, precision, checkpointing=self.activation_checkpointing)
+        groups = [
+            (self.actor.model.parameters(), self.lr),
+            (self.actor.heads.parameters(), self.head_lr or self.lr),
+        ]
+        self.optimiser = adamw(groups, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
+
+    def _check(self) -> None:
+        check_head(self.actor)
+        if self.head_lr is not None and not self.actor.heads:
+            raise ValueError(
+                f"trainer.head_lr={self.head_lr} has no effect: the loss trains no head. Drop trainer.head_lr."
+            )
+        if self.reference_resets_optimiser and self.reference_every is None:
             raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
-        shard(self.actor, mesh, precision, checkpointing=activation_checkpointing)
-        groups = [(self.actor.model.parameters(), lr), (self.actor.heads.parameters(), head_lr or lr)]
-        self.optimiser = adamw(groups, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def rate(self, update: int) -> float:
+        """Learning rate of an optimiser step; the first is 0."""
+        return learning_rate(
+            update, lr=self.lr, schedule=self.schedule, warmup_steps=self.warmup_steps,
+            total_steps=self.steps * self.epochs * self.updates,
+        )  # fmt: skip
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.
@@ -178,9 +189,9 @@ class Trainer:
             # 0, with a gradient of 0: no rank may skip a backward pass.
             return torch.stack([each.sum() for each in seen if each is not None]).sum(), {}
         if of_reference is not None:
-            part = replace(part, logp_ref=_scatter(of_reference, layout, part))
-        logp_base = None if of_base is None else _scatter(of_base, layout, part)
-        return self.objective(_policy(seen, layout, part), logp_base, part, counts)
+            part = replace(part, logp_ref=scatter(of_reference, layout, part))
+        logp_base = None if of_base is None else scatter(of_base, layout, part)
+        return self.objective(policy_of(seen, layout, part), logp_base, part, counts)
 
     def _see(self, part: Batch, layout: Layout, *, dropout: bool = False) -> Seen:
         keep = None
@@ -224,10 +235,10 @@ class Trainer:
         whole: dict[str, Tensor] = {}
         for part, layout, _ in self._split(numbered):
             assert part.kind is not None
-            found = vars(_policy(self._see(part, layout), layout, part))
+            found = vars(policy_of(self._see(part, layout), layout, part))
             _, of_reference = self.frozen.logp(layout, base=False, reference=reference)
             if of_reference is not None:
-                found = {**found, "logp_ref": _scatter(of_reference, layout, part)}
+                found = {**found, "logp_ref": scatter(of_reference, layout, part)}
             for name, value in found.items():
                 if value is not None:
                     zeros = value.new_zeros((len(batch.tokens), *value.shape[1:]))
@@ -276,17 +287,3 @@ class Trainer:
         """Write the policy as a Hugging Face directory (float32), visible only once complete."""
         weights = {name: tensor.cpu() if self.rank == 0 else tensor[:0] for name, tensor in self.weights()}
         checkpoint.export(path, self.actor.model, weights, tokenizer, rank=self.rank)
-
-
-def _scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
-    """Values [n] of response tokens in their places, [B, T], 0 at padding."""
-    flat = values.new_zeros(part.tokens.numel())
-    return flat.index_put((layout.place,), values).view(part.tokens.shape)
-
-
-def _policy(seen: Seen, layout: Layout, part: Batch) -> Policy:
-    logp, entropy = _scatter(seen.logp, layout, part), _scatter(seen.entropy, layout, part)
-    value = None if seen.value is None else _scatter(seen.value, layout, part)
-    if not layout.num_prompts:  # no token: `part` may have rows, and nothing was said about them
-        return Policy(logp, entropy, value, None if seen.log_z is None else logp.new_zeros(len(part.tokens)))
-    return Policy(logp, entropy, value, None if seen.log_z is None else seen.log_z[part.group])

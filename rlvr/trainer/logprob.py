@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rlvr.batch import Batch, Policy
 from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.pack import Layout
 
@@ -92,6 +93,21 @@ def token_logp(
     ]
     logp, entropy = zip(*parts, strict=True)
     return torch.cat(logp), torch.cat(entropy)
+
+
+def scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
+    """Values [n] of response tokens in their places, [B, T], 0 at padding."""
+    flat = values.new_zeros(part.tokens.numel())
+    return flat.index_put((layout.place,), values).view(part.tokens.shape)
+
+
+def policy_of(seen: Seen, layout: Layout, part: Batch) -> Policy:
+    """What was seen of a layout, in the places of its batch: per token 0 at padding."""
+    logp, entropy = scatter(seen.logp, layout, part), scatter(seen.entropy, layout, part)
+    value = None if seen.value is None else scatter(seen.value, layout, part)
+    if not layout.num_prompts:  # no token: `part` may have rows, and nothing was said about them
+        return Policy(logp, entropy, value, None if seen.log_z is None else logp.new_zeros(len(part.tokens)))
+    return Policy(logp, entropy, value, None if seen.log_z is None else seen.log_z[part.group])
 
 
 def num_embeddings(model: PreTrainedModel) -> int:
