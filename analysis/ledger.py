@@ -23,6 +23,7 @@ from analysis.frame import Frame
 SILENT_S = 900.0  # a run on another host whose heartbeat is older than this is not called running
 
 # Exit causes after which the run goes on by itself or on request; every other cause but "ok" is a failure.
+ENDS = {"ok": "done", "pruned": "pruned"}
 RESUMABLE = frozenset({"preempted", "time_limit", "node", "busy"})
 # Where and how a run was executed: no part of what it is, and not kept by MLflow either.
 CIRCUMSTANCES = frozenset({"cluster", "tracker", "hydra"})
@@ -63,7 +64,7 @@ class RunRecord:
     group_id: str = ""
     name: str = ""
     study: str = ""
-    state: str = "missing"  # done | running | interrupted | failed | missing
+    state: str = "missing"  # done | running | interrupted | pruned | failed | missing
     cause: str = ""
     message: str = ""
     created: float = math.nan
@@ -170,7 +171,7 @@ def _state(folder: Path) -> tuple[str, str, str]:
     if (newest / "exit.json").exists():
         end = json.loads((newest / "exit.json").read_text(encoding="utf-8"))
         cause = end.get("cause", "error")
-        state = "done" if cause == "ok" else "interrupted" if cause in RESUMABLE else "failed"
+        state = ENDS.get(cause, "interrupted" if cause in RESUMABLE else "failed")
         return state, cause, end.get("message") or ""
     return ("running", "", "") if _alive(newest) else ("interrupted", "", "it stopped without saying why")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.frame import Frame
-from analysis.ledger import RESUMABLE, RunRecord, plain, tidy_metrics
+from analysis.ledger import ENDS, RESUMABLE, RunRecord, plain, tidy_metrics
 
 STATES = {
     "FINISHED": "done", "RUNNING": "running", "SCHEDULED": "running", "FAILED": "failed", "KILLED": "interrupted",
@@ -18,7 +18,7 @@ STATES = {
 # Tags of ours that say how a run went; every other `rlvr.<group>` names the option that was chosen in a config group.
 CIRCUMSTANCE_TAGS = frozenset({
     "run_id", "group_id", "created", "git_sha", "git_dirty", "host", "attempts", "cause", "sweeps", "sweep_id", "kind",
-    "command", "params_cut", "non_finite",
+    "command", "params_cut", "non_finite", "trial",
 })  # fmt: skip
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
 
@@ -139,7 +139,7 @@ def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], param
         group_id=tags.get("rlvr.group_id", ""),
         name=info["name"],
         study=info["study"],
-        state="interrupted" if state == "running" and cause in RESUMABLE else state,
+        state=ENDS.get(cause, "interrupted" if state == "running" and cause in RESUMABLE else state),
         cause=cause,
         created=float(tags.get("rlvr.created") or info["start"] / 1000),
         git_sha=tags.get("rlvr.git_sha", ""),

@@ -7,6 +7,7 @@ How an attempt can end, and the exit code of its process:
 | `ok`          | 0    | the run is finished                                | no need                 |
 | `error`       | 1    | an exception, or death without a word              | only after such a death |
 | `user_error`  | 2    | bad input (ValueError)                             | no                      |
+| `pruned`      | 3    | told to stop early, others are better; state saved | only when asked         |
 | `diverged`    | 4    | not-a-number where training cannot go on           | no                      |
 | `gpu_oom`     | 5    | out of GPU memory                                  | no                      |
 | `host_oom`    | 6    | out of main memory                                 | no                      |
@@ -43,6 +44,7 @@ class Cause(StrEnum):
     OK = "ok"
     ERROR = "error"
     USER_ERROR = "user_error"
+    PRUNED = "pruned"
     DIVERGED = "diverged"
     GPU_OOM = "gpu_oom"
     HOST_OOM = "host_oom"
@@ -58,8 +60,8 @@ class Cause(StrEnum):
 
 
 EXIT_CODES = {
-    Cause.OK: 0, Cause.ERROR: 1, Cause.USER_ERROR: 2, Cause.DIVERGED: 4, Cause.GPU_OOM: 5, Cause.HOST_OOM: 6,
-    Cause.NODE: 7, Cause.PREEMPTED: 75, Cause.TIME_LIMIT: 75, Cause.BUSY: 73,
+    Cause.OK: 0, Cause.ERROR: 1, Cause.USER_ERROR: 2, Cause.PRUNED: 3, Cause.DIVERGED: 4, Cause.GPU_OOM: 5,
+    Cause.HOST_OOM: 6, Cause.NODE: 7, Cause.PREEMPTED: 75, Cause.TIME_LIMIT: 75, Cause.BUSY: 73,
 }  # fmt: skip
 BUSY = EXIT_CODES[Cause.BUSY]
 HEARTBEAT_S = 1.0

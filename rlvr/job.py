@@ -33,6 +33,7 @@ from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write
 from rlvr.model import end_tokens, load
 from rlvr.paths import checkpoints, remove
 from rlvr.presample import mixture
+from rlvr.prune import asked_to_prune
 from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollouts import file_of, write_rollouts
 from rlvr.tracker.spool import Spool
@@ -86,9 +87,10 @@ class Run:
         if done == 0 and not self._on_record(0):
             self._finish(0, self._evaluate(0))
         for step in range(done + 1, self.config.steps + 1):
-            if distributed.any_rank(bool(stop)):
+            pruned = self.attempt is not None and bool(asked_to_prune(self.attempt.path))
+            if distributed.any_rank(bool(stop) or pruned):
                 self._save(step - 1)
-                return stop.cause
+                return Cause.PRUNED if pruned else stop.cause
             metrics = self._step(step)
             if step % self.config.evaluation.every == 0 or step == self.config.steps:
                 metrics |= self._evaluate(step)
@@ -235,7 +237,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
         with Attempt.open(run_dir, ranks=int(os.environ.get("WORLD_SIZE", "1"))) as attempt:
             with logging_to(attempt.log_path):
                 cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
-            attempt.close(cause, message=message)
+            attempt.close(cause, message or (asked_to_prune(attempt.path) if cause is Cause.PRUNED else ""))
             return cause, message
 
 

@@ -53,11 +53,11 @@ class RlvrLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         jobs = [list(o) for o in job_overrides]
         jobs += also(list(self.config.also), jobs, list(self.config.hydra.sweeper.get("params") or {}))
-        points = [self._compose(index, overrides) for index, overrides in enumerate(jobs, initial_job_idx)]
+        points = [self.compose(index, overrides) for index, overrides in enumerate(jobs, initial_job_idx)]
         launched = launch(plan(points, command=command()), points[0][1])
         return [_returned(launched) for _ in job_overrides]
 
-    def _compose(self, index: int, overrides: Sequence[str]) -> tuple[list[str], DictConfig, dict[str, Any]]:
+    def compose(self, index: int, overrides: Sequence[str]) -> tuple[list[str], DictConfig, dict[str, Any]]:
         composed = self.context.config_loader.load_sweep_config(self.config, list(overrides))
         with open_dict(composed):
             composed.hydra.job.num = index

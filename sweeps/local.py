@@ -62,7 +62,7 @@ def run_local(
         for k in range(min(size, max(1, len(run_ids))))
     ]
     progress = Progress(ledger, run_ids, show=show)
-    launch = _Launch(ledger, run_ids, pool, progress, retries, tag)
+    launch = Launch(ledger, run_ids, pool, progress, retries, tag)
     with launch.signals():
         started = Shipper(shipper, logs / "shipper.log") if shipper else None
         launch.run()
@@ -73,7 +73,7 @@ def run_local(
     return launch.outcome
 
 
-class _Launch:
+class Launch:
     """The event loop: gives runs to idle workers and books what comes back. One thread, no locks of its own."""
 
     def __init__(
@@ -92,14 +92,21 @@ class _Launch:
 
     def run(self) -> None:
         """From the first run to the last."""
-        began = time.monotonic()
         if self.queue:
-            guard = Guard(self.tag)
-            try:
-                with self.progress:
-                    self._loop()
-            finally:
-                self._dismiss(guard)
+            with self.at_work():
+                while self.queue or self.held or self.active():
+                    self.turn()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Nothing that was started while this is entered outlives it."""
+        began = time.monotonic()
+        guard = Guard(self.tag)
+        try:
+            with self.progress:
+                yield
+        finally:
+            self._dismiss(guard)
         self.outcome.seconds = time.monotonic() - began
         self.outcome.busy_s = [worker.busy_s for worker in self.pool]
         self.outcome.interrupted = self.stopping
@@ -128,27 +135,27 @@ class _Launch:
 
     # --- the loop
 
-    def _loop(self) -> None:
-        while self.queue or self.held or self._active():
-            if self.told and not self.stopping:
-                self._stop()
-            if self.told > 1 and not self.killing:
-                self.killing = True
-                kill_tagged(self.tag)
-            self._look_at_held()
-            self._dispatch()
-            self._listen()
-            for worker in self.pool:
-                if (status := worker.poll()) is not None:
-                    self._died(worker, status)
-            self.progress.tick(self._active())
+    def turn(self) -> None:
+        """Give out what can be given out, and wait a moment for what comes back."""
+        if self.told and not self.stopping:
+            self._stop()
+        if self.told > 1 and not self.killing:
+            self.killing = True
+            kill_tagged(self.tag)
+        self._look_at_held()
+        self._dispatch()
+        self._listen()
+        for worker in self.pool:
+            if (status := worker.poll()) is not None:
+                self._died(worker, status)
+        self.progress.tick(self.active())
 
-    def _active(self) -> list[str]:
+    def active(self) -> list[str]:
         return [worker.run_id for worker in self.pool if worker.run_id is not None]
 
     def _stop(self) -> None:
         self.stopping = True
-        active = len(self._active())
+        active = len(self.active())
         self.progress.say(f"Stopping: {active} runs finish their step and save. Once more to kill them at once.")
         self.outcome.queued += [*self.queue, *self.held]
         self.queue.clear()
@@ -247,6 +254,9 @@ class _Launch:
         tries = self.retried.get(run_id, 0)
         if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state == "finished"):
             self._finished(run_id)
+        elif end.cause is Cause.PRUNED:
+            self.outcome.pruned.append(run_id)
+            self.progress.ended(run_id)
         elif end.cause is Cause.BUSY:
             self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)
         elif end.again and not self.stopping and tries < self.retries:

@@ -105,14 +105,8 @@ def _twins(first: Planned, second: Planned) -> str:
 
 def write(plan: Plan, ledger: Ledger) -> None:
     """Put the plan on the ledger. Harmless when repeated."""
-    sha, dirty = git_state()
+    write_runs(plan.runs, ledger, study=plan.study, command=plan.command)
     now = time.time()
-    for run in plan.runs:
-        info = {
-            "run_id": run.run_id, "group_id": run.group_id, "name": run.name, "study": plan.study, "created": now,
-            "git_sha": sha, "git_dirty": dirty, "host": socket.gethostname(), "command": plan.command,
-        }  # fmt: skip
-        ledger.create_run(run.run_id, OmegaConf.to_yaml(OmegaConf.create(dict(run.config))), info)
     ledger.record_sweep(
         plan.sweep_id,
         {"sweep_id": plan.sweep_id, "study": plan.study, "command": plan.command, "created": now, "swept": plan.swept},
@@ -121,6 +115,17 @@ def write(plan: Plan, ledger: Ledger) -> None:
             for i, r in enumerate(plan.runs)
         ],
     )
+
+
+def write_runs(runs: Sequence[Planned], ledger: Ledger, *, study: str, command: str) -> None:
+    """Put runs on the ledger, in no sweep yet. Harmless when repeated."""
+    sha, dirty = git_state()
+    for run in runs:
+        info = {
+            "run_id": run.run_id, "group_id": run.group_id, "name": run.name, "study": study, "created": time.time(),
+            "git_sha": sha, "git_dirty": dirty, "host": socket.gethostname(), "command": command,
+        }  # fmt: skip
+        ledger.create_run(run.run_id, OmegaConf.to_yaml(OmegaConf.create(dict(run.config))), info)
 
 
 def git_state() -> tuple[str, bool]:

@@ -19,7 +19,14 @@ REDRAW_S = 0.5
 SUMMARY_S = 30.0
 SILENT_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
-STYLES = {"running": "cyan", "finished": "green", "failed": "bold red", "preempted": "yellow", "lost": "red"}
+STYLES = {
+    "running": "cyan",
+    "finished": "green",
+    "failed": "bold red",
+    "preempted": "yellow",
+    "pruned": "magenta",
+    "lost": "red",
+}
 
 
 def duration(seconds: float | None) -> str:
@@ -74,7 +81,7 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
 def count(states: Sequence[RunState]) -> str:
     """`5 finished, 2 running, 5 queued`."""
     counts = Counter(state.state for state in states)
-    order = ("finished", "running", "queued", "failed", "preempted", "lost")
+    order = ("finished", "running", "queued", "failed", "preempted", "pruned", "lost")
     return ", ".join(f"{counts[s]} {s}" for s in order if counts[s]) or "no runs"
 
 
@@ -144,7 +151,7 @@ class Progress:
         from rich.console import Group
 
         states = list(self.states.values())
-        order = {"failed": 1, "lost": 2, "preempted": 2, "finished": 3, "queued": 4, "running": 5}
+        order = {"failed": 1, "lost": 2, "preempted": 2, "pruned": 3, "finished": 3, "queued": 4, "running": 5}
         first = sorted(states, key=lambda s: (s.run_id not in active, order[s.state], -(s.started or 0)))
         rows = min(ROWS, max(3, shutil.get_terminal_size().lines - 5))
         more = f" ({len(states) - rows} not shown)" if len(states) > rows else ""

@@ -233,7 +233,8 @@ def _outcome(states: Sequence[RunState], done: Submitted) -> Outcome:
     failed = by_state.get("failed", []) + by_state.get("lost", [])
     return Outcome(
         finished=[r for r in by_state.get("finished", []) if r not in done.skipped], failed=failed,
-        preempted=by_state.get("preempted", []), skipped=done.skipped, queued=by_state.get("queued", []),
+        preempted=by_state.get("preempted", []), pruned=by_state.get("pruned", []), skipped=done.skipped,
+        queued=by_state.get("queued", []),
         messages={state.run_id: why(state) for state in states if state.run_id in failed},
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ class Outcome:
     failed: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)  # stopped, resumable
     skipped: list[str] = field(default_factory=list)  # finished before this launch
+    pruned: list[str] = field(default_factory=list)  # stopped early by a search, resumable when asked
     queued: list[str] = field(default_factory=list)  # not begun: the launch was stopped
     seconds: float = 0.0  # wall time
     busy_s: list[float] = field(default_factory=list)  # each worker's time with runs
@@ -48,9 +49,10 @@ class Outcome:
     def summary(self) -> str:
         """`11 of 12 runs finished (2 before), 1 failed. 6m10s; 2 workers busy 97% of the time`."""
         done, resumable = len(self.finished) + len(self.skipped), len(self.preempted) + len(self.queued)
-        total = done + resumable + len(self.failed)
+        total = done + resumable + len(self.failed) + len(self.pruned)
         text = f"{done} of {total} runs finished" + (f" ({len(self.skipped)} before)" if self.skipped else "")
         text += f", {len(self.failed)} failed" if self.failed else ""
+        text += f", {len(self.pruned)} pruned" if self.pruned else ""
         text += f", {resumable} resumable: run the same command again" if resumable else ""
         text += f". {duration(self.seconds)}"
         if not self.seconds or not any(self.busy_s):

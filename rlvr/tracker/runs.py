@@ -102,7 +102,7 @@ class Run:
         """MLflow's word. A run that will go on by itself, or that waits for its first attempt, is RUNNING."""
         if self.cause is None or self.cause in AGAIN:
             return "RUNNING"
-        return "FINISHED" if self.cause == "ok" else "FAILED"
+        return {"ok": "FINISHED", "pruned": "KILLED"}.get(self.cause, "FAILED")
 
     def tags(self, sweep_ids: list[str]) -> dict[str, str]:
         """Identity and circumstances: everything that may differ between attempts is here, never in a param."""
