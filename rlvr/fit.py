@@ -63,6 +63,7 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
         raise ValueError(f"trainer.reference_every={every} must be 1 or more, or null for a reference that stays.")
     if trainer.get("reference_resets_optimiser") and every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
+    _check_schedule(trainer)
     if head_lr is not None and not {"value", "log_z"} & set(loss):
         raise ValueError(
             f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "
@@ -70,6 +71,24 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
         )
     if head_lr is not None and not head_lr > 0:
         raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
+
+
+def _check_schedule(trainer: DictConfig) -> None:
+    schedule, decay, final = trainer.get("schedule"), trainer.get("decay_steps"), trainer.get("final_lr", 0.0)
+    if decay is not None and schedule != "wsd":
+        raise ValueError(
+            f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "
+            "Pass trainer.schedule=wsd or drop it."
+        )
+    if decay is not None and decay < 1:
+        raise ValueError(f"trainer.decay_steps={decay} must be 1 or more, or null for a tenth of all.")
+    if final and schedule == "constant":
+        raise ValueError(
+            f"trainer.final_lr={final} has no effect with trainer.schedule=constant. "
+            "Pass trainer.schedule=cosine, linear or wsd, or drop it."
+        )
+    if not 0 <= final <= 1:
+        raise ValueError(f"trainer.final_lr={final} must be a share of lr, 0 to 1.")
 
 
 def _check_group_size(config: DictConfig) -> None:

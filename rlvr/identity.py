@@ -9,6 +9,11 @@ from typing import Any
 
 # Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
 NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also")
+# Knobs younger than the first runs, with the value at which a run is what it was without them: it has no part in the
+# identity then, and the runs of before keep theirs.
+SINCE: Mapping[str, Mapping[str, Any]] = {
+    "trainer": {"decay_steps": None, "final_lr": 0.0},
+}
 
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -16,7 +21,12 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
 
     A group that is not chosen has no part in it either: adding one leaves the runs of before what they were.
     """
-    return {k: v for k, v in plain.items() if k not in NOT_IDENTITY and v is not None}
+    kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY and v is not None}
+    return {k: _without(v, SINCE[k]) if k in SINCE else v for k, v in kept.items()}
+
+
+def _without(group: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in group.items() if k not in neutral or v != neutral[k]}
 
 
 def run_id(plain: Mapping[str, Any]) -> str:

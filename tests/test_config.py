@@ -71,6 +71,19 @@ def test_identity_ignores_where_and_how_a_run_is_executed() -> None:
     assert identity("checkpoint.every=7") == default
 
 
+@pytest.mark.parametrize(
+    ("overrides", "run_id"),
+    [
+        ([], "35c9ea836f52"),
+        (["loss=ppo"], "e6ff530a0e96"),
+        (["task=bandit", *COMPANIONS["task", "bandit"], *COMPANIONS["model", "table"]], "be082f4cf852"),
+    ],
+)
+def test_runs_of_before_keep_their_identity(overrides: list[str], run_id: str) -> None:
+    """Ids as the first version gave them: a changed one would train everything anew."""
+    assert identity(*overrides) == run_id
+
+
 @pytest.mark.parametrize("change", ["seed=1", "eta=0.5", "divergence=hd", "loss=grpo", "lr=1e-3", "task.size=9",
                                     "rollout.samples=16", "evaluation.every=10", "trainer.updates=1"])  # fmt: skip
 def test_identity_follows_what_determines_a_result(change: str) -> None:

@@ -49,7 +49,7 @@ class Trainer:
     epochs: int
     lr: float
     head_lr: float | None
-    schedule: Literal["constant", "cosine", "linear"]
+    schedule: Literal["constant", "cosine", "linear", "wsd"]
     warmup_steps: int
     clip_norm: float
     betas: Sequence[float]
@@ -67,6 +67,9 @@ class Trainer:
     packing: bool
     shared_prompt: Literal["auto", "always", "never"]
     activation_checkpointing: bool
+    # Younger knobs: a config that was frozen before them says nothing of them.
+    decay_steps: int | None = None
+    final_lr: float = 0.0
 
     def __post_init__(self) -> None:
         self.rank, self.world, _ = distributed.start()
@@ -108,7 +111,7 @@ class Trainer:
         """Learning rate of an optimiser step; the first is 0."""
         return learning_rate(
             update, lr=self.lr, schedule=self.schedule, warmup_steps=self.warmup_steps,
-            total_steps=self.steps * self.epochs * self.updates,
+            total_steps=self.steps * self.epochs * self.updates, decay_steps=self.decay_steps, final_lr=self.final_lr,
         )  # fmt: skip
 
     def learn(self, batch: Batch) -> dict[str, float]:

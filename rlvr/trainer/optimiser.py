@@ -10,27 +10,36 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-Schedule = Literal["constant", "cosine", "linear"]
+Schedule = Literal["constant", "cosine", "linear", "wsd"]
+DECAY = 0.1  # share of the schedule in which warmup–stable–decay falls, unless told
 
 
-def learning_rate(step: int, *, lr: float, schedule: Schedule, warmup_steps: int, total_steps: int) -> float:
-    """Learning rate of optimiser step `step` (the first is 0).
+def learning_rate(
+    step: int, *, lr: float, schedule: Schedule, warmup_steps: int, total_steps: int, decay_steps: int | None = None,
+    final_lr: float = 0.0,
+) -> float:  # fmt: skip
+    """Learning rate of optimiser step `step` (the first is 0): a function of the step alone, so that a resumed run
+    goes on exactly.
 
-    Rises linearly to `lr` at step `warmup_steps` − 1; then constant, or falling to 0 at `total_steps` on a straight
-    line or half a cosine. Raises ValueError for an unknown schedule.
+    Rises linearly to `lr` at step `warmup_steps` − 1; then constant, or falling to `final_lr`·lr at `total_steps` on a
+    straight line, half a cosine, or a straight line over the last `decay_steps` alone ("wsd", arXiv:2404.06395; None: a
+    tenth of all). Raises ValueError for an unknown schedule.
     """
     if step < warmup_steps:
         return lr * (step + 1) / warmup_steps
-    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    falling = total_steps - warmup_steps
+    if schedule == "wsd":
+        falling = min(falling, max(1, round(DECAY * total_steps)) if decay_steps is None else decay_steps)
+    progress = min(1.0, max(0, step - (total_steps - falling)) / max(1, falling))
     match schedule:
         case "constant":
             return lr
-        case "linear":
-            return lr * (1 - progress)
+        case "linear" | "wsd":
+            return lr * (1 - (1 - final_lr) * progress)
         case "cosine":
-            return lr * (1 + math.cos(math.pi * progress)) / 2
+            return lr * (final_lr + (1 - final_lr) * (1 + math.cos(math.pi * progress)) / 2)
         case _:
-            raise ValueError(f"trainer.schedule={schedule} is unknown. Pass constant, cosine or linear.")
+            raise ValueError(f"trainer.schedule={schedule} is unknown. Pass constant, cosine, linear or wsd.")
 
 
 def adamw(

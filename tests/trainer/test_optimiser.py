@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from rlvr.trainer.optimiser import learning_rate
 from tests.trainer.tiny import batch, gradients, trainer, weights
 
 
-def rates(schedule: str) -> list[float]:
+def rates(schedule: str, **knobs: Any) -> list[float]:
     return [
-        learning_rate(n, lr=1.0, schedule=schedule, warmup_steps=2, total_steps=6)  # type: ignore[arg-type]
+        learning_rate(n, lr=1.0, schedule=schedule, warmup_steps=2, total_steps=6, **knobs)  # type: ignore[arg-type]
         for n in range(6)
     ]
 
@@ -25,8 +26,26 @@ def test_schedules_by_hand() -> None:
     assert rates("cosine") == pytest.approx([0.5, 1, *half])
 
 
+def test_warm_up_stable_decay_falls_over_the_last_steps_alone() -> None:
+    assert rates("wsd", decay_steps=2) == [0.5, 1, 1, 1, 1, 0.5]
+    assert rates("wsd", decay_steps=4) == rates("linear")
+    assert rates("wsd", decay_steps=99) == rates("linear")  # it never falls before it has risen
+    assert rates("wsd") == [0.5, 1, 1, 1, 1, 1]  # a tenth of 6 steps: one, which starts at the top
+
+
+def test_schedules_end_at_the_final_rate() -> None:
+    assert rates("linear", final_lr=0.5) == [0.5, 1, 1, 0.875, 0.75, 0.625]
+    assert rates("wsd", decay_steps=2, final_lr=0.2) == [0.5, 1, 1, 1, 1, pytest.approx(0.6)]
+    assert rates("cosine", final_lr=0.1)[4] == pytest.approx(0.1 + 0.9 / 2)
+    end = [
+        learning_rate(99, lr=2.0, schedule=s, warmup_steps=2, total_steps=6, final_lr=0.1)  # type: ignore[arg-type]
+        for s in ("linear", "cosine", "wsd")
+    ]
+    assert end == pytest.approx([0.2, 0.2, 0.2])
+
+
 def test_unknown_schedule_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"trainer\.schedule=sine is unknown\. Pass constant, cosine or linear"):
+    with pytest.raises(ValueError, match=r"trainer\.schedule=sine is unknown\. Pass constant, cosine, linear or wsd"):
         rates("sine")
 
 
