@@ -5,6 +5,7 @@ A component's own schema is the signature of its `_target_` (rlvr/signature.py).
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 
 from rlvr import fit
 from rlvr.identity import NOT_IDENTITY, run_id
@@ -104,6 +106,9 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     keep_rollouts: int = 0
     also: list[str] = field(default_factory=list[str])
+    zip: list[str] = field(default_factory=list[str])
+    exclude: list[str] = field(default_factory=list[str])
+    when: list[str] = field(default_factory=list[str])
 
 
 def register() -> None:
@@ -119,6 +124,7 @@ def options(group: str) -> list[str]:
     return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
 
 
+@functools.cache  # every point of a sweep asks again
 def losses_mentioning(text: str) -> list[str]:
     return sorted(p.stem for p in (CONF / "loss").glob("*.yaml") if text in p.read_text())
 
@@ -126,14 +132,25 @@ def losses_mentioning(text: str) -> list[str]:
 # --- checks across fields ---
 
 
-def check(config: DictConfig, choices: Mapping[str, str | None]) -> None:
-    """Everything about a composed config that can be known before launch. Raises ValueError with one clear line."""
-    for path, node in components(config):
-        bind(path, node)
+def check(config: DictConfig, choices: Mapping[str, str | None], plain: Mapping[str, Any] | None = None) -> None:
+    """Everything about a composed config that can be known before launch. Raises ValueError with one clear line.
+
+    plain: the config resolved, from a caller that checks many: parts that were bound before are not bound again.
+    """
+    for section in config:
+        seen = f"{section}={plain[str(section)]!r}" if plain else ""
+        if seen in _bound:
+            continue
+        for path, node in components(config, str(section)):
+            bind(path, node)
+        _bound.update({seen} - {""})
     _check_shorthands(config, choices)
     _check_ranges(config)
     _check_shapes(config, choices)
     fit.check(config, choices, losses_mentioning("advantage@_global_.advantage: none"))
+
+
+_bound = set[str]()  # parts of configs that fit their signatures
 
 
 def _check_shorthands(config: DictConfig, choices: Mapping[str, str | None]) -> None:
@@ -206,8 +223,14 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
 
 
 def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
-    """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else."""
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else.
+
+    ValueError names a key without a value.
+    """
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
     assert isinstance(plain, dict)
     for split in ("train", "test"):
         if split in plain["task"]:
@@ -227,9 +250,12 @@ def _absolute(data: object) -> object:
 
 def group_id(config: DictConfig) -> str:
     """The identity without the seed: runs that differ by their seed alone are repetitions of one group."""
-    same = OmegaConf.merge(config, {"seed": 0})
-    assert isinstance(same, DictConfig)
-    return run_id(frozen(same, {}))
+    seed = config.seed
+    try:
+        config.seed = 0
+        return run_id(frozen(config, {}))
+    finally:
+        config.seed = seed
 
 
 def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 # Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
-NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also")
+NOT_IDENTITY = (
+    "cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also", "zip", "exclude", "when",
+)  # fmt: skip
 # Knobs younger than the first runs, with the value at which a run is what it was without them: it has no part in the
 # identity then, and the runs of before keep theirs.
 SINCE: Mapping[str, Mapping[str, Any]] = {

@@ -19,6 +19,7 @@ from rlvr import config as schema
 from rlvr.paths import home
 from rlvr.signature import close_match
 from sweeps import launcher
+from sweeps.grid import LINES
 from sweeps.plan import plan
 
 
@@ -32,6 +33,12 @@ def _one(config: DictConfig) -> None:
     _single.append((overrides, config, {str(k): v for k, v in choices.items()}))
 
 
+def _check_sweeps_nothing(overrides: list[str]) -> None:
+    for key in (o.partition("=")[0] for o in overrides):
+        if key in LINES:
+            raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
+
+
 _single: list[tuple[list[str], DictConfig, dict[str, Any]]] = []
 
 
@@ -42,20 +49,30 @@ def main() -> None:
     sys.argv = [a for a in sys.argv if a not in ("--debug", "--dry-run")]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     launcher.typed[:] = sys.argv[1:]
-    sys.argv[1:] = deferred(sys.argv[1:])
+    sys.argv[1:] = deferred([quoted(argument) for argument in sys.argv[1:]])
     schema.register()
     launcher.register()
     try:
         with launcher.dry_run() if dry else nullcontext():
             _one()
             for point in _single:  # a sweep of one
-                launcher.launch(plan([point], command=launcher.command()), point[1])
+                _check_sweeps_nothing(point[0])
+                launcher.launch(plan([point], command=launcher.command()))
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if debug:
             raise
         print(f"rlvr: {explain(error, sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
     sys.exit(max((outcome.exit_code for outcome in launcher.outcomes), default=0))
+
+
+def quoted(argument: str) -> str:
+    """`exclude="loss=grpo eta=2"` as Hydra wants a list of lines: `exclude=['loss=grpo eta=2']`. A `;` parts lines."""
+    key, _, value = argument.partition("=")
+    if key not in LINES or value in ("", "null") or value.startswith("["):
+        return argument
+    lines = [line.strip().replace("\\", "\\\\").replace("'", "\\'") for line in value.split(";") if line.strip()]
+    return f"{key}=[" + ",".join(f"'{line}'" for line in lines) + "]"
 
 
 def deferred(arguments: list[str]) -> list[str]:

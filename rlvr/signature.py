@@ -55,6 +55,7 @@ def signature(target: str) -> list[Parameter]:
     return [replace(p, annotation=aliases.get(p.annotation, p.annotation)) for p in found]
 
 
+@functools.cache
 def declared(target: str) -> frozenset[str]:
     """What a component says of itself in source: of a function its bare decorators and the words of its `@needs(...)`,
     of a class the methods it defines, the attributes it sets in its body, and these again as `name = value`. Raises
@@ -99,8 +100,8 @@ def _parameters(node: ast.FunctionDef) -> Iterator[Parameter]:
         yield Parameter(arg.arg, ast.unparse(arg.annotation) if arg.annotation else "Any", default is None)
 
 
-def components(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
-    """(dotted path, node) of every node that has a `_target_`."""
+def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConfig]]:
+    """(dotted path, node) of every node of a top-level key that has a `_target_`."""
 
     def walk(path: str, node: object) -> Iterator[tuple[str, DictConfig]]:
         if isinstance(node, DictConfig):
@@ -109,9 +110,11 @@ def components(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
             for key in node:
                 # A component given by interpolation (loss.divergence) is checked where it stands.
                 if not OmegaConf.is_missing(node, key) and not OmegaConf.is_interpolation(node, str(key)):
-                    yield from walk(f"{path}.{key}" if path else str(key), node[key])
+                    yield from walk(f"{path}.{key}", node[key])
 
-    return walk("", config)
+    if OmegaConf.is_missing(config, section) or OmegaConf.is_interpolation(config, section):
+        return iter(())
+    return walk(section, config[section])
 
 
 def bind(path: str, node: DictConfig) -> None:
@@ -139,16 +142,26 @@ _TYPES: dict[str, object] = {
 }  # fmt: skip
 
 
-def _check_type(key: str, annotation: str, value: object) -> None:
-    from pydantic import TypeAdapter, ValidationError
+@functools.cache
+def _wanted(annotation: str) -> Any:
+    """What validates values of an annotation; None for a type of the component's own, built from a nested component."""
+    from pydantic import TypeAdapter
 
     try:
-        wanted = eval(annotation, dict(_TYPES))  # our own source, not input
+        return TypeAdapter(eval(annotation, dict(_TYPES)))  # our own source, not input
     except NameError:
-        return  # a type of the component's own: built from a nested component
+        return None
+
+
+def _check_type(key: str, annotation: str, value: object) -> None:
+    from pydantic import ValidationError
+
+    wanted = _wanted(annotation)
+    if wanted is None:
+        return
     plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     try:
-        TypeAdapter(wanted).validate_python(plain)
+        wanted.validate_python(plain)
     except ValidationError as error:
         raise ValueError(f"{key}={plain}: {error.errors()[0]['msg']}; {annotation} is expected.") from None
 

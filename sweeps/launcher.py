@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import CONF
 from rlvr.paths import home
 from slurm.client import is_configured
+from sweeps import grid
+from sweeps.compose import Composed, Points
 from sweeps.ledger import Ledger
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
@@ -51,55 +52,78 @@ class RlvrLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        jobs = [list(o) for o in job_overrides]
-        jobs += also(list(self.config.also), jobs, list(self.config.hydra.sweeper.get("params") or {}))
-        points = [self.compose(index, overrides) for index, overrides in enumerate(jobs, initial_job_idx)]
-        launched = launch(plan(points, command=command()), points[0][1])
+        launched = launch(plan(self._points(job_overrides), command=command()))
         return [_returned(launched) for _ in job_overrides]
 
-    def compose(self, index: int, overrides: Sequence[str]) -> tuple[list[str], DictConfig, dict[str, Any]]:
-        composed = self.context.config_loader.load_sweep_config(self.config, list(overrides))
-        with open_dict(composed):
-            composed.hydra.job.num = index
-            choices = OmegaConf.to_container(composed.hydra.runtime.choices)
-            task_overrides = OmegaConf.to_container(composed.hydra.overrides.task)
-            del composed["hydra"]
-        assert isinstance(choices, dict)
-        assert isinstance(task_overrides, list)
-        return [str(o) for o in task_overrides], composed, {str(k): v for k, v in choices.items()}
+    def compose(self, index: int, overrides: Sequence[str]) -> Composed:  # noqa: ARG002 - a trial's number
+        return self._points([]).full(list(overrides))
+
+    def _points(self, overrides: Sequence[Sequence[str]]) -> Points:
+        loader = self.context.config_loader
+        assert isinstance(loader, ConfigLoaderImpl)
+        return Points(loader, self.config, overrides)
+
+
+class GridSweeper(Sweeper):
+    """A grid of lists and ranges, shaped by the lines also, zip, exclude and when (docs/sweeps.md): one launch."""
+
+    __module__ = PLUGIN
+
+    def __init__(self, params: Mapping[str, str] | None = None) -> None:
+        self.params = params or {}  # a study's own axes
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
+        return self.launcher.launch(self.points(arguments), initial_job_idx=0)
+
+    def points(self, arguments: Sequence[str]) -> list[list[str]]:
+        parser = OverridesParser.create(config_loader=self.context.config_loader)
+        overrides = parser.parse_overrides([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
+        rules = grid.Rules(**{name: list(self.config[name]) for name in grid.LINES})
+        return grid.expand(overrides, set(self.params), rules, self._usual)
+
+    def _usual(self, key: str) -> object:
+        """What holds for points that do not set this key."""
+        choices = self.config.hydra.runtime.choices
+        value = choices[key] if key in choices else OmegaConf.select(self.config, key)
+        return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def register() -> None:
-    """Make the launcher known to Hydra as `hydra/launcher=rlvr`. Harmless when repeated."""
+    """Make `hydra/launcher=rlvr` and `hydra/sweeper=grid` known to Hydra. Harmless when repeated."""
     plugins = Plugins.instance()  # looks for installed plugins, once
     namespace = sys.modules.setdefault("hydra_plugins", ModuleType("hydra_plugins"))
     namespace.rlvr = sys.modules[PLUGIN] = sys.modules[__name__]  # type: ignore[attr-defined]
     target = {"_target_": f"{PLUGIN}.{RlvrLauncher.__qualname__}"}
     ConfigStore.instance().store(group="hydra/launcher", name="rlvr", node=target, provider="rlvr")
     plugins.register(RlvrLauncher)
+    sweeper = {"_target_": f"{PLUGIN}.{GridSweeper.__qualname__}", "params": None}
+    ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=sweeper, provider="rlvr")
+    plugins.register(GridSweeper)
 
 
 @contextlib.contextmanager
 def dry_run() -> Iterator[None]:
-    """Launches in here do not happen: they are printed at the end. Hydra's own file of a sweep goes elsewhere."""
+    """Launches in here do not happen: they are printed at the end."""
     global on_paper
     on_paper = []
-    with tempfile.TemporaryDirectory() as passing:
-        sys.argv.append(f"hydra.sweep.dir={passing}")
-        yield
+    yield
     from sweeps.preview import preview
 
     for planned, on_slurm in on_paper:
         print(preview(planned, Ledger(home()), slurm=on_slurm))
 
 
-def launch(planned: Plan, config: DictConfig) -> Outcome:
-    """Write the plan to the ledger and run what is not finished. `config`: its cluster and tracker settings.
-
-    With --dry-run the plan is only remembered.
-    """
+def launch(planned: Plan) -> Outcome:
+    """Write the plan to the ledger and run what is not finished. With --dry-run the plan is only remembered."""
     ledger = Ledger(home())
-    cluster, tracker = config.cluster, config.tracker
+    first = OmegaConf.create(dict(planned.runs[0].config))
+    cluster, tracker = first.cluster, first.tracker
     on_slurm = _is_for_slurm(cluster.backend)
     if on_paper is not None:
         on_paper.append((planned, on_slurm))
@@ -155,29 +179,6 @@ def _is_for_slurm(backend: str) -> bool:
     if not found and shutil.which("sbatch"):
         print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
     return found
-
-
-def also(arms: Sequence[str], grid: Sequence[Sequence[str]], own: Sequence[str]) -> list[list[str]]:
-    """The points of a study's `also` lines: arms that its grid cannot express, such as a baseline without η.
-
-    Each line is written as on a command line and may sweep. What the user sweeps beside the study's `own` axes (seeds,
-    say) repeats these arms too, unless the line sets it itself.
-    """
-    repeats = {tuple(o for o in point if o.split("=", 1)[0].lstrip("+") not in own): None for point in grid}
-    points: dict[tuple[str, ...], None] = {}
-    for line in arms:
-        parsed = OverridesParser.create().parse_overrides(shlex.split(line))
-        axes = [[f"{o.get_key_element()}={v}" for v in _values(o)] for o in parsed]
-        for arm, repeat in itertools.product(itertools.product(*axes), repeats):
-            told = {o.split("=", 1)[0] for o in arm}
-            points[(*(o for o in repeat if o.split("=", 1)[0] not in told), *arm)] = None
-    return [list(point) for point in points]
-
-
-def _values(override: Override) -> list[str]:
-    if override.is_discrete_sweep():
-        return list(override.sweep_string_iterator())
-    return [override.get_value_element_as_str()]
 
 
 def _returned(outcome: Outcome) -> JobReturn:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +57,31 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | None]]], *, command: str) -> Plan:
-    """Check and identify every (overrides, composed config, Hydra choices).
+    """Check and identify every (overrides, composed config, Hydra choices); each is looked at once, in order.
 
     Raises ValueError, with the point it is about, before anything is written.
     """
     runs: dict[str, Planned] = {}
     tasks: set[str] = set()
-    swept = _swept([overrides for overrides, _, _ in points])
+    groups: dict[tuple[str, ...], str] = {}
     for overrides, config, choices in points:
         try:
-            check(config, choices)
             plain = frozen(config, choices)
+            check(config, choices, plain)
             _try_task(plain["task"], tasks)
         except ValueError as error:
             raise ValueError(f"{error}{_where(points, overrides)}") from None
-        run = Planned(run_id(plain), group_id(config), run_name(plain, overrides, swept), tuple(overrides), plain)
+        setting = tuple(o for o in overrides if o.lstrip("+").split("=")[0] != "seed")
+        if setting not in groups:
+            groups[setting] = run_id(plain) if plain["seed"] == 0 else group_id(config)
+        run = Planned(run_id(plain), groups[setting], "", tuple(overrides), plain)
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
-    study = next(iter(runs.values())).config["choices"].get("study") or "main"
-    return Plan(sweep_id(study, runs), study, command, tuple(runs.values()))
+    swept = _swept([run.overrides for run in runs.values()])
+    named = tuple(replace(run, name=run_name(run.config, run.overrides, swept)) for run in runs.values())
+    study = named[0].config["choices"].get("study") or "main"
+    return Plan(sweep_id(study, runs), study, command, named)
 
 
 def _try_task(node: dict[str, Any], seen: set[str]) -> None:
@@ -99,7 +104,7 @@ def _twins(first: Planned, second: Planned) -> str:
     keys = [k for k in b if a.get(k) != b[k]]
     if keys:
         values = ", ".join(f"{k}={a.get(k)} and {k}={b[k]}" for k in keys)
-        return f"{values} make the same run ({second.name}): the sweep of {', '.join(keys)} changes nothing. Drop one."
+        return f"{values} make the same run: the sweep of {', '.join(keys)} changes nothing. Drop one."
     return f"The point {' '.join(second.overrides)} stands twice in the grid. Drop one."
 
 

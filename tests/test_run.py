@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.run import deferred
+from rlvr.run import deferred, quoted
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,6 +50,8 @@ MISTAKES = {
     "a sweep of what changes no result": (["-m", "cluster.threads=1,2"], "changes nothing"),
     "a missing data file": (["task=math", "task.train=nowhere.jsonl", "task.test=nowhere.jsonl"], "nowhere.jsonl"),
     "a mandatory knob": (["model=hf"], "model.path has no value: pass model.path=..."),
+    "a rule of a sweep that matches nothing": (["-m", "eta=1,2", "exclude=eta=3"], "exclude='eta=3' matches no point"),
+    "a rule of a sweep on a single run": (["zip=eta,lr"], "zip has no effect on a single run. Sweep with -m, or drop"),
     "a syntax error": (["eta=[1,"], "eta"),
 }
 
@@ -71,6 +73,29 @@ def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
         "-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1",
     ]  # fmt: skip
     assert deferred(["loss=grpo", "loss.clip_low=0.1"]) == ["loss=grpo", "loss.clip_low=0.1"]
+
+
+def test_lines_are_typed_without_brackets() -> None:
+    assert quoted("exclude=loss=grpo eta=2; seed=1") == "exclude=['loss=grpo eta=2','seed=1']"
+    assert quoted("zip=eta,lr") == "zip=['eta,lr']"
+    assert quoted("zip=[]") == "zip=[]"
+    assert quoted("eta=1,2") == "eta=1,2"
+
+
+def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
+    done = rlvr(
+        "-m", "loss=lad,grpo", "divergence=hd", "eta=1,2", "lr=1e-4,2e-4", "zip=eta,lr", "steps=9", "--dry-run",
+        "when=eta lr divergence if loss=lad; cluster.memory_gb=8 if loss=grpo", "also=loss=dapo lr=1e-3,1e-2",
+        "exclude=lr=0.01", "cluster=local", home=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = [" ".join(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert shown == [
+        "lad-hd-eta1-lr1e-4-s0 new divergence=hd eta=1.0 lr=0.0001",
+        "lad-hd-eta2-lr2e-4-s0 new divergence=hd eta=2.0",
+        "grpo-s0 new loss=grpo cluster.memory_gb=8.0",
+        "dapo-lr1e-3-s0 new loss=dapo lr=0.001",
+    ]
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -1,0 +1,198 @@
+"""The points of a sweep: axes crossed or paired, conditions, exclusions, further arms. docs/sweeps.md shows each.
+
+Words in, words out: a point is its overrides by key, nothing is composed here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
+Usual = Callable[[str], object]  # the value that all points have that do not set this key
+
+LINES = ("also", "zip", "exclude", "when")  # keys of a study or a command line; no part of a point
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Lines that shape a grid, as written in a study or on the command line."""
+
+    also: Sequence[str] = ()  # further arms: lines of overrides, which may sweep
+    zip: Sequence[str] = ()  # "eta,lr": swept together
+    exclude: Sequence[str] = ()  # "loss=grpo eta=2": points that have all of it are left out
+    when: Sequence[str] = ()  # "eta if loss=lad": an axis of these points; "cluster.gpus=2 if loss=ppo": set for these
+
+
+def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, usual: Usual) -> list[list[str]]:
+    """Every point of a sweep. `own`: keys that the study sweeps itself, which `also` does not repeat.
+
+    Raises ValueError for a rule that cannot be meant: what came, what is allowed, what to type.
+    """
+    given = axes(o for o in overrides if _key(o.get_key_element()) not in LINES)
+    own = set(own) or {key for key, values in given.items() if len(values) > 1}
+    arms = [axes(parse(shlex.split(line))) for line in rules.also]
+    pairs = _pairs(rules.zip, [given, *arms])
+    grid, further = cross(given, pairs), [point for arm in arms for point in cross(arm, pairs)]
+    whens = [_when(line) for line in rules.when]
+    excluded = [_condition("exclude", line, line) for line in rules.exclude]
+    _check_keys([*whens, *excluded], [*grid, *further])
+    points = _distinct(_with_own_axes(point, whens, usual) for point in grid)
+    # What the user sweeps beside the study's own axes (seeds, say) repeats its further arms too.
+    repeats = _distinct({k: v for k, v in point.items() if k not in own} for point in grid)
+    points += _distinct(
+        _with_own_axes({k: v for k, v in repeat.items() if k not in arm} | arm, whens, usual, keep=arm)
+        for arm, repeat in itertools.product(further, repeats)
+    )
+    points = [point for point in points if not [rule for rule in excluded if rule.holds(point, usual)]]
+    if not points:
+        raise ValueError(f"exclude leaves no point of the sweep. Drop one of: {'; '.join(rules.exclude)}.")
+    points = [functools.reduce(lambda now, rule: rule.set(now, usual), whens, point) for point in points]
+    for rule in (*whens, *excluded):
+        if not rule.matched:
+            raise ValueError(f"{rule.told} matches no point of the sweep. Correct it or drop it.")
+    return [list(point.values()) for point in points]
+
+
+def axes(overrides: Iterable[Override]) -> dict[str, list[str]]:
+    """The alternatives of every key, in order; of a key given twice the later ones."""
+    found: dict[str, list[str]] = {}
+    for one in overrides:
+        element = one.get_key_element()
+        if one.is_sweep_override() and not one.is_discrete_sweep():
+            raise ValueError(
+                f"{one.input_line}: a grid takes lists such as {element}=1,2, choice(...) and range(...). "
+                "Pass hydra/sweeper=optuna to search an interval."
+            )
+        if one.is_delete():
+            found[_key(element)] = [one.input_line or element]
+        elif one.is_sweep_override():
+            found[_key(element)] = [f"{element}={value}" for value in one.sweep_string_iterator()]
+        else:
+            found[_key(element)] = [f"{element}={one.get_value_element_as_str()}"]
+    return found
+
+
+def cross(given: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = ()) -> list[Point]:
+    """Every combination; keys of a pair go in step. Raises ValueError where they are not equally many."""
+    columns: list[list[Point]] = []
+    done: set[str] = set()
+    for key in given:
+        if key in done:
+            continue
+        together = [k for pair in pairs if key in pair for k in pair if k in given] or [key]
+        if len({len(given[k]) for k in together}) > 1:
+            told = ", ".join(f"{k} has {len(given[k])}" for k in together)
+            raise ValueError(
+                f"zip={','.join(together)} pairs values one by one, and {told}. Give equally many of each."
+            )
+        rows = zip(*(given[k] for k in together), strict=True)
+        columns.append([dict(zip(together, row, strict=True)) for row in rows])
+        done.update(together)
+    return [{k: v for part in row for k, v in part.items()} for row in itertools.product(*columns)]
+
+
+def _pairs(lines: Sequence[str], given: Sequence[Mapping[str, Sequence[str]]]) -> list[list[str]]:
+    swept = sorted({key for arm in given for key, values in arm.items() if len(values) > 1})
+    pairs = [[_key(key) for key in line.replace(",", " ").split()] for line in lines]
+    for line, keys in zip(lines, pairs, strict=True):
+        if len(keys) < 2:
+            raise ValueError(f"zip={line} names one key. Write keys that go in step on one line: zip=eta,lr.")
+        if unknown := [key for key in keys if key not in swept]:
+            raise ValueError(f"zip={line}: {unknown[0]} is not swept. Swept: {', '.join(swept) or 'nothing'}.")
+        if twice := [key for key in keys if sum(pair.count(key) for pair in pairs) > 1]:
+            raise ValueError(f"zip={line}: {twice[0]} stands in two lines. Write all that go in step on one.")
+    return pairs
+
+
+def _with_own_axes(point: Point, whens: Sequence[_Rule], usual: Usual, keep: Collection[str] = ()) -> Point:
+    """The point without the axes that are for others; `keep`: what a line of `also` sets itself."""
+    for rule in whens:
+        if rule.only and not rule.holds(point, usual):
+            point = {k: v for k, v in point.items() if k not in rule.only or k in keep}
+    return point
+
+
+def _distinct(points: Iterable[Point]) -> list[Point]:
+    return list({tuple(point.values()): point for point in points}.values())
+
+
+# --- rules
+
+
+@dataclass
+class _Rule:
+    """`exclude` or `when`: what a point must have, and what then holds of it."""
+
+    told: str  # as written
+    wanted: dict[str, list[object]]  # key -> values, any of which will do
+    only: Sequence[str] = ()  # axes that other points do not have
+    sets: Mapping[str, str] = field(default_factory=dict[str, str])
+    matched: bool = False
+
+    def holds(self, point: Point, usual: Usual) -> bool:
+        found = all(
+            (_value(point[key]) if key in point else usual(key)) in values for key, values in self.wanted.items()
+        )
+        self.matched |= found
+        return found
+
+    def set(self, point: Point, usual: Usual) -> Point:
+        return point | self.sets if self.sets and self.holds(point, usual) else point
+
+
+def _condition(kind: str, line: str, condition: str) -> _Rule:
+    told = f"{kind}={line!r}"
+    words = shlex.split(condition)
+    if not words or any("=" not in word for word in words):
+        raise ValueError(f"{told}: a condition is key=value, several separated by spaces, such as loss=grpo eta=1,2.")
+    wanted = axes(parse(words))
+    return _Rule(told, {key: [_value(one) for one in values] for key, values in wanted.items()})
+
+
+def _when(line: str) -> _Rule:
+    what, _, condition = line.rpartition(" if ")
+    if not what.strip():
+        raise ValueError(
+            f"when={line!r}: write the axis or the setting, `if`, and the condition: "
+            "eta if loss=lad, or cluster.gpus=2 if loss=ppo."
+        )
+    rule = _condition("when", line, condition)
+    rule.only = [_key(word) for word in shlex.split(what) if "=" not in word]
+    settings = axes(parse([word for word in shlex.split(what) if "=" in word]))
+    if swept := [key for key, values in settings.items() if len(values) > 1]:
+        raise ValueError(f"{rule.told} gives {swept[0]} several values: a rule sets one. Sweep it in `also`.")
+    rule.sets = {key: values[0] for key, values in settings.items()}
+    return rule
+
+
+def _check_keys(rules: Sequence[_Rule], points: Sequence[Point]) -> None:
+    known = {key for point in points for key in point}
+    for rule in rules:
+        if unknown := [key for key in (*rule.wanted, *rule.only) if key not in known]:
+            raise ValueError(
+                f"{rule.told}: no point of the sweep sets {unknown[0]}. Points set {', '.join(sorted(known))}."
+            )
+
+
+# --- words
+
+
+def parse(words: Sequence[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(words))
+
+
+@functools.cache
+def _value(override: str) -> object:
+    """The value that Hydra reads in an override: 1e-3 and 0.001 are one."""
+    return parse([override])[0].value()
+
+
+def _key(element: str) -> str:
+    return element.lstrip("+~")

@@ -1,0 +1,106 @@
+"""The points of a grid: hand-counted, whole."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from sweeps.grid import Rules, expand, parse
+
+
+def points(words: str, *, own: tuple[str, ...] = (), usual: dict[str, object] | None = None, **rules: list[str]):
+    made = expand(parse(shlex.split(words)), own, Rules(**rules), lambda key: (usual or {}).get(key))
+    return [" ".join(point) for point in made]
+
+
+def test_axes_are_crossed_the_last_one_fastest() -> None:
+    assert points("a=1,2 b=3,4 c=5") == ["a=1 b=3 c=5", "a=1 b=4 c=5", "a=2 b=3 c=5", "a=2 b=4 c=5"]
+
+
+def test_lists_additions_deletions_and_packages_stay_what_they_are() -> None:
+    assert points("k=[1,8] +new=a,b ~old g@x.y=z") == ["k=[1,8] +new=a ~old g@x.y=z", "k=[1,8] +new=b ~old g@x.y=z"]
+
+
+def test_what_is_given_later_wins() -> None:
+    assert points("eta=1,2 eta=3") == ["eta=3"]
+
+
+def test_paired_axes_go_in_step() -> None:
+    assert points("a=1,2 s=0,1 b=3,4", zip=["a,b"]) == ["a=1 b=3 s=0", "a=1 b=3 s=1", "a=2 b=4 s=0", "a=2 b=4 s=1"]
+    assert points("a=1,2 b=3,4 c=5,6", zip=["a b c"]) == ["a=1 b=3 c=5", "a=2 b=4 c=6"]
+
+
+def test_ten_thousand_pairs_are_not_a_hundred_million_points() -> None:
+    assert len(points("a=range(10000) b=range(10000)", zip=["a,b"])) == 10_000
+
+
+def test_points_that_have_all_of_a_line_are_excluded() -> None:
+    assert points("a=1,2 b=3,4", exclude=["a=2 b=4"]) == ["a=1 b=3", "a=1 b=4", "a=2 b=3"]
+    assert points("a=1,2,3 b=3,4", exclude=["a=2,3 b=4.0"]) == ["a=1 b=3", "a=1 b=4", "a=2 b=3", "a=3 b=3"]
+
+
+def test_an_axis_of_some_points_leaves_the_others_once() -> None:
+    assert points("loss=lad,grpo eta=1,2 seed=0,1", when=["eta if loss=lad"]) == [
+        "loss=lad eta=1 seed=0", "loss=lad eta=1 seed=1", "loss=lad eta=2 seed=0", "loss=lad eta=2 seed=1",
+        "loss=grpo seed=0", "loss=grpo seed=1",
+    ]  # fmt: skip
+
+
+def test_settings_of_some_points_win_over_those_of_all() -> None:
+    assert points("loss=lad,ppo cluster.gpus=1", when=["cluster.gpus=2 cluster.memory_gb=64 if loss=ppo"]) == [
+        "loss=lad cluster.gpus=1",
+        "loss=ppo cluster.gpus=2 cluster.memory_gb=64",
+    ]
+
+
+def test_a_baseline_is_repeated_over_what_the_user_sweeps_beside_the_study() -> None:
+    made = points("eta=1,2 seed=0,1", own=("eta",), also=["loss=grpo"])
+    assert made[4:] == ["seed=0 loss=grpo", "seed=1 loss=grpo"]
+
+
+def test_an_arm_may_sweep_and_its_own_values_win() -> None:
+    assert points("eta=1 lr=1e-3", own=("eta",), also=["loss=grpo lr=1,2"]) == [
+        "eta=1 lr=0.001", "loss=grpo lr=1", "loss=grpo lr=2",
+    ]  # fmt: skip
+
+
+def test_beside_a_grid_of_the_command_line_arms_repeat_what_is_fixed() -> None:
+    assert points("loss=lad eta=1,2 steps=9", also=["loss=grpo"])[2:] == ["steps=9 loss=grpo"]
+
+
+def test_an_arm_keeps_an_axis_that_it_sets_itself() -> None:
+    """lr is swept for lad alone; the arm says its own lr, and is repeated over seeds but not over lr."""
+    made = points("loss=lad lr=1,2 s=0,1", own=("loss",), also=["loss=grpo lr=3", "loss=rloo"], when=["lr if loss=lad"])
+    assert made[4:] == ["s=0 loss=grpo lr=3", "s=1 loss=grpo lr=3", "s=0 loss=rloo", "s=1 loss=rloo"]
+
+
+def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
+    """The study's grid is of its default loss, lad; an arm adds grpo. Each rule must see both."""
+    made = points(
+        "eta=1,2 s=0,1", own=("eta",), usual={"loss": "lad"}, also=["loss=grpo"],
+        exclude=["loss=grpo s=1"], when=["cluster.gpus=2 if loss=lad", "cluster.gpus=4 if loss=grpo"],
+    )  # fmt: skip
+    assert made == [f"eta={e} s={s} cluster.gpus=2" for e in (1, 2) for s in (0, 1)] + ["s=0 loss=grpo cluster.gpus=4"]
+
+
+@pytest.mark.parametrize(("words", "rules", "said"), [
+    ("a=1,2 b=1,2,3", {"zip": ["a,b"]}, "zip=a,b pairs values one by one, and a has 2, b has 3"),
+    ("a=1,2 b=1,2", {"zip": ["a"]}, "names one key"),
+    ("a=1,2 b=1,2", {"zip": ["a,c"]}, "c is not swept. Swept: a, b"),
+    ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "stands in two lines"),
+    ("a=1,2", {"exclude": ["c=1"]}, "no point of the sweep sets c. Points set a"),
+    ("a=1,2", {"exclude": ["a=3"]}, "exclude='a=3' matches no point"),
+    ("a=1,2", {"exclude": ["a=1,2"]}, "leaves no point"),
+    ("a=1,2", {"exclude": ["a"]}, "a condition is key=value"),
+    ("a=1,2", {"when": ["c if a=1"]}, "no point of the sweep sets c"),
+    ("a=1,2", {"when": ["a"]}, "write the axis or the setting"),
+    ("a=1,2", {"when": ["b=1,2 if a=1"]}, "gives b several values"),
+    ("a=1,2", {"when": ["b=1 if a=3"]}, "matches no point"),
+    ("a=interval(0,1)", {}, "hydra/sweeper=optuna"),
+])  # fmt: skip
+def test_a_rule_that_cannot_be_meant_is_refused(words: str, rules: dict[str, list[str]], said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        points(words, **rules)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
