@@ -125,6 +125,7 @@ def launch(planned: Plan) -> Outcome:
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
     on_slurm = _is_for_slurm(cluster.backend)
+    _check_shared(planned, on_slurm=on_slurm)
     if on_paper is not None:
         on_paper.append((planned, on_slurm))
         return Outcome()
@@ -135,6 +136,17 @@ def launch(planned: Plan) -> Outcome:
     )  # fmt: skip
     outcomes.append(outcome)
     return outcome
+
+
+def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
+    """Runs of one array may ask for other resources than those of the next; a launch itself is of one kind."""
+    here = () if on_slurm else ("workers", "threads", "ranks", "retries")
+    for key in ("backend", "wait", "report", *here):
+        values = list(dict.fromkeys(run.config["cluster"][key] for run in planned.runs))
+        if len(values) > 1:
+            given = " and ".join(f"cluster.{key}={value}" for value in values)
+            where = "on this machine " if key in here else ""
+            raise ValueError(f"{given}: all runs of a launch {where}share it. Launch them apart.")
 
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:

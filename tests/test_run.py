@@ -52,6 +52,10 @@ MISTAKES = {
     "a mandatory knob": (["model=hf"], "model.path has no value: pass model.path=..."),
     "a rule of a sweep that matches nothing": (["-m", "eta=1,2", "exclude=eta=3"], "exclude='eta=3' matches no point"),
     "a rule of a sweep on a single run": (["zip=eta,lr"], "zip has no effect on a single run. Sweep with -m, or drop"),
+    "processes that differ on one machine": (
+        ["-m", "seed=0,1", "when=cluster.ranks=2 if seed=1", "cluster=local"],
+        "cluster.ranks=1 and cluster.ranks=2: all runs of a launch on this machine share it.",
+    ),
     "a syntax error": (["eta=[1,"], "eta"),
 }
 
@@ -84,17 +88,17 @@ def test_lines_are_typed_without_brackets() -> None:
 
 def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
     done = rlvr(
-        "-m", "loss=lad,grpo", "divergence=hd", "eta=1,2", "lr=1e-4,2e-4", "zip=eta,lr", "steps=9", "--dry-run",
+        "-m", "loss=lad,grpo", "divergence=hd", "eta=1,2", "lr=1e-4,2e-4", "zip=eta,lr", "--dry-run",
         "when=eta lr divergence if loss=lad; cluster.memory_gb=8 if loss=grpo", "also=loss=dapo lr=1e-3,1e-2",
         "exclude=lr=0.01", "cluster=local", home=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = [" ".join(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("  ")]
     assert shown == [
-        "lad-hd-eta1-lr1e-4-s0 new divergence=hd eta=1.0 lr=0.0001",
-        "lad-hd-eta2-lr2e-4-s0 new divergence=hd eta=2.0",
+        "lad-hd-eta1-lr0.0001-s0 new divergence=hd eta=1.0 lr=0.0001",
+        "lad-hd-eta2-lr0.0002-s0 new divergence=hd eta=2.0",
         "grpo-s0 new loss=grpo cluster.memory_gb=8.0",
-        "dapo-lr1e-3-s0 new loss=dapo lr=0.001",
+        "dapo-lr0.001-s0 new loss=dapo lr=0.001",
     ]
 
 
