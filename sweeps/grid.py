@@ -144,7 +144,7 @@ class _Rule:
         return found
 
     def set(self, point: Point, usual: Usual) -> Point:
-        return point | self.sets if self.sets and self.holds(point, usual) else point
+        return {**point, **self.sets} if self.sets and self.holds(point, usual) else point
 
 
 def _condition(kind: str, line: str, condition: str) -> _Rule:

@@ -68,6 +68,8 @@ class GridSweeper(Sweeper):
     """A grid of lists and ranges, shaped by the lines also, zip, exclude and when (docs/sweeps.md): one launch."""
 
     __module__ = PLUGIN
+    config: DictConfig
+    launcher: Launcher
 
     def __init__(self, params: Mapping[str, str] | None = None) -> None:
         self.params = params or {}  # a study's own axes
