@@ -30,7 +30,7 @@ from rlvr.batch import Batch
 from rlvr.collate import collate, decode, encode, solved, with_advantage
 from rlvr.collect import Sampler, Spent, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
-from rlvr.model import end_tokens, load
+from rlvr.model import end_tokens, load, load_model
 from rlvr.paths import checkpoints, remove
 from rlvr.presample import mixture
 from rlvr.prune import asked_to_prune
@@ -39,6 +39,7 @@ from rlvr.rollouts import file_of, write_rollouts
 from rlvr.tracker.spool import Spool
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
+from rlvr.trainer.sharded_load import load_for_shards
 
 log = logging.getLogger("rlvr")
 
@@ -57,7 +58,9 @@ class Run:
         base = instantiate(config.model, self.task, run_dir.parent / "stages", _convert_="all")
         if not self.rank:
             distributed.barrier()
-        model, tokenizer = load(base, dtype=torch.float32)
+        own, tokenizer = load(base, dtype=torch.float32, device=self.device)
+        # Several ranks read their own part of the weights; none holds the whole model beside the engine's.
+        model = load_for_shards(base) if self.world > 1 else load_model(base, dtype=torch.float32)
         ends = end_tokens(model, tokenizer)
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
@@ -69,7 +72,6 @@ class Run:
         self.trainer: Trainer = _partial(config.trainer)(
             model, loss=instantiate(config.loss), device=self.device, pad_token_id=pad, max_tokens=self.max_tokens
         )
-        own, _ = load(base, dtype=torch.float32, device=self.device)
         self.engine = _partial(config.rollout.engine)(own, eos_token_ids=ends, pad_token_id=pad)
         self.sampler = Sampler(
             self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),

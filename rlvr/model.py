@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -43,11 +46,61 @@ def load(
             f"{directory} is {found}. A model is a local directory with config.json, safetensors and tokenizer files; "
             f"for a model of the hub type model=hf model.path={path}: it is downloaded first."
         )
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=parse_dtype(dtype), attn_implementation="sdpa", local_files_only=True
-    )
+    model = load_model(directory, dtype=dtype)
     model.to(torch.device(device))  # type: ignore[arg-type] - decorated without its signature
-    return model.eval(), load_tokenizer(directory)
+    return model, load_tokenizer(directory)
+
+
+def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
+    """Model (evaluation mode) of a directory in Hugging Face format, on the CPU."""
+    return AutoModelForCausalLM.from_pretrained(
+        directory, dtype=parse_dtype(dtype), attn_implementation="sdpa", local_files_only=True
+    ).eval()
+
+
+def skeleton(directory: Path) -> PreTrainedModel:
+    """The model of a directory without its weights: parameters (float32) on the meta device, buffers as they are."""
+    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    with _weightless():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model.tie_weights()
+    if (directory / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return model.eval()
+
+
+def miniature(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) -> PreTrainedModel:
+    """A model of the same architecture and widths with few layers and words and random weights: it computes what the
+    large one computes, and shows at little cost whether that can be relied on.
+    """
+    small = copy.deepcopy(config)
+    inner = small.get_text_config()
+    for name, limit in (("num_hidden_layers", layers), ("vocab_size", words)):
+        if getattr(inner, name, None) is not None:
+            setattr(inner, name, min(limit, getattr(inner, name)))
+    if getattr(inner, "layer_types", None):
+        inner.layer_types = inner.layer_types[:layers]
+    inner.pad_token_id = None  # an embedding refuses one beyond its words
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="sdpa").eval()
+
+
+@contextlib.contextmanager
+def _weightless() -> Iterator[None]:
+    """What is built inside holds no parameters, only their shapes. Buffers are made: no file holds them."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr import reduce
 from rlvr.batch import Batch, Loss, Policy, first_pass_of
+from rlvr.model import miniature
 from rlvr.trainer import checkpoint, distributed, noise, packer
 from rlvr.trainer.heads import LogZ
 from rlvr.trainer.logprob import Actor, Seen, check_head, policy_of, scatter
@@ -23,6 +24,7 @@ from rlvr.trainer.optimiser import adamw, clip, forget, learning_rate, set_steps
 from rlvr.trainer.pack import Layout
 from rlvr.trainer.reference import Frozen
 from rlvr.trainer.shard import before_backward, release, shard
+from rlvr.trainer.sharded_load import fill, is_empty
 
 
 class Diverged(ArithmeticError):
@@ -82,9 +84,11 @@ class Trainer:
         # No dropout: the policy that is trained is the one that sampled.
         model = self.model.requires_grad_(True).float().eval()
         self.actor = Actor(model, self.temperature, self.objective.needs)
-        self._check()
+        # Without weights as yet, the architecture is tried on a small model of its kind.
+        trial = Actor(miniature(model.config), self.temperature) if is_empty(model) else self.actor
+        self._check(trial)
         self.packer = packer.choose(
-            self.actor, packing=self.packing, shared_prompt=self.shared_prompt, pad_token_id=self.pad_token_id
+            self.actor, trial, packing=self.packing, shared_prompt=self.shared_prompt, pad_token_id=self.pad_token_id
         )
         mesh, precision = distributed.mesh(self.device), getattr(torch, self.dtype)
         self.frozen = Frozen(
@@ -92,14 +96,16 @@ class Trainer:
             every=self.reference_every,
         )  # fmt: skip
         shard(self.actor, mesh, precision, checkpointing=self.activation_checkpointing)
+        if is_empty(self.actor):
+            fill(self.actor, self.actor.model, self.device)
         groups = [
             (self.actor.model.parameters(), self.lr),
             (self.actor.heads.parameters(), self.head_lr or self.lr),
         ]
         self.optimiser = adamw(groups, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
 
-    def _check(self) -> None:
-        check_head(self.actor)
+    def _check(self, trial: Actor) -> None:
+        check_head(trial)
         if self.head_lr is not None and not self.actor.heads:
             raise ValueError(
                 f"trainer.head_lr={self.head_lr} has no effect: the loss trains no head. Drop trainer.head_lr."

@@ -118,6 +118,9 @@ def num_embeddings(model: PreTrainedModel) -> int:
 @torch.no_grad()
 def width(actor: Actor) -> int:
     """Size of the last hidden states; a table policy's are its logits."""
+    size = getattr(actor.model.get_output_embeddings(), "in_features", None)
+    if size is not None:
+        return size
     ids = torch.zeros((1, 1), dtype=torch.int64, device=next(actor.model.parameters()).device)
     return actor.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state.shape[-1]
 

@@ -51,10 +51,11 @@ class Packer:
         return pack.pad(part, pad_token_id=self.pad_token_id)
 
 
-def choose(actor: Actor, *, packing: bool, shared_prompt: Sharing, pad_token_id: int) -> Packer:
+def choose(actor: Actor, trial: Actor, *, packing: bool, shared_prompt: Sharing, pad_token_id: int) -> Packer:
     """Packed if the model can and gives the same hidden states as in padded rows; padded rows, with a warning, if not.
 
-    Packing sets the model's attention function. Raises ValueError if prompts must be shared and cannot be.
+    trial: what the numbers are compared on, the actor itself or a small one like it. Packing sets the model's attention
+    function. Raises ValueError if prompts must be shared and cannot be.
     """
     why = "trainer.packing is false" if not packing else ""
     if packing and not attention.can_pack(actor.model):
@@ -62,8 +63,9 @@ def choose(actor: Actor, *, packing: bool, shared_prompt: Sharing, pad_token_id:
         if hasattr(actor.model.config, "num_attention_heads"):
             log.warning("sequences are padded, not packed: %s", why)
     if not why:
-        actor.model.set_attn_implementation(attention.NAME)
-        difference = packing_error(actor, pad_token_id)
+        for each in (actor, trial):
+            each.model.set_attn_implementation(attention.NAME)
+        difference = packing_error(trial, pad_token_id % num_embeddings(trial.model))
         if difference <= TOLERANCE:
             return Packer(True, shared_prompt, pad_token_id)
         actor.model.set_attn_implementation("sdpa")

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from rlvr.trainer.logprob import Actor
 from rlvr.trainer.pack import Layout
 from rlvr.trainer.shard import release, shard
+from rlvr.trainer.sharded_load import fill, is_empty
 
 
 class Frozen:
@@ -33,6 +34,8 @@ class Frozen:
             for parameter in made.parameters():  # in the precision that mixed precision computes with anyway
                 parameter.data = parameter.data.to(dtype)
             shard(made, mesh, dtype, checkpointing=False)
+            if is_empty(made):
+                fill(made, made.model, torch.device(mesh.device_type))
             return made
 
         self.base = frozen() if base or (reference and every is None) else None

@@ -6,9 +6,10 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from rlvr.batch import Batch
 from rlvr.loss import dph
@@ -18,6 +19,7 @@ from rlvr.loss.kl_cov import kl_cov
 from rlvr.loss.ppo import ppo
 from rlvr.model import word_tokenizer
 from rlvr.trainer import distributed
+from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE
 from tests.trainer.tiny import batch, gradients, trainer, weights
 
@@ -78,6 +80,11 @@ def main(directory: Path) -> None:
     if (directory / "step-1").exists() and world > 1:
         made.load(directory / "step-1")
         results["loaded"] = {"weights": weights(made), "averages": gradients(made)}
+    if (directory / "base").exists():
+        empty = trainer(load_for_shards(directory / "base"), kl=0.1, base_kl=True, lr=0.01)
+        local = {name: cast(DTensor, p).to_local().shape[0] for name, p in empty.actor.model.named_parameters()}
+        results["sharded load"] = {"weights": weights(empty), "metrics": empty.learn(data()), "rows": local}
+        results["sharded load"]["after"] = weights(empty)
     results["collectives"] = {
         "gather": distributed.gather([rank]),
         "any": (distributed.any_rank(rank == world - 1), distributed.any_rank(False)),

@@ -1,0 +1,86 @@
+"""A model whose ranks read only their own part is the model that is read in full."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlvr.model import miniature, skeleton
+from rlvr.trainer.sharded_load import load_for_shards
+from tests.trainer.tiny import batch, qwen2, trainer, weights
+
+
+def saved(directory: Path, *, tied: bool, dtype: torch.dtype = torch.float32) -> Path:
+    model = qwen2(tied=tied)
+    model.to(dtype)  # type: ignore[arg-type]
+    model.save_pretrained(directory, max_shard_size="4KB")  # several files
+    return directory
+
+
+def one_file(directory: Path, rename: Callable[[str], str]) -> Path:
+    """The same tensors in one file, under other names."""
+    files = sorted(directory.glob("*.safetensors"))
+    tensors = {rename(k): v for file in files for k, v in load_file(file).items()}
+    for file in [*files, *directory.glob("*.index.json")]:
+        file.unlink()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_from_a_skeleton_is_that_from_the_loaded_model_bit_for_bit(
+    tmp_path: Path, tied: bool, dtype: torch.dtype
+) -> None:
+    knobs: dict[str, Any] = {"kl": 0.1, "base_kl": True, "lr": 0.01, "dtype": "bfloat16"}
+    path = saved(tmp_path, tied=tied, dtype=dtype)
+    assert len(list(path.glob("*.safetensors"))) > 1
+    ordinary = trainer(qwen2(tied=tied).to(dtype), **knobs)  # type: ignore[arg-type]
+    model = load_for_shards(path)
+    assert all(p.is_meta for p in model.parameters())
+    made = trainer(model, **knobs)
+    for expected, found in ((weights(ordinary), weights(made)), (ordinary.learn(batch()), made.learn(batch()))):
+        assert expected.keys() == found.keys()
+        assert all(bool((torch.as_tensor(found[k]) == torch.as_tensor(v)).all()) for k, v in expected.items())
+    assert all(torch.equal(w, weights(made)[name]) for name, w in weights(ordinary).items())
+
+
+def test_a_tied_weight_is_found_under_its_other_name(tmp_path: Path) -> None:
+    path = one_file(saved(tmp_path, tied=True), lambda n: "lm_head.weight" if n == "model.embed_tokens.weight" else n)
+    found, expected = weights(trainer(load_for_shards(path))), dict(qwen2().named_parameters())
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_files_with_other_names_are_read_in_full_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = one_file(saved(tmp_path, tied=True), lambda name: name.removeprefix("model."))
+    with caplog.at_level(logging.WARNING):
+        model = load_for_shards(path)
+    assert "every rank reads the whole model" in caplog.text
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), qwen2().parameters(), strict=True))
+
+
+def test_a_skeleton_has_the_buffers_and_the_generation_settings_of_the_model(tmp_path: Path) -> None:
+    path = saved(tmp_path, tied=True)
+    made, model = skeleton(path), qwen2()
+    expected = dict(model.named_buffers())
+    assert expected
+    assert all(torch.equal(b, expected[name]) for name, b in made.named_buffers())
+    assert made.lm_head.weight is made.model.embed_tokens.weight
+
+
+def test_a_miniature_has_the_widths_of_the_large_model() -> None:
+    large = qwen2().config
+    large.num_hidden_layers, large.layer_types, large.vocab_size = 40, ["full_attention"] * 40, 5000
+    small = miniature(large)
+    assert small.config.hidden_size == large.hidden_size
+    assert len(small.model.layers) == 2
+    assert small.lm_head.weight.shape == (512, 16)
+    assert large.num_hidden_layers == 40
