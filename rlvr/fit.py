@@ -64,6 +64,10 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
     if trainer.get("reference_resets_optimiser") and every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
     _check_schedule(trainer)
+    if trainer.get("reference_offload") and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
+        raise ValueError(
+            "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
+        )
     if head_lr is not None and not {"value", "log_z"} & set(loss):
         raise ValueError(
             f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "

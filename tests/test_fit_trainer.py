@@ -30,6 +30,7 @@ def check(*overrides: str) -> None:
         ("loss=flowrl advantage=gae", "advantage=gae needs a value head and loss=flowrl trains none"),
         ("loss=grpo trainer.head_lr=1e-3", "trainer.head_lr=0.001 has no effect"),
         ("trainer.decay_steps=5", "trainer.decay_steps=5 has no effect with trainer.schedule=constant"),
+        ("loss=grpo trainer.base_kl=false trainer.reference_offload=true", "nothing reads a frozen copy"),
         ("trainer.schedule=wsd trainer.decay_steps=0", "must be 1 or more"),
         ("trainer.final_lr=0.1", "trainer.final_lr=0.1 has no effect with trainer.schedule=constant"),
         ("trainer.schedule=cosine trainer.final_lr=1.5", "must be a share of lr"),

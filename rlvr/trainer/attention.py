@@ -45,6 +45,7 @@ class Packed:
         return Packed(tuple(s.to(device) for s in self.segments), self.order.to(device))
 
 
+@torch.compiler.disable  # what it gathers differs from one micro-batch to the next: a compiler would never end
 def attend(
     module: nn.Module,
     query: Tensor,

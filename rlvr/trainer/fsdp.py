@@ -72,6 +72,8 @@ class Trainer:
     # Younger knobs: a config that was frozen before them says nothing of them.
     decay_steps: int | None = None
     final_lr: float = 0.0
+    compile: bool = False
+    reference_offload: bool = False
 
     def __post_init__(self) -> None:
         self.rank, self.world, _ = distributed.start()
@@ -93,9 +95,9 @@ class Trainer:
         mesh, precision = distributed.mesh(self.device), getattr(torch, self.dtype)
         self.frozen = Frozen(
             self.actor, mesh, precision, base=self.base_kl, reference=self.objective.needs_reference,
-            every=self.reference_every,
+            every=self.reference_every, offload=self.reference_offload,
         )  # fmt: skip
-        shard(self.actor, mesh, precision, checkpointing=self.activation_checkpointing)
+        shard(self.actor, mesh, precision, checkpointing=self.activation_checkpointing, compiled=self.compile)
         if is_empty(self.actor):
             fill(self.actor, self.actor.model, self.device)
         groups = [
@@ -109,6 +111,11 @@ class Trainer:
         if self.head_lr is not None and not self.actor.heads:
             raise ValueError(
                 f"trainer.head_lr={self.head_lr} has no effect: the loss trains no head. Drop trainer.head_lr."
+            )
+        if self.reference_offload and self.device.type != "cuda":
+            raise ValueError(
+                "trainer.reference_offload=true keeps frozen weights out of GPU memory, and this machine has no GPU. "
+                "Drop it."
             )
         if self.reference_resets_optimiser and self.reference_every is None:
             raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")

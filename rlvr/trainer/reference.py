@@ -19,10 +19,12 @@ class Frozen:
     """What the policy was. Made before the policy itself is sharded; only what is asked for is held."""
 
     def __init__(
-        self, actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, base: bool, reference: bool, every: int | None
-    ) -> None:
+        self, actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, base: bool, reference: bool, every: int | None,
+        offload: bool,
+    ) -> None:  # fmt: skip
         """base, reference: whether each is asked for. every: steps between resets of the reference; None: never, and
-        the two are one copy. Raises ValueError for resets of a reference that nothing asks for.
+        the two are one copy. offload: they rest in main memory. Raises ValueError for resets of a reference that
+        nothing asks for.
         """
         if every is not None and (every < 1 or not reference):
             reason = "must be 1 or more" if reference else "has no effect: neither the loss nor trainer.kl uses one"
@@ -33,9 +35,9 @@ class Frozen:
             made = Actor(copy.deepcopy(actor.model).requires_grad_(False), actor.temperature)
             for parameter in made.parameters():  # in the precision that mixed precision computes with anyway
                 parameter.data = parameter.data.to(dtype)
-            shard(made, mesh, dtype, checkpointing=False)
+            shard(made, mesh, dtype, offload=offload)
             if is_empty(made):
-                fill(made, made.model, torch.device(mesh.device_type))
+                fill(made, made.model, torch.device("cpu" if offload else mesh.device_type))
             return made
 
         self.base = frozen() if base or (reference and every is None) else None

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlvr.trainer.logprob import Actor
 
 
-def shard(actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: bool) -> None:
+def shard(
+    actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: bool = False, compiled: bool = False,
+    offload: bool = False,
+) -> None:  # fmt: skip
     """Shard the decoder's layers and the heads one by one and the rest (embeddings, which may be tied) as the root.
 
     Weights stay in their own precision; `dtype` is what forward and backward compute in, heads in float32. Gradients
     are a true sum over ranks, in float32: the loss is already divided by counts of the whole mini-batch.
+    checkpointing: a layer's activations are computed anew in the backward pass. compiled: layers by torch.compile, but
+    for packed attention. offload: shards rest in main memory.
     """
     single = mesh.size() == 1
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     # One rank has nothing to free: keep the weights between forward and backward.
-    options = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": False if single else None}
+    options: dict[str, Any] = {
+        "mesh": mesh, "mp_policy": policy, "reshard_after_forward": False if single else None,
+        "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
+    }  # fmt: skip
     for layer in decoder_layers(actor.model):
+        if compiled:  # shapes differ from micro-batch to micro-batch
+            layer.forward = torch.compile(layer.forward, dynamic=True)
         if checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         fully_shard(layer, **options)

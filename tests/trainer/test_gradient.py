@@ -54,6 +54,19 @@ def test_gradient_is_that_of_a_float64_loop_over_sequences(tied: bool, knobs: di
     assert worst(gradients(made), expected) < CLOSE
 
 
+@pytest.mark.slow
+def test_compiled_layers_have_the_same_gradient() -> None:
+    expected = by_hand(qwen2(), batch())
+    made = trainer(compile=True, activation_checkpointing=True)
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+
+
+def test_a_reference_cannot_leave_the_memory_of_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="this machine has no GPU. Drop it"):
+        trainer(base_kl=True, reference_offload=True)
+
+
 def test_layouts_and_micro_batches_are_really_different() -> None:
     shared, apart = (trainer(shared_prompt=s).learn(batch())["tokens/train"] for s in ("always", "never"))
     # Responses of 6 1 3 | 0 2 5 | 4 6 1 tokens, of which the last is not read, to prompts of 5, 4 and 3 tokens.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from rlvr.trainer.logprob import Actor, check_head, token_logp
@@ -44,6 +45,35 @@ def test_chunks_change_nothing(entropy_gradient: bool) -> None:
 
     for whole, cut in zip(gradient(10_000), gradient(90), strict=True):  # 90 logits: three tokens at a time
         assert torch.allclose(whole, cut, atol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that any operation gives, backward passes included."""
+
+    size = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), knobs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*arguments, **(knobs or {}))
+        for each in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(each, torch.Tensor):
+                self.size = max(self.size, each.numel())
+        return result
+
+
+@pytest.mark.parametrize("entropy_gradient", [True, False])
+def test_logits_of_all_tokens_never_exist(entropy_gradient: bool) -> None:
+    """200 tokens of 1,000 words: at most a chunk of 20 tokens at a time, in both passes; weights are 8,000 numbers."""
+    head = nn.Linear(8, 1000, bias=False)
+    hidden, target = torch.randn(200, 8, requires_grad=True), torch.randint(1000, (200,))
+    with Largest() as seen:
+        logp, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=entropy_gradient, chunk=20_000)
+        (logp.sum() + entropy.sum()).backward()
+    assert seen.size == 20_000
+    with Largest() as seen:
+        token_logp(head, hidden, target, 1.0, entropy_gradient=entropy_gradient)[0].sum().backward()
+    assert seen.size == 200_000  # in one chunk they do: the measure sees them
 
 
 def test_entropy_by_hand() -> None:
