@@ -37,6 +37,9 @@ class RolloutConfig:
     dynamic_sampling: str = MISSING
     max_rounds: int = MISSING
     filter: str = MISSING
+    overlong_buffer: int | None = None
+    overlong_penalty: float = 1.0
+    overlong_filter: bool = False
     engine: Any = MISSING
 
 
@@ -168,6 +171,7 @@ def _check_shorthands(config: DictConfig, choices: Mapping[str, str | None]) -> 
 def _check_ranges(config: DictConfig) -> None:
     positive = ("eta", "beta", "lr", "steps", "rollout.prompts", "rollout.samples", "rollout.temperature",
                 "rollout.max_tokens", "rollout.max_rounds", "evaluation.every", "evaluation.samples",
+                "rollout.overlong_buffer", "rollout.overlong_penalty",
                 "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "checkpoint.every",
                 "cluster.time_min", "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel",
                 "checkpoint.keep", "trainer.updates", "trainer.epochs", "trainer.token_budget")  # fmt: skip

@@ -17,7 +17,13 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
     _check_advantage(config, choices, without_advantage)
     _check_group_size(config)
     loss, advantage, task = (declared(config[group]["_target_"]) for group in ("loss", "advantage", "task"))
+    _check_overlong(config.rollout, choices, loss)
     for group, marks in (("loss", loss), ("advantage", advantage)):
+        if "binary_rewards" in marks and config.rollout.get("overlong_buffer") is not None:
+            raise ValueError(
+                f"rollout.overlong_buffer={config.rollout.overlong_buffer} makes rewards other than 0 and 1, which "
+                f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
+            )
         if "binary_rewards" in marks and "graded" in task:
             raise ValueError(
                 f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
@@ -75,6 +81,25 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
         )
     if head_lr is not None and not head_lr > 0:
         raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
+
+
+def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
+    buffer, factor = rollout.get("overlong_buffer"), rollout.get("overlong_penalty", 1.0)
+    if buffer is None and factor != 1.0:
+        raise ValueError(
+            f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
+            "Add it or drop it."
+        )
+    if buffer is not None and rollout.max_tokens is not None and buffer > rollout.max_tokens:
+        raise ValueError(
+            f"rollout.overlong_buffer={buffer} is more than rollout.max_tokens={rollout.max_tokens}: every response "
+            "would be penalised. Pass a smaller buffer."
+        )
+    if "solution" in loss and (buffer is not None or rollout.get("overlong_filter")):
+        raise ValueError(
+            f"rollout.overlong_buffer and rollout.overlong_filter have no effect with loss={choices.get('loss')}, "
+            "which learns known answers, not samples. Drop them."
+        )
 
 
 def _check_schedule(trainer: DictConfig) -> None:

@@ -31,6 +31,7 @@ from rlvr.collate import collate, decode, encode, solved, with_advantage
 from rlvr.collect import Sampler, Spent, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
 from rlvr.model import end_tokens, load, load_model
+from rlvr.overlong import penalised, without_cut
 from rlvr.paths import checkpoints, remove
 from rlvr.presample import mixture
 from rlvr.prune import asked_to_prune
@@ -134,7 +135,11 @@ class Run:
         """The groups as the trainer wants them, with all that the objective reads."""
         if "solution" in self.trainer.objective.needs:
             groups = solved(groups, self.task, self.tokenizer, max_tokens=self.max_tokens)
+        buffer, factor = (self.config.rollout.get(f"overlong_{name}") for name in ("buffer", "penalty"))
+        groups = penalised(groups, max_tokens=self.max_tokens, buffer=buffer, factor=factor)
         batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look)
+        if self.config.rollout.get("overlong_filter"):
+            batch = without_cut(batch, groups)
         return batch if self.mixture is None else self.mixture.add(batch, step)
 
     def _evaluate(self, step: int) -> dict[str, float]:

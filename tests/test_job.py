@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,32 @@ OVERRIDES = (
 )  # fmt: skip
 
 
+def made(tmp_path: Path, *overrides: str) -> Run:
+    schema.register()
+    launcher.register()
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        config = OmegaConf.create(schema.frozen(compose("run", [*OVERRIDES, *overrides]), {}))
+    return Run(config, tmp_path / "runs" / "x", None, None)
+
+
+def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
+    """Responses of one token where one is allowed: rewards lose the whole penalty. Each group's first was not cut."""
+    run = made(tmp_path, "rollout.overlong_buffer=1", "rollout.overlong_penalty=0.5", "rollout.overlong_filter=true")
+    try:
+        groups, _ = run.collect(1)
+        ended = [replace(g, completions=(replace(g.completions[0], finished=True), g.completions[1])) for g in groups]
+        batch = run.batch(ended, 1)
+    finally:
+        run.close()
+    assert batch.reward.tolist() == [r.value - 0.5 for g in groups for r in g.rewards]
+    assert batch.mask.tolist() == [[True], [False]] * 4
+
+
 def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path: Path) -> None:
     """4 steps of 2 updates, evaluations before the first, after the second and the fourth: 7 times of sampling.
 
     The steps after an evaluation sample from what was evaluated: 5 policies, of 0, 2, 4, 6 and 8 updates."""
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        config = OmegaConf.create(schema.frozen(compose("run", list(OVERRIDES)), {}))
-    run = Run(config, tmp_path / "runs" / "x", None, None)
+    run = made(tmp_path)
     sync, generate = run.engine.sync, run.engine.generate
     handed, sampled = list[int](), list[int]()
 
