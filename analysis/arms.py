@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,10 @@ _TOLD = ("config.seed", "config.trainer.seed", "config.trainer.lr", "config.trai
 
 @dataclass(frozen=True)
 class Arm:
-    """One group of seeds. `setting` tells apart tables, `variant` arms of one loss, divergence and eta."""
+    """One group of seeds. `setting` tells apart tables, `variant` arms of one loss, divergence and eta, in words.
+
+    A variant leaves out what is off: a coefficient of 0 or a filter `none` is how the other arms have it.
+    """
 
     group_id: str
     setting: str
@@ -49,16 +53,31 @@ def arms(runs: Frame) -> list[Arm]:
     found = []
     for (loss, _), part in runs.groupby(["loss", labels], sort=True):
         own = differing(part, [c for c in columns if not c.startswith((*SETTING, *_TOLD))])
+        firsts = {str(i): seeds.iloc[0] for i, seeds in part.groupby("group_id", sort=False)}
+        variants = _variants(firsts, own)
         for group_id, seeds in part.groupby("group_id", sort=False):
-            first = seeds.iloc[0]
+            first = firsts[str(group_id)]
             found.append(
                 Arm(
                     str(group_id), labels[seeds.index[0]], str(loss), first["divergence"], float(first["eta"]),
-                    float(first["beta"]), describe(first, own), tuple(seeds.sort_values("seed")["run_id"]),
+                    float(first["beta"]), variants[str(group_id)], tuple(seeds.sort_values("seed")["run_id"]),
                     bool(first["reference"]),
                 )
             )  # fmt: skip
     return sorted(found, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_number(a.eta), a.variant))
+
+
+def _variants(firsts: Mapping[str, Frame], own: Sequence[str]) -> dict[str, str]:
+    """By group, what tells it from the others, without knobs that are off; with them where two would read alike."""
+    short = {i: describe(row, [c for c in own if not _off(c, row[c])]) for i, row in firsts.items()}
+    told = {i: (row["divergence"], str(row["eta"]), str(row["beta"]), short[i]) for i, row in firsts.items()}
+    alike = Counter(told.values())
+    return {i: short[i] if alike[told[i]] == 1 else describe(row, own) for i, row in firsts.items()}
+
+
+def _off(column: str, value: Any) -> bool:
+    """An option of the trainer or the rollout that is not in use; a loss's own `none` is one choice among others."""
+    return column.startswith(("config.trainer.", "config.rollout.")) and str(value) in ("0", "0.0", "none")
 
 
 def rank(divergence: str) -> tuple[int, str]:

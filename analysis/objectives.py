@@ -11,17 +11,17 @@ from analysis import style
 from analysis.frame import Frame
 
 # Losses whose first update after a rollout is the plain policy gradient: their advantage is what tells them apart.
-PLAIN = frozenset({"reinforce", "rloo", "dr_grpo", "grpo", "maxrl"})
+PLAIN = frozenset({"reinforce", "rloo", "dr_grpo", "grpo", "maxrl", "pkpo"})
 NAMES = {
     "cross_entropy": "cross-entropy", "maxrl": "MaxRL", "grpo": "GRPO", "rloo": "RLOO", "dr_grpo": "Dr. GRPO",
-    "reinforce": "REINFORCE",
+    "reinforce": "REINFORCE", "pkpo": "PKPO",
 }  # fmt: skip
 # Okabe and Ito (2008), as in style.
 COLOURS = {
     "cross_entropy": "#009E73", "maxrl": "#0072B2", "grpo": "#000000", "rloo": "#E69F00", "dr_grpo": "#CC79A7",
-    "reinforce": "#D55E00",
+    "reinforce": "#D55E00", "pkpo": "#56B4E9",
 }  # fmt: skip
-MARKERS = {"cross_entropy": "*", "maxrl": "o", "grpo": "D", "rloo": "x", "dr_grpo": "+", "reinforce": "s"}
+MARKERS = {"cross_entropy": "*", "maxrl": "o", "grpo": "D", "rloo": "x", "dr_grpo": "+", "reinforce": "s", "pkpo": "^"}
 
 
 def objective(loss: str, advantage: str) -> str:

@@ -110,6 +110,13 @@ def weight_maxrl(p: ArrayLike, order: int) -> Floats:
         return np.where(p > 0, -np.expm1(order * np.log1p(-some)) / some, float(order))
 
 
+def weight_pass(p: ArrayLike, k: int) -> Floats:
+    """w(p) = k(1 − p)^(k−1), that of pass@k = 1 − (1 − p)^k: what PKPO maximises (arXiv:2505.15201)."""
+    if k < 1:
+        raise ValueError(f"pass@k has k = 1, 2, …, got {k}.")
+    return np.asarray(k * (1 - _rates(p)) ** (k - 1))
+
+
 def weight_ml(p: ArrayLike) -> Floats:
     """w(p) = 1/p: maximum likelihood, the gradient of log p; inf at p = 0."""
     with np.errstate(divide="ignore"):

@@ -5,7 +5,8 @@
 
 The policy is one coin: right with probability p = sigmoid(θ). A group of G responses is then described by its number c
 of right ones, and the expectation over all G + 1 outcomes is a finite sum, exact up to float64 rounding; nothing is
-sampled. The result, reports/weights/weights.csv, is drawn by `python -m analysis.figures.weights`.
+sampled. Cross-entropy is not shown samples but the known answer: all of its responses are right. The result is
+reports/weights: weights.csv, and the figure, with the closed forms drawn over the measurements.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
 import numpy as np
+import pandas as pd
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from numpy.typing import NDArray
+from omegaconf import DictConfig
 
+from analysis.figures.weights import drawn
+from analysis.style import encode
 from rlvr import config as schema
 from rlvr.batch import Advantage, Batch, Loss, Policy
 from rlvr.paths import home, write_text
@@ -32,16 +38,20 @@ from sweeps import launcher
 
 Floats = NDArray[np.float64]
 
-DEFAULT = ("loss=reinforce,rloo,dr_grpo,grpo,maxrl", "rollout.samples=4,16,64,256")
+DEFAULT = ("loss=cross_entropy,reinforce,rloo,dr_grpo,grpo,pkpo,maxrl", "rollout.samples=4,16,64,256")
 RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 to 1 − 1e-4, symmetric about a half
 
 
 @dataclass(frozen=True)
 class Weight:
-    """`weight`: w(p), the expected gradient over ∇p. `gradient_norm`: the mean of |gradient| with respect to θ."""
+    """`weight`: w(p), the expected gradient over ∇p. `gradient_norm`: the mean of |gradient| with respect to θ.
+
+    `order`: T of maxrl (at most G − 1, which is its default), k of pkpo; None for objectives that have neither.
+    """
 
     loss: str
     advantage: str
+    order: int | None
     samples: int
     pass_rate: float
     weight: float
@@ -51,13 +61,14 @@ class Weight:
 def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tuple[Floats, Floats]:
     """(w(p), E|gradient|), each [R], of an objective with G = samples on-policy responses at the pass rates [R].
 
-    The loss is averaged over the responses of a group (`token-mean` of one-token responses). Raises ValueError for a
-    loss or an advantage that needs more than rewards and log-probabilities, and for pass rates outside (0, 1).
+    The loss is averaged over the responses of a group (`token-mean` of one-token responses). A loss that needs the
+    "solution" sees right answers alone. Raises ValueError for a loss or an advantage that needs more than that, rewards
+    and log-probabilities, and for pass rates outside (0, 1).
     """
     if not ((rates > 0) & (rates < 1)).all():
         raise ValueError("pass rates must lie between 0 and 1: at the ends a coin has no gradient.")
-    needed = sorted({*_needs(loss), *_needs(advantage)})
-    if needed:
+    told = {*_needs(loss), *_needs(advantage)}
+    if needed := sorted(told - {"solution"}):
         raise ValueError(
             f"a coin has no {', '.join(needed)}: w(p) is measured of objectives of rewards and log-probabilities."
         )
@@ -65,7 +76,7 @@ def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tu
     right = torch.arange(G) < torch.arange(G + 1)[:, None]  # [G + 1, G]: outcome c has c right responses
     group = torch.arange(G + 1).repeat_interleave(G)
     A = advantage(right.flatten().double(), group)
-    chance = outcomes(G, rates)
+    chance = np.eye(G + 1)[-1:] if "solution" in told else outcomes(G, rates)
     slope = np.empty((len(rates), G + 1))
     for i, p in enumerate(rates):
         yes, no = torch.from_numpy(np.array([np.log(p), np.log1p(-p)]))  # float64: a number alone would be float32
@@ -109,11 +120,15 @@ def _needs(function: object) -> frozenset[str]:
 
 
 def points(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Every combination of arguments such as `advantage=rloo,maxrl`."""
+    """Every combination of overrides such as `advantage=rloo,maxrl`."""
     odd = [a for a in arguments if "=" not in a or a.startswith("-")]
     if odd:
         raise ValueError(f"{odd[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
-    axes = [[f"{key}={value}" for value in values.split(",")] for key, values in (a.split("=", 1) for a in arguments)]
+    axes = []
+    for override in OverridesParser.create().parse_overrides(list(arguments)):
+        sweep = override.is_discrete_sweep()
+        values = override.sweep_string_iterator() if sweep else [override.get_value_element_as_str()]
+        axes.append([f"{override.get_key_element()}={value}" for value in values])
     yield from map(list, itertools.product(*axes))
 
 
@@ -123,8 +138,14 @@ def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
     loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
     weight, norm = measure(loss, advantage, samples, rates)
     chosen = config.hydra.runtime.choices
-    names = (chosen.loss, chosen.advantage)
-    return [Weight(*names, samples, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
+    told = (chosen.loss, chosen.advantage, _order(config.advantage, samples), samples)
+    return [Weight(*told, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
+
+
+def _order(advantage: DictConfig, samples: int) -> int | None:
+    if "order" in advantage:
+        return samples - 1 if advantage.order is None else int(advantage.order)
+    return int(advantage.k) if "k" in advantage else None
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -139,7 +160,10 @@ def main(arguments: Sequence[str]) -> None:
     path = home() / "reports" / "weights" / "weights.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text.getvalue())
-    print(f"Written: {path}\nDraw it: python -m analysis.figures.weights")
+    figure = drawn(pd.read_csv(path))
+    for kind in ("png", "pdf"):
+        path.with_suffix(f".{kind}").write_bytes(encode(figure, kind))
+    print(f"Written: {path.parent}: weights.csv, weights.png, weights.pdf")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr import advantage, weights
+from rlvr import advantage, metrics, weights
 from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.loss.cross_entropy import cross_entropy
 from rlvr.loss.grpo import grpo as clipped
 from rlvr.loss.reinforce import reinforce
 
@@ -69,6 +70,23 @@ def test_weights_are_those_of_theory(p: float, G: int) -> None:
     assert weights.measure(reinforce, MAXRL, G, rates)[0] == pytest.approx([series], rel=G * 1.1e-6)
 
 
+@pytest.mark.parametrize("form", ["plain", "sloo", "sloo_minus_one"])
+def test_pkpo_weighs_as_the_gradient_of_pass_at_k(form: str) -> None:
+    rates = np.array([0.02, 0.3, 0.9])
+    for k in (2, 4):
+        pkpo = partial(advantage.pkpo, k=k, form=form, over="mean")
+        weight, _ = weights.measure(reinforce, pkpo, 8, rates)
+        assert weight == pytest.approx(k * (1 - rates) ** (k - 1), rel=1e-9)  # d/dp of 1 − (1 − p)^k
+        assert metrics.weight_pass(rates, k) == pytest.approx(weight, rel=1e-9)
+
+
+def test_cross_entropy_sees_the_answer_and_weighs_by_one_over_p() -> None:
+    # Every response is right: each step is d log p/dθ = 1 − p, without noise, and w = (1 − p)/(p(1 − p)).
+    weight, norm = weights.measure(cross_entropy, advantage.none, 4, np.array([1e-4, 0.25, 0.9]))
+    assert weight == pytest.approx([1e4, 4.0, 1 / 0.9], rel=1e-9)
+    assert norm == pytest.approx([1 - 1e-4, 0.75, 0.1], rel=1e-9)
+
+
 def test_grpo_tends_to_its_limit_where_groups_hold_both_outcomes() -> None:
     rates = np.array([0.1, 0.5, 0.8])
     weight, _ = weights.measure(reinforce, GRPO, 400, rates)
@@ -96,10 +114,21 @@ def test_what_a_coin_lacks_is_named() -> None:
 
 def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    weights.main(["loss=rloo,maxrl", "rollout.samples=2,8"])
+    weights.main(["loss=rloo,maxrl,pkpo", "rollout.samples=4,8"])
     rows = list(csv.DictReader((tmp_path / "reports" / "weights" / "weights.csv").open()))
     pairs = {(r["loss"], r["advantage"], r["samples"]) for r in rows}
-    assert pairs == {(name, name, G) for name in ("rloo", "maxrl") for G in "28"}
-    assert len(rows) == 4 * len(weights.RATES)
+    assert pairs == {(name, name, G) for name in ("rloo", "maxrl", "pkpo") for G in "48"}
+    assert len(rows) == 6 * len(weights.RATES)
+    orders = {(r["loss"], r["samples"]): r["order"] for r in rows}
+    assert orders["maxrl", "8"] == "7"  # T = G − 1
+    assert (orders["pkpo", "8"], orders["rloo", "8"]) == ("4", "")
     half = next(r for r in rows if (r["advantage"], r["samples"]) == ("maxrl", "8") and float(r["pass_rate"]) == 0.5)
     assert float(half["weight"]) == pytest.approx(2 * (1 - 0.5**7), rel=1e-5)  # (1 − (1 − p)^7)/p
+    assert (tmp_path / "reports" / "weights" / "weights.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_list_in_an_override_is_one_value() -> None:
+    assert list(weights.points(["task.heights=[1,2]", "loss=rloo,grpo"])) == [
+        ["task.heights=[1,2]", "loss=rloo"],
+        ["task.heights=[1,2]", "loss=grpo"],
+    ]

@@ -1,12 +1,11 @@
 """The weights figure: w(p) measured from our estimators, with the closed forms drawn over them (MaxRL, Figure 1).
 
-`python -m rlvr.weights` measures <home>/reports/weights/weights.csv; `python -m analysis.figures.weights` draws it
-beside that file, and the report of the study exact_likelihood holds it too.
+`python -m rlvr.weights` measures <home>/reports/weights/weights.csv and draws it; the report of the study
+exact_likelihood holds it too.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,24 @@ from analysis import objectives, style
 from analysis.frame import Frame
 from analysis.load import Frames
 from analysis.stats import Array
-from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_rl
+from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_pass, weight_rl
 
 QUESTION = "How much does each objective weigh a problem of pass rate p, measured and in theory?"
 STUDY = "exact_likelihood"
 FILE = Path("reports") / "weights" / "weights.csv"
 
-# Closed form of each objective at G samples; GRPO's is the limit of large groups, Dr. GRPO's is RL's times 1 − 1/G.
-FORMS: dict[str, Callable[[Array, int], Array]] = {
-    "reinforce": lambda p, G: weight_rl(p),
-    "rloo": lambda p, G: weight_rl(p),
-    "dr_grpo": lambda p, G: (1 - 1 / G) * weight_rl(p),
-    "grpo": lambda p, G: weight_grpo(p),
-    "maxrl": lambda p, G: weight_maxrl(p, G - 1),
+Form = Callable[[Array, int, int], Array]
+
+# Closed form of each objective at G samples, and T (MaxRL) or k (PKPO); GRPO's is the limit of large groups, Dr. GRPO's
+# is RL's times 1 − 1/G.
+FORMS: dict[str, Form] = {
+    "cross_entropy": lambda p, G, order: weight_ml(p),
+    "reinforce": lambda p, G, order: weight_rl(p),
+    "rloo": lambda p, G, order: weight_rl(p),
+    "dr_grpo": lambda p, G, order: (1 - 1 / G) * weight_rl(p),
+    "grpo": lambda p, G, order: weight_grpo(p),
+    "pkpo": lambda p, G, order: weight_pass(p, order),
+    "maxrl": lambda p, G, order: weight_maxrl(p, order),
 }
 
 
@@ -45,18 +49,21 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def drawn(weights: Frame) -> Figure:
-    """weights: loss, advantage, samples, pass_rate, weight, gradient_norm."""
-    return style.drawn(lambda: _draw(objectives.with_objectives(weights)))
+    """weights: loss, advantage, order (T or k, else nothing), samples, pass_rate, weight, gradient_norm."""
+    return style.drawn(lambda: _draw(objectives.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
 
 
 def _draw(weights: Frame) -> Figure:
-    drawing = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, 3.3), layout="constrained")
     left, right = drawing.subplots(1, 2)
     G = int(weights["samples"].max())
-    known = objectives.ordered(weights["objective"])
-    for name in known:
-        part = weights[(weights["samples"] == G) & (weights["objective"] == name)]
-        _curve(left, part, objectives.look(name), FORMS.get(name), G)
+    most = weights[weights["samples"] == G]
+    handles, labels = [], []
+    for name in objectives.ordered(most["objective"]):
+        for order, part in most[most["objective"] == name].groupby("order"):
+            _curve(left, part, objectives.look(name), FORMS.get(name))
+            handles.append(Line2D([], [], linewidth=1, **objectives.look(name)))
+            labels.append(objectives.name(name) + (f", {_knob(name)} = {order:.0f}" if order else ""))
     left.set_title(f"G = {G} responses", loc="left")
     left.set_xscale("logit")  # both ends in sight: GRPO's weight rises at either
     left.set_xticks([1e-4, 1e-2, 0.5, 0.99, 0.9999], ["$10^{-4}$", "0.01", "½", "0.99", "$1-10^{-4}$"])
@@ -66,47 +73,36 @@ def _draw(weights: Frame) -> Figure:
         p = np.sort(weights["pass_rate"].unique())
         axes.plot(p, weight_ml(p), color=style.BASE, linestyle=":", zorder=1)
         axes.set(yscale="log", xlabel="pass rate p", ylabel="w(p): expected gradient / ∇p")
-    handles = [Line2D([], [], linewidth=1, **objectives.look(n)) for n in known]
+    left.set_ylim(bottom=1e-2)  # PKPO's weight falls without end
     handles += [Line2D([], [], color=style.BASE, linestyle=":")]
-    labels = [*map(objectives.name, known), "1/p: maximum likelihood"]
+    labels += ["1/p: maximum likelihood"]
     said = "points: measured from our code; lines: closed form (GRPO: limit of large groups)"
-    drawing.legend(handles, labels, loc="outside lower center", ncols=6, title=said, title_fontsize=7.5)
+    drawing.legend(handles, labels, loc="outside lower center", ncols=4, title=said, title_fontsize=7.5)
     return drawing
 
 
+def _knob(objective: str) -> str:
+    return "k" if objective == "pkpo" else "T"
+
+
 def _maxrl(axes: Axes, part: Frame) -> None:
-    """MaxRL at every G that was measured, darker for more."""
-    sizes = sorted(part["samples"].unique())
-    for i, G in enumerate(sizes):
-        at = part[part["samples"] == G]
+    """MaxRL at every G and T that was measured, darker for more."""
+    sizes = sorted(part[["samples", "order"]].drop_duplicates().itertuples(index=False))
+    for i, (G, order) in enumerate(sizes):
+        at = part[(part["samples"] == G) & (part["order"] == order)]
         colour = style.lighter(objectives.COLOURS["maxrl"], 0.65 * (1 - (i + 1) / len(sizes)))
-        _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"], int(G))
-        axes.annotate(f"G = {G}", (at["pass_rate"].min(), at["weight"].max()), fontsize=7, va="bottom")
+        _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"])
+        said = f"G = {G}" if order == G - 1 else f"G = {G}, T = {order:.0f}"
+        axes.annotate(said, (at["pass_rate"].min(), at["weight"].max()), fontsize=7, va="bottom",
+                      xytext=(0, 3), textcoords="offset points")  # fmt: skip
     axes.set_title("MaxRL: more responses, nearer to 1/p", loc="left")
     axes.set_xscale("log")
 
 
-def _curve(
-    axes: Axes, part: Frame, look: dict[str, Any], form: Callable[[Array, int], Array] | None, samples: int
-) -> None:
+def _curve(axes: Axes, part: Frame, look: dict[str, Any], form: Form | None) -> None:
+    """Measured points and the closed form of one objective, G and order."""
     p, weight = part["pass_rate"].to_numpy(float), part["weight"].to_numpy(float)
     axes.plot(p[::2], weight[::2], markersize=4 if look["marker"] in "x+" else 3, linestyle="none", **look)
     if form is not None:
-        axes.plot(p, form(p, samples), color=look["color"], linewidth=1)
-
-
-def main() -> None:
-    from analysis.__main__ import default_home
-
-    source = default_home() / FILE
-    if not source.exists():
-        print(f"analysis: {source} does not exist. Measure first: python -m rlvr.weights", file=sys.stderr)
-        sys.exit(2)
-    made = drawn(pd.read_csv(source))
-    for kind in ("png", "pdf"):
-        source.with_suffix(f".{kind}").write_bytes(style.encode(made, kind))
-        print(source.with_suffix(f".{kind}"))
-
-
-if __name__ == "__main__":
-    main()
+        G, order = int(part["samples"].iloc[0]), int(part["order"].iloc[0])
+        axes.plot(p, form(p, G, order), color=look["color"], linewidth=1)

@@ -90,9 +90,7 @@ def _setting(frames: Frames, name: str, everything: Sequence[Arm]) -> Compared |
 
 
 def _name(arm: Arm) -> str:
-    """The objective and the knobs that are not off: a coefficient of 0 or a filter `none` is how the others have it."""
-    told = [part for part in arm.variant.split(", ") if part and not part.endswith(("=0", "=none"))]
-    return f"{arm.method} ({', '.join(told)})" if told else arm.method
+    return f"{arm.method} ({arm.variant})" if arm.variant else arm.method
 
 
 def _distinct(frames: Frames, run_ids: Sequence[str], arm: Arm, *, last: bool) -> dict[str, Cell]:

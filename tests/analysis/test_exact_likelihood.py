@@ -91,14 +91,20 @@ def test_the_weights_figure_draws_points_and_closed_forms(home: Path) -> None:
     assert weights_figure.figure(frames) is None  # not measured, and not that study
     file = home / weights_figure.FILE
     file.parent.mkdir(parents=True)
-    rows = [("maxrl", 4, p, 1 + (1 - p) + (1 - p) ** 2) for p in (0.01, 0.5, 0.9)] + [("rloo", 4, 0.5, 1.0)]
-    lines = [f"{loss},{loss},{G},{p},{w},0.1" for loss, G, p, w in rows]
-    file.write_text("\n".join(["loss,advantage,samples,pass_rate,weight,gradient_norm", *lines]))
+    rows = [("maxrl", 3, p, 1 + (1 - p) + (1 - p) ** 2) for p in (0.01, 0.5, 0.9)]
+    rows += [("maxrl", 2, 0.5, 1.5), ("pkpo", 2, 0.25, 1.5), ("rloo", "", 0.5, 1.0)]
+    lines = [f"{loss},{loss},{order},4,{p},{w},0.1" for loss, order, p, w in rows]
+    file.write_text("\n".join(["loss,advantage,order,samples,pass_rate,weight,gradient_norm", *lines]))
     import pandas as pd
 
     drawn = weights_figure.drawn(pd.read_csv(file))
-    points, theory = drawn.axes[0].lines[:2]
+    lower, lower_theory, points, theory = drawn.axes[0].lines[:4]
+    assert (list(lower.get_ydata()), list(lower_theory.get_ydata())) == ([1.5], [1.5])  # order 2 at p = ½
     assert list(points.get_ydata()) == pytest.approx([1 + 0.99 + 0.99**2, 1 + 0.1 + 0.01])
     # The closed form (1 − (1 − p)³)/p is the same sum.
     assert list(theory.get_ydata()) == pytest.approx([1 + 0.99 + 0.99**2, 1.75, 1.11])
+    names = [t.get_text() for t in drawn.legends[0].get_texts()]
+    assert names[:4] == ["MaxRL, T = 2", "MaxRL, T = 3", "RLOO", "PKPO, k = 2"]
+    pkpo = drawn.axes[0].lines[7]
+    assert list(pkpo.get_ydata()) == pytest.approx([1.5])  # 2(1 − p) at a quarter
     assert encode(drawn, "pdf")

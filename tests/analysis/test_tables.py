@@ -120,6 +120,31 @@ def test_arms_that_differ_in_another_knob_are_never_averaged(tmp_path):
     assert set(rows["row"]) >= {"js (lr=1e-05)", "js (lr=1e-06)"}
 
 
+def test_an_option_that_is_off_is_not_told_of_an_arm(tmp_path):
+    for entropy, chosen in ((0.0, "none"), (0.003, "none"), (0.0, "greedy_fails")):
+        made = config(trainer={"entropy": entropy}) | {"rollout": {"filter": chosen}}
+        write_run(tmp_path, made, {0: BASE, 40: {"maze7": counts(4)}}, name=f"lad-entropy{entropy}-{chosen}")
+    rows = divergence.table(load(tmp_path)).cells["row"]
+    assert {r for r in rows if r.startswith("js")} == {
+        "js", "js (trainer.entropy=0.003)", "js (rollout.filter=greedy_fails)"
+    }  # fmt: skip
+
+
+def test_none_among_the_choices_of_a_loss_is_told(tmp_path):
+    for weight in ("balanced", "none"):
+        made = config("pacs", loss={"weight": weight})
+        write_run(tmp_path, made, {0: BASE}, name=f"pacs-{weight}-s0")
+    assert [arm.variant for arm in arms(load(tmp_path).runs)] == ["loss.weight=balanced", "loss.weight=none"]
+
+
+def test_two_arms_never_share_a_name(tmp_path):
+    """A run without a filter, one with a filter that is off, and one that filters."""
+    for rollout in ({}, {"filter": "none"}, {"filter": "greedy_fails"}):
+        write_run(tmp_path, config() | {"rollout": rollout}, {0: BASE}, name=f"lad-filter-{rollout.get('filter')}")
+    variants = [arm.variant for arm in arms(load(tmp_path).runs)]
+    assert sorted(variants) == ["", "rollout.filter=greedy_fails", "rollout.filter=none"]
+
+
 def test_settings_are_blocks_of_their_own(tmp_path):
     for size in (7, 9):
         made = config(task={"size": size})
