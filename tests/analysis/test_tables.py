@@ -132,7 +132,7 @@ def test_an_option_that_is_off_is_not_told_of_an_arm(tmp_path):
 
 def test_none_among_the_choices_of_a_loss_is_told(tmp_path):
     for weight in ("balanced", "none"):
-        made = config("pacs", loss={"weight": weight})
+        made = config("pacs") | {"loss": {"weight": weight}}
         write_run(tmp_path, made, {0: BASE}, name=f"pacs-{weight}-s0")
     assert [arm.variant for arm in arms(load(tmp_path).runs)] == ["loss.weight=balanced", "loss.weight=none"]
 
