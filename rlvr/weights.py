@@ -31,7 +31,7 @@ from omegaconf import DictConfig
 from analysis.figures.weights import drawn
 from analysis.style import encode
 from rlvr import config as schema
-from rlvr.batch import Advantage, Batch, Loss, Policy
+from rlvr.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
 from rlvr.paths import home, write_text
 from rlvr.reduce import aggregate
 from sweeps import launcher
@@ -67,10 +67,10 @@ def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tu
     """
     if not ((rates > 0) & (rates < 1)).all():
         raise ValueError("pass rates must lie between 0 and 1: at the ends a coin has no gradient.")
-    told = {*_needs(loss), *_needs(advantage)}
-    if needed := sorted(told - {"solution"}):
+    told = needed(loss) | needed(advantage) | ({"first pass"} if first_pass_of(loss) else set())
+    if lacking := sorted(told - {"solution"}):
         raise ValueError(
-            f"a coin has no {', '.join(needed)}: w(p) is measured of objectives of rewards and log-probabilities."
+            f"a coin has no {', '.join(lacking)}: w(p) is measured of objectives of rewards and log-probabilities."
         )
     G = samples
     right = torch.arange(G) < torch.arange(G + 1)[:, None]  # [G + 1, G]: outcome c has c right responses
@@ -110,13 +110,6 @@ def outcomes(samples: int, rates: Floats) -> Floats:
     log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
     p = rates[:, None]
     return np.exp(log_choose + c * np.log(p) + (samples - c) * np.log1p(-p))
-
-
-def _needs(function: object) -> frozenset[str]:
-    """What a loss or an advantage declares with `@needs` or computes in a first pass, knobs bound or not."""
-    function = getattr(function, "func", function)
-    declared = getattr(function, "needs", frozenset[str]())
-    return declared | ({"first pass"} if getattr(function, "first_pass", None) else frozenset())
 
 
 def points(arguments: Sequence[str]) -> Iterator[list[str]]:

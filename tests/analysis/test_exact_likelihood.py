@@ -80,7 +80,8 @@ def test_objectives_are_told_by_loss_or_by_the_advantage_of_a_plain_gradient() -
     assert objectives.objective("maxrl", "") == "maxrl"
     assert objectives.objective("cross_entropy", "none") == "cross_entropy"
     assert objectives.objective("lad", "grpo") == "lad"
-    assert objectives.objective("grpo", "pkpo") == "grpo + pkpo"
+    assert objectives.objective("grpo", "pkpo") == "pkpo"
+    assert objectives.objective("grpo", "gae") == "grpo + gae"
     assert objectives.ordered(["reinforce", "lad", "maxrl", "cross_entropy"]) == [
         "cross_entropy", "maxrl", "reinforce", "lad",
     ]  # fmt: skip
