@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
-from rlvr import fit
+from rlvr import fit, memory
 from rlvr.identity import NOT_IDENTITY, run_id
 from rlvr.paths import home
 from rlvr.signature import bind, components
@@ -71,6 +71,7 @@ class ClusterConfig:
     qos: str | None = None
     time_min: int = MISSING
     gpus: int = MISSING
+    gpu_memory_gb: float | None = None
     cpus: int | None = None
     memory_gb: float = MISSING
     max_parallel: int | None = None
@@ -151,6 +152,8 @@ def check(config: DictConfig, choices: Mapping[str, str | None], plain: Mapping[
     _check_ranges(config)
     _check_shapes(config, choices)
     fit.check(config, choices, losses_mentioning("advantage@_global_.advantage: none"))
+    if config.cluster.gpu_memory_gb is not None:
+        memory.check(plain or frozen(config, choices))
 
 
 _bound = set[str]()  # parts of configs that fit their signatures
@@ -174,7 +177,8 @@ def _check_ranges(config: DictConfig) -> None:
                 "rollout.overlong_buffer", "rollout.overlong_penalty",
                 "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "checkpoint.every",
                 "cluster.time_min", "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel",
-                "checkpoint.keep", "trainer.updates", "trainer.epochs", "trainer.token_budget")  # fmt: skip
+                "cluster.gpu_memory_gb", "checkpoint.keep", "trainer.updates", "trainer.epochs",
+                "trainer.token_budget")  # fmt: skip
     for key in positive:
         value = OmegaConf.select(config, key)
         if value is not None and not value > 0:
@@ -208,6 +212,11 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
         raise ValueError(
             f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
             f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
+        )
+    if 0 < config.cluster.gpus < config.cluster.ranks:
+        raise ValueError(
+            f"cluster.ranks={config.cluster.ranks} processes, each with a GPU of its own, and cluster.gpus="
+            f"{config.cluster.gpus}. Pass cluster.gpus={config.cluster.ranks}, or fewer ranks."
         )
     if G < 2 and choices.get("advantage") not in (None, "reinforce", "none", "gae"):
         raise ValueError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from rlvr import memory
 from rlvr.config import CONF
 from rlvr.identity import NOT_IDENTITY
+from rlvr.paths import checkpoints
+from sweeps.grid import LINES
 from sweeps.ledger import Ledger, RunState
 from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
@@ -30,7 +35,7 @@ SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "l
 
 
 def preview(plan: Plan, ledger: Ledger, *, slurm: bool) -> str:
-    """The runs by name, what is finished already, differences to the default, resources and time."""
+    """The runs by name, what is finished already, differences to the default, resources, memory, time and disk."""
     states = {run.run_id: ledger.state(run.run_id) for run in plan.runs}
     todo = [run for run in plan.runs if states[run.run_id].state != "finished"]
     head = f"{plan.study} {plan.sweep_id}: {_count(len(plan.runs), 'run')}, {len(plan.runs) - len(todo)} finished"
@@ -41,7 +46,11 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool) -> str:
     for run, mine in zip(plan.runs, own, strict=True):
         shown = _standing(states[run.run_id])
         lines.append(f"  {run.run_id}  {run.name:{width}}  {shown:18}  {_shown(mine)}".rstrip())
-    lines += ["", *_resources(todo or plan.runs, slurm=slurm), _time(todo, states, ledger, slurm=slurm)]
+    lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
+    if not todo:
+        return "\n".join([*lines, "Nothing to do."])
+    past = _past(ledger, {_kind(run.config) for run in todo})
+    lines += [*_memory(todo), _time(todo, states, past, slurm=slurm), *_disk(todo, past, ledger)]
     return "\n".join(lines)
 
 
@@ -63,7 +72,7 @@ def differences(run: Planned) -> Flat:
     usual, plain = _composed(())["choices"], _composed(tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
     mine, theirs = flat(run.config), flat(plain)
-    ignored = {"choices", "also"}
+    ignored = {"choices", *LINES}
     knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k.split(".")[0] not in ignored}
     # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
@@ -105,7 +114,7 @@ def _shown(differences: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={json.dumps(v) if not isinstance(v, str) else v}" for k, v in differences.items())
 
 
-# --- resources and time
+# --- resources, memory, time and disk
 
 
 def _resources(runs: Sequence[Planned], *, slurm: bool) -> list[str]:
@@ -131,26 +140,25 @@ def _on_slurm(cluster: Mapping[str, Any]) -> str:
     return "SLURM, " + ", ".join(parts)
 
 
-def _time(todo: Sequence[Planned], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> str:
+def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *, slurm: bool) -> str:
     """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation."""
-    paces = _paces(ledger)
     kinds = {run.run_id: _kind(run.config) for run in todo}
-    like = [run for run in todo if kinds[run.run_id] in paces]
+    like = [run for run in todo if kinds[run.run_id] in past]
     if not like:
-        return "Nothing to do." if not todo else "Time: no finished run of the ledger is like these, no estimate."
+        return "Time: no finished run of the ledger is like these, no estimate."
     left: list[float] = []
     hours = {"GPU": 0.0, "CPU": 0.0}
     for run in like:
         steps = max(0, run.config["steps"] - states[run.run_id].step)
-        left.append(steps * statistics.median(paces[kinds[run.run_id]]))
+        left.append(steps * statistics.median(one.pace_s for one in past[kinds[run.run_id]]))
         kind, share = _share(run.config["cluster"], slurm=slurm)
         hours[kind] += share * left[-1] / 3600
     text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
         text += f", {duration(sum(left) / min(_workers(todo[0].config['cluster']), len(left)))} here"
-    past = sum(len(paces[kind]) for kind in {kinds[run.run_id] for run in like})
+    num_past = sum(len(past[kind]) for kind in {kinds[run.run_id] for run in like})
     unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
-    return f"{text} (from {_count(past, 'finished run')} alike{unknown})."
+    return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 
 def _share(cluster: Mapping[str, Any], *, slurm: bool) -> tuple[str, int]:
@@ -162,16 +170,69 @@ def _share(cluster: Mapping[str, Any], *, slurm: bool) -> tuple[str, int]:
     return "CPU", cluster["ranks"] * cluster["threads"]
 
 
-def _paces(ledger: Ledger) -> dict[str, list[float]]:
-    """Seconds per step of every finished run, by kind."""
-    found: dict[str, list[float]] = {}
+def _memory(todo: Sequence[Planned]) -> list[str]:
+    """A line where runs have GPUs and a model whose size is known: the run that needs most of one."""
+    most: dict[str, float] = {}
+    for run in todo:
+        model = memory.of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
+        if model is not None:
+            most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
+    has = todo[0].config["cluster"].get("gpu_memory_gb")
+    of = f" of {has:g} GB" if has else ""
+    return [f"GPU memory: about {_size(sum(most.values()))}{of} ({memory.shown(most)})"] if most else []
+
+
+def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
+    """Room for what runs leave: as much as finished runs alike did, else the checkpoints of a model of known size."""
+    sizes: list[float] = []
+    for run in todo:
+        model, alike = memory.of_model(run.config["model"]), past.get(_kind(run.config))
+        if alike:
+            one = statistics.median(each.checkpoint for each in alike)
+            sizes.append(statistics.median(each.other for each in alike) + run.config["checkpoint"]["keep"] * one)
+        elif model is not None:
+            sizes.append(run.config["checkpoint"]["keep"] * memory.STATE * model.parameters)
+    if not sizes:
+        return []
+    unknown = f"; {_count(len(todo) - len(sizes), 'run')} not known" if len(todo) > len(sizes) else ""
+    free = shutil.disk_usage(next(p for p in (ledger.home, *ledger.home.absolute().parents) if p.exists())).free
+    full = " NOT ENOUGH." if sum(sizes) > free else ""
+    return [f"Disk: about {_size(sum(sizes))}{unknown}, {_size(free)} free.{full}"]
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.3g} GB" if num_bytes > 2**29 else f"{num_bytes / 2**20:.2g} MB"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a finished run took."""
+
+    pace_s: float  # seconds per step
+    checkpoint: int  # bytes of its newest one; 0: it keeps none
+    other: int  # bytes of all else that it left
+
+
+Past = Mapping[str, Sequence[Spent]]  # by kind
+
+
+def _past(ledger: Ledger, kinds: Collection[str]) -> Past:
+    """Finished runs of these kinds."""
+    found: dict[str, list[Spent]] = {}
     for state in ledger.states(ledger.runs()):
-        if state.state != "finished":
+        if state.state != "finished" or not state.steps or not state.seconds:
             continue
-        config = yaml.load((ledger.run_dir(state.run_id) / "config.yaml").read_text(), _LOADER)
-        if isinstance(config, dict) and state.steps and state.seconds:
-            found.setdefault(_kind(config), []).append(state.seconds / state.steps)
+        run_dir = ledger.run_dir(state.run_id)
+        config = yaml.load((run_dir / "config.yaml").read_text(), _LOADER)
+        if isinstance(config, dict) and (kind := _kind(config)) in kinds:
+            kept = [_bytes(path) for path in checkpoints(run_dir / "checkpoints")]
+            spent = Spent(state.seconds / state.steps, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
+            found.setdefault(kind, []).append(spent)
     return found
+
+
+def _bytes(directory: Path) -> int:
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,53 @@ def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
     assert "2 runs: SLURM, 1 rank, 3 CPUs, 0 GPUs, 4 GB" in text
     gpu = preview(planned(["steps=40", "cluster.gpus=2", *cluster]), ledger, slurm=True)
     assert "about 8 GPU-hours" in gpu
+
+
+def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
+    """A run left 4 MB and kept a checkpoint of 2 MB: two runs that keep three each will need 2·(4 + 3·2) = 20 MB."""
+    ledger, past = Ledger(tmp_path), planned(["steps=10", "seed=7"])
+    write(past, ledger)
+    finish(ledger, past.runs[0].run_id, 10, 20)
+    run_dir = ledger.run_dir(past.runs[0].run_id)
+    for name, megabytes in (("checkpoints/step-10/data", 2), ("samples/all", 4)):
+        (run_dir / name).parent.mkdir(parents=True)
+        (run_dir / name).write_bytes(bytes(megabytes * 2**20))
+    coming = planned(["steps=40", "checkpoint.keep=3"], ["steps=40", "eta=2", "checkpoint.keep=3"])
+    assert "\nDisk: about 20 MB, " in preview(coming, ledger, slurm=False)
+
+
+def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
+    """Qwen2.5-1.5B: 1.54 billion parameters, 12 bytes of each in a checkpoint: 17.3 GB."""
+    numbers = {
+        "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 1536, "intermediate_size": 8960,
+        "vocab_size": 151936, "num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(numbers))
+    model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
+    gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
+    text = preview(planned([*model, *gpus]), Ledger(tmp_path), slurm=True)
+    assert "\nDisk: about 17.3 GB, " in text
+    assert re.search(r"\nGPU memory: about [\d.]+ GB of 141 GB \(activations [\d.]+, ", text)
+    with pytest.raises(ValueError, match=r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about"):
+        planned([*model, *gpus[:-1], "cluster.gpu_memory_gb=16"])
+
+
+def test_each_process_has_a_gpu_of_its_own() -> None:
+    with pytest.raises(ValueError, match=r"cluster\.gpus=1\. Pass cluster\.gpus=2, or fewer ranks"):
+        planned(["cluster=slurm", "cluster.gpus=1", "cluster.ranks=2"])
+
+
+def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
+    """Twenty knobs and a study with many lines: a file of ten thousand such lines is read in a moment."""
+    knobs = [f"{key}={value}" for key, value in [
+        ("study", "exact_likelihood"), ("lr", 1.23456789e-4), ("seed", 123456), ("steps", 1000), ("eta", 0.123456789),
+        ("loss", "lad"), ("rollout.temperature", 0.987654321), ("rollout.top_p", 0.987654321), ("trainer.kl", 1e-3),
+        ("trainer.betas", "[0.9,0.95]"), ("evaluation.k", "[1,2,4,8,16,32,64,128,256]"), ("trainer.eps", 1e-9),
+    ]]  # fmt: skip
+    ledger, made = Ledger(tmp_path), planned(knobs)
+    write(made, ledger)
+    (line,) = (ledger.sweep_dir(made.sweep_id) / "manifest.jsonl").read_bytes().splitlines()
+    assert len(line) < 1000
 
 
 def test_what_is_finished_is_not_to_do(tmp_path: Path) -> None:

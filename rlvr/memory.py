@@ -1,0 +1,183 @@
+"""What a model takes: parameters, bytes on a GPU, bytes of a checkpoint, from the numbers of its config.json. No torch.
+
+Estimates, to be right within a fifth: caching allocators, kernels' workspaces and other processes come on top.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GB = 2**30
+STATE = 12  # bytes per parameter of what is trained: the float32 weight and AdamW's two averages
+LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder of attention and gated feed-forward layers with RMS norms: Llama, Mistral, Qwen2, Qwen3."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tied: bool  # one matrix for embedding and head
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def query(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def key(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
+        attention += (self.query + 2 * self.key) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
+        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.embedding_parameters + self.hidden
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture | None:
+    """Of a config.json; None for a family that is not known here. Without `vocab_size` the vocabulary counts nothing:
+    the small models of `conf/model` take their task's words.
+    """
+    kind = config.get("model_type")
+    if kind not in ("llama", "mistral", "qwen2", "qwen3"):
+        return None
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    return Architecture(
+        layers=config["num_hidden_layers"], hidden=hidden, intermediate=config["intermediate_size"],
+        vocab=config.get("vocab_size", 0), heads=heads, kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or hidden // heads, tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=kind == "qwen2", qk_norm=kind == "qwen3",
+    )  # fmt: skip
+
+
+def of_model(model: Mapping[str, Any]) -> Architecture | None:
+    """Of the `model` of a run's config: its own numbers, a directory's config.json, or that of a hub name which was
+    downloaded before. None if none of them is at hand: nothing is downloaded to know.
+    """
+    if "architecture" in model:
+        return architecture(model["architecture"])
+    return _of_path(str(model["path"])) if model.get("path") else None
+
+
+@functools.cache  # every point of a sweep asks again
+def _of_path(path: str) -> Architecture | None:
+    file: Any = Path(path) / "config.json"
+    if not file.is_file():
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            file = try_to_load_from_cache(path, "config.json")
+        except HFValidationError:  # a path of no repository's form
+            return None
+    return architecture(json.loads(Path(file).read_text())) if isinstance(file, str | Path) else None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What, beside the model, decides how much a GPU holds."""
+
+    ranks: int = 1  # GPUs that share weights, gradients and optimiser
+    width: int = 2  # bytes of a number in forward and backward: 2 for bfloat16, 4 for float32
+    tokens: int = 16384  # of a micro-batch
+    checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
+    copies: int = 0  # frozen copies: base policy, reference
+    engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
+    cache_gb: float = 0.0  # the engine's keys and values
+
+
+def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
+    """Bytes on one GPU at the fullest moment, by cause. Training and sampling take turns: the larger one counts.
+
+    Weights are float32 shards; computing gathers them in `width` bytes, all of them on one rank, else the embeddings
+    and two layers. Attention keeps no scores (fused kernels).
+    """
+    n, w, t = model.parameters, setting.width, setting.tokens
+    gathered = n if setting.ranks == 1 else model.embedding_parameters + 2 * model.layer_parameters
+    stays = {
+        "weights": 4 * n / setting.ranks,
+        "optimiser": 8 * n / setting.ranks,
+        "frozen copies": setting.copies * w * n / setting.ranks,
+        "engine weights": float(setting.engine_width * n),
+    }
+    training = {
+        "gradients": 4 * n / setting.ranks,
+        "gathered weights": float(w * gathered),
+        "activations": float(t * _activations(model, w, checkpointing=setting.checkpointing)),
+        "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
+    }
+    sampling = {"engine cache": setting.cache_gb * GB}
+    return stays | max(training, sampling, key=lambda part: sum(part.values()))
+
+
+def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
+    """Bytes per token kept for the backward pass.
+
+    Of a layer: two residuals and two norms' outputs [h]; queries before and after rotation and the attention's output
+    [q]; keys before and after rotation and values [k]; gate, up, their activation and product [i]; and each norm's
+    input and result in float32.
+    """
+    h = model.hidden
+    layer = width * (4 * h + 3 * model.query + 3 * model.key + 4 * model.intermediate) + 2 * 2 * 4 * h
+    return model.layers * width * h + layer if checkpointing else model.layers * layer
+
+
+def setting_of(config: Mapping[str, Any]) -> Setting:
+    """Of a run's resolved config."""
+    trainer, rollout = config["trainer"], config["rollout"]
+    engine = rollout["engine"]
+    native = "max_cache_gb" in engine
+    return Setting(
+        ranks=config["cluster"]["ranks"], width=_width(trainer["dtype"]),
+        # A group stays whole, however long.
+        tokens=max(trainer["token_budget"], rollout["samples"] * (rollout["max_tokens"] or 0)),
+        checkpointing=trainer["activation_checkpointing"],
+        copies=int(trainer["base_kl"] or trainer["kl"] > 0) + int(trainer.get("reference_every") is not None),
+        engine_width=_width(engine["dtype"]) if native else 0, cache_gb=engine["max_cache_gb"] if native else 0.0,
+    )  # fmt: skip
+
+
+def _width(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raises ValueError if a run's resolved config asks more of a GPU than `cluster.gpu_memory_gb`; null: no check."""
+    has = config["cluster"].get("gpu_memory_gb")
+    model = of_model(config["model"]) if has else None
+    if model is None:
+        return
+    parts = per_gpu(model, setting_of(config))
+    if sum(parts.values()) > has * GB:
+        raise ValueError(
+            f"cluster.gpu_memory_gb={has:g}, and a GPU of this run needs about {sum(parts.values()) / GB:.0f} GB: "
+            f"{shown(parts)}. Pass a larger cluster.ranks, trainer.activation_checkpointing=true, "
+            "trainer.dtype=bfloat16 or a smaller trainer.token_budget; null: no check."
+        )
+
+
+def shown(parts: Mapping[str, float]) -> str:
+    """`weights 28.4, gradients 28.4 GB`, the largest first."""
+    large = sorted(((v / GB, k) for k, v in parts.items() if v > 0), reverse=True)
+    return ", ".join(f"{k} {v:.1f}" for v, k in large) + " GB"
