@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.signature import declared
+
 GB = 2**30
 STATE = 12  # bytes per parameter of what is trained: the float32 weight and AdamW's two averages
 LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
@@ -103,57 +105,64 @@ class Setting:
     tokens: int = 16384  # of a micro-batch
     checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
     copies: int = 0  # frozen copies: base policy, reference
+    offload: bool = False  # frozen copies rest in main memory
     engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
     cache_gb: float = 0.0  # the engine's keys and values
 
 
 def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
-    """Bytes on one GPU at the fullest moment, by cause. Training and sampling take turns: the larger one counts.
+    """Bytes on one GPU at the fullest moment, by cause: that of forward and backward, of the last gradients' sum over
+    ranks, or of sampling.
 
-    Weights are float32 shards; computing gathers them in `width` bytes, all of them on one rank, else the embeddings
-    and two layers. Attention keeps no scores (fused kernels).
+    Weights are float32 shards. Computing gathers them in `width` bytes: all of them on one rank, else embedding and
+    head, which stay until the step's end, and two layers. Their gradients too are whole until they are summed.
+    Attention keeps no scores (fused kernels).
     """
-    n, w, t = model.parameters, setting.width, setting.tokens
-    gathered = n if setting.ranks == 1 else model.embedding_parameters + 2 * model.layer_parameters
+    n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
+    gathered = n if r == 1 else model.embedding_parameters + 2 * model.layer_parameters
     stays = {
-        "weights": 4 * n / setting.ranks,
-        "optimiser": 8 * n / setting.ranks,
-        "frozen copies": setting.copies * w * n / setting.ranks,
+        "weights": 4 * n / r,
+        "optimiser": 8 * n / r,
+        "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
         "engine weights": float(setting.engine_width * n),
     }
-    training = {
-        "gradients": 4 * n / setting.ranks,
-        "gathered weights": float(w * gathered),
+    step = {"gradients": 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
+    learning = step | {
+        "whole gradients": float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
         "activations": float(t * _activations(model, w, checkpointing=setting.checkpointing)),
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
+    summing = step | {"whole gradients": float((w + 4) * model.embedding_parameters)}
     sampling = {"engine cache": setting.cache_gb * GB}
-    return stays | max(training, sampling, key=lambda part: sum(part.values()))
+    return stays | max(learning, summing, sampling, key=lambda part: sum(part.values()))
 
 
 def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
     """Bytes per token kept for the backward pass.
 
-    Of a layer: two residuals and two norms' outputs [h]; queries before and after rotation and the attention's output
-    [q]; keys before and after rotation and values [k]; gate, up, their activation and product [i]; and each norm's
-    input and result in float32.
+    Of a layer: what each of the two norms made and gave on [h], and its input in float32; queries, attention's output
+    and the same in order [q]; keys and values [k]; gate, its activation, up and their product [i]. Norms of queries and
+    keys keep what they made, and their input in float32.
     """
-    h = model.hidden
-    layer = width * (4 * h + 3 * model.query + 3 * model.key + 4 * model.intermediate) + 2 * 2 * 4 * h
+    h, q, k = model.hidden, model.query, model.key
+    layer = width * (4 * h + 3 * q + 2 * k + 4 * model.intermediate) + 2 * 4 * h
+    layer += (width + 4) * (q + k) * model.qk_norm
     return model.layers * width * h + layer if checkpointing else model.layers * layer
 
 
 def setting_of(config: Mapping[str, Any]) -> Setting:
     """Of a run's resolved config."""
     trainer, rollout = config["trainer"], config["rollout"]
-    engine = rollout["engine"]
+    engine, moves = rollout["engine"], trainer.get("reference_every") is not None
     native = "max_cache_gb" in engine
+    reference = trainer["kl"] > 0 or "reference" in declared(config["loss"]["_target_"])
     return Setting(
         ranks=config["cluster"]["ranks"], width=_width(trainer["dtype"]),
         # A group stays whole, however long.
         tokens=max(trainer["token_budget"], rollout["samples"] * (rollout["max_tokens"] or 0)),
         checkpointing=trainer["activation_checkpointing"],
-        copies=int(trainer["base_kl"] or trainer["kl"] > 0) + int(trainer.get("reference_every") is not None),
+        copies=int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
+        offload=bool(trainer.get("reference_offload")),
         engine_width=_width(engine["dtype"]) if native else 0, cache_gb=engine["max_cache_gb"] if native else 0.0,
     )  # fmt: skip
 

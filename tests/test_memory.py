@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
 from rlvr import memory
 from rlvr.memory import GB, Architecture, Setting, architecture, per_gpu
+from rlvr.reduce import counts_of_streams
+from rlvr.trainer.fsdp import Trainer
+from tests.factories import make_batch
+from tests.trainer import tiny
 
 # config.json of the hub, and the number of parameters that its safetensors hold.
 PUBLISHED = {
@@ -62,7 +70,7 @@ def test_a_directory_tells_its_size(tmp_path: Path) -> None:
 
 # h = 4, i = 8, q = 2 heads of 2, k = 1 of 2. A layer: 2·4·4 + 2·4·2 + 3·4·8 + 2·4 = 152; embeddings 2·10·4 = 80.
 TINY = Architecture(layers=3, hidden=4, intermediate=8, vocab=10, heads=2, kv_heads=1, head_dim=2, tied=False)
-# Activations of a layer: 2·(4·4 + 3·4 + 3·2 + 4·8) + 2·2·4·4 = 132 + 64 = 196 bytes a token in bfloat16.
+# Activations of a layer: 2·(4·4 + 3·4 + 2·2 + 4·8) + 2·4·4 = 128 + 32 = 160 bytes a token in bfloat16.
 
 
 def test_bytes_on_one_gpu_worked_by_hand() -> None:
@@ -71,8 +79,8 @@ def test_bytes_on_one_gpu_worked_by_hand() -> None:
     parts = per_gpu(TINY, Setting(ranks=1, width=2, tokens=5, copies=1, engine_width=4))
     assert parts == {
         "weights": 4 * n, "optimiser": 8 * n, "frozen copies": 2 * n, "engine weights": 4 * n,
-        "gradients": 4 * n, "gathered weights": 2 * n,
-        "activations": 5 * 3 * 196, "logits": 16 * 5 * 10,
+        "gradients": 4 * n, "gathered weights": 2 * 2 * n, "whole gradients": 2 * 40 + 6 * 152,
+        "activations": 5 * 3 * 160, "logits": 16 * 5 * 10,
     }  # fmt: skip
 
 
@@ -81,17 +89,83 @@ def test_ranks_share_all_but_activations_and_what_is_gathered() -> None:
     assert parts["weights"] == parts["gradients"] == 540
     assert parts["optimiser"] == 2 * 540
     assert parts["gathered weights"] == 2 * (80 + 2 * 152)
-    assert parts["activations"] == 5 * 3 * 196
+    assert parts["activations"] == 5 * 3 * 160
+
+
+def test_frozen_copies_in_main_memory_take_only_what_is_gathered() -> None:
+    here, there = (per_gpu(TINY, Setting(ranks=4, tokens=5, copies=1, offload=offload)) for offload in (False, True))
+    assert here["frozen copies"] == 270
+    assert there == {**here, "frozen copies": 0}
+
+
+def test_gradients_of_the_embeddings_are_whole_when_activations_are_gone() -> None:
+    """Embedding and head of 80 numbers, in bfloat16 and once more in float32 to be summed."""
+    wide = replace(TINY, vocab=1000)
+    parts = per_gpu(wide, Setting(ranks=4, tokens=1))
+    assert parts["whole gradients"] == (2 + 4) * 2 * 1000 * 4
+    assert "activations" not in parts
 
 
 def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> None:
-    assert per_gpu(TINY, Setting(tokens=5, checkpointing=True))["activations"] == 5 * (3 * 2 * 4 + 196)
+    assert per_gpu(TINY, Setting(tokens=5, checkpointing=True))["activations"] == 5 * (3 * 2 * 4 + 160)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str) -> None:
+    """Bytes that autograd holds for one more token in one more layer: within 2 %."""
+    numbers = {
+        "vocab_size": 16, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16,
+    }  # fmt: skip
+    config = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[kind]
+    held: list[float] = []
+    for layers in (1, 2):
+        model = AutoModelForCausalLM.from_config(config(num_hidden_layers=layers, **numbers))
+        made = tiny.trainer(model, dtype=dtype, shared_prompt="never")
+        (few, num_few), (many, num_many) = (kept_bytes(made, length) for length in (20, 60))
+        held.append((many - few) / (num_many - num_few))
+    model = architecture({"model_type": kind, "num_hidden_layers": 1, **numbers})
+    assert model is not None
+    width = 4 if dtype == "float32" else 2
+    estimate = per_gpu(model, Setting(width=width, tokens=1000))["activations"] / 1000
+    assert estimate == pytest.approx(held[1] - held[0], rel=0.02)
+
+
+def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
+    """(bytes, tokens) of a micro-batch of four responses of this length."""
+    batch = make_batch(num_groups=2, num_samples=2, num_tokens=length, lengths=[length] * 4)
+    ((part, layout, _),) = made._split(batch)
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        made._micro_batch(part, layout, counts_of_streams(batch.mask, batch.kind), measure_base=False)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), layout.num_tokens
 
 
 def test_logits_stop_growing_at_one_chunk() -> None:
     large = architecture(PUBLISHED["Qwen2.5-7B"][0])
     assert large is not None
     assert per_gpu(large, Setting(tokens=100_000))["logits"] == GB  # 2^26 numbers, four times, in float32
+
+
+def test_seven_billion_parameters_on_eight_gpus() -> None:
+    """GB of 2^30 bytes. A rank's 0.952 billion parameters, 4 bytes each: 3.55. Embedding and head 1.09 billion and two
+    layers of 0.233: 1.556 billion in bfloat16, 2.90. A token keeps 28 residuals of 7,168 bytes and one layer's 232,448:
+    16,384 of them 6.61. Head and a layer: 2·0.545 + 6·0.233 = 2.49 billion bytes of whole gradients, 2.32.
+    """
+    model = architecture(PUBLISHED["Qwen2.5-7B"][0])
+    assert model is not None
+    parts = per_gpu(model, Setting(ranks=8, checkpointing=True, engine_width=2))
+    expected = {
+        "weights": 3.55, "optimiser": 7.09, "frozen copies": 0, "engine weights": 14.19, "gradients": 3.55,
+        "gathered weights": 2.90, "whole gradients": 2.32, "activations": 6.61, "logits": 1,
+    }  # fmt: skip
+    assert {k: v / GB for k, v in parts.items()} == pytest.approx(expected, abs=0.005)
 
 
 def test_training_and_sampling_take_turns() -> None:
@@ -106,6 +180,7 @@ def run(**cluster: Any) -> dict[str, Any]:
         "rollout": {"samples": 8, "max_tokens": 1024, "engine": {"dtype": "bfloat16", "max_cache_gb": 8.0}},
         "trainer": {"dtype": "bfloat16", "token_budget": 8192, "activation_checkpointing": True, "base_kl": False,
                     "kl": 0.0, "reference_every": None},
+        "loss": {"_target_": "rlvr.loss.grpo.grpo"},
     }  # fmt: skip
 
 
