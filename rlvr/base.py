@@ -25,12 +25,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from rlvr.model import TableConfig, TablePolicy, encode, load_tokenizer, word_tokenizer
 from rlvr.records import Task, TaughtTask
-from rlvr.stage import stage, task_identity
+from rlvr.stage import pretrain_identity, stage, table_identity
 
 log = logging.getLogger(__name__)
 
-PRETRAIN_VERSION = 1  # raise when pre-training itself changes: old stages are then built anew
-TABLE_VERSION = 1
 TABLE_DEMONSTRATIONS = 4096  # read to learn which word may follow which
 CHUNK_TOKENS = 4096  # tokens per forward pass of pre-training
 LOG_EVERY_S = 5.0
@@ -72,7 +70,6 @@ def table(task: TaughtTask, store: Path) -> Path:
     For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms. A task of one-word answers
     may list them all as `answers`: too many to be shown after each prompt, they are allowed after every one.
     """
-    identity = {"source": "table", "version": TABLE_VERSION, "task": task_identity(task)}
 
     def build(directory: Path) -> dict[str, Any]:
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)
@@ -89,7 +86,7 @@ def table(task: TaughtTask, store: Path) -> Path:
         _save(model, tokenizer, directory)
         return {"num_parameters": model.num_parameters()}
 
-    return stage(store, identity, build)
+    return stage(store, table_identity(task), build)
 
 
 def pretrain(
@@ -112,11 +109,10 @@ def pretrain(
     `held_out` that follow the last step: none is seen twice. seed: the initial weights. On a CPU the weights are a
     function of the arguments and the number of threads.
     """
-    knobs = {
-        "architecture": dict(architecture), "steps": steps, "batch": batch, "lr": lr, "weight_decay": weight_decay,
-        "warmup_steps": warmup_steps, "held_out": held_out, "seed": seed,
-    }  # fmt: skip
-    identity = {"source": "pretrain", "version": PRETRAIN_VERSION, "task": task_identity(task), **knobs}
+    identity = pretrain_identity(
+        task, architecture=dict(architecture), steps=steps, batch=batch, lr=lr, weight_decay=weight_decay,
+        warmup_steps=warmup_steps, held_out=held_out, seed=seed,
+    )  # fmt: skip
 
     def build(directory: Path) -> dict[str, Any]:
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)

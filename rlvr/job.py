@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,16 +26,18 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import config as schema
 from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, brief, cause_of, logging_to
 from rlvr.batch import Batch
-from rlvr.collate import collate, decode, encode, solved, with_advantage
-from rlvr.collect import Sampler, Spent, Stream, collect
+from rlvr.collate import collate, encode, solved, with_advantage
+from rlvr.collect import Spent, Stream, collect
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
-from rlvr.model import end_tokens, load, load_model
+from rlvr.model import load_model
 from rlvr.overlong import penalised, without_cut
 from rlvr.paths import checkpoints, remove
-from rlvr.presample import mixture
+from rlvr.presample import Mixture, Samples
 from rlvr.prune import asked_to_prune
 from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollouts import file_of, write_rollouts
+from rlvr.stage import record_stages
+from rlvr.start import Start, partial
 from rlvr.tracker.spool import Spool
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
@@ -51,38 +52,30 @@ class Run:
     def __init__(self, config: DictConfig, run_dir: Path, attempt: Attempt | None, spool: Spool | None) -> None:
         """attempt, spool: of the first rank alone; the others write nothing but their part of a checkpoint."""
         self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
-        self.rank, self.world, self.device = distributed.start()
-        self.task = instantiate(config.task, _convert_="all")
         self._phase("base policy", 0)
-        if self.rank:
-            distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
-        base = instantiate(config.model, self.task, run_dir.parent / "stages", _convert_="all")
-        if not self.rank:
-            distributed.barrier()
-        own, tokenizer = load(base, dtype=torch.float32, device=self.device)
-        # Several ranks read their own part of the weights; none holds the whole model beside the engine's.
-        model = load_for_shards(base) if self.world > 1 else load_model(base, dtype=torch.float32)
-        ends = end_tokens(model, tokenizer)
-        pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
-        # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
-        spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
-        silent = [e for e in ends if e != spoken]
-        self.max_tokens = config.rollout.max_tokens or self.task.max_tokens
-        self.pad, self.tokenizer, self.synced = pad, tokenizer, -1  # synced: updates behind the weights of the engine
+        start = self.start = Start(config, run_dir.parent / "stages")
+        self.rank, self.world, self.device, self.task = start.rank, start.world, start.device, start.task
+        self.tokenizer, self.pad, self.max_tokens = start.tokenizer, start.pad, start.max_tokens
+        self.engine, self.sampler = start.engine, start.sampler
+        self.synced = -1  # updates behind the weights of the engine
         self.advantage = instantiate(config.advantage)
-        self.trainer: Trainer = _partial(config.trainer)(
-            model, loss=instantiate(config.loss), device=self.device, pad_token_id=pad, max_tokens=self.max_tokens
+        # Several ranks read their own part of the weights; none holds the whole model beside the engine's.
+        model = load_for_shards(start.base) if self.world > 1 else load_model(start.base, dtype=torch.float32)
+        self.trainer: Trainer = partial(config.trainer)(
+            model, loss=instantiate(config.loss), device=self.device, pad_token_id=self.pad, max_tokens=self.max_tokens
         )
-        self.engine = _partial(config.rollout.engine)(own, eos_token_ids=ends, pad_token_id=pad)
-        self.sampler = Sampler(
-            self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),
-            lambda tokens: decode(tokenizer, tokens, silent), self.rank, self.world, distributed.gather,
-        )  # fmt: skip
-        self.mixture = mixture(
-            config, self.sampler, base, run_dir.parent / "stages", max_tokens=self.max_tokens, pad_token_id=pad
-        )
+        self.mixture = self._mixture(start.samples())
+        if attempt is not None:
+            record_stages(run_dir, start.stages)
         self.stream = Stream(self.mixture.explored if self.mixture else self.task, config.seed)
         self.problems = held_out(self.task, config.evaluation.problems)
+
+    def _mixture(self, samples: Samples | None) -> Mixture | None:
+        """The two streams of a run whose loss brings `presample` along."""
+        if samples is None:
+            return None
+        rows, updates = self.config.rollout.prompts * self.config.rollout.samples, self.config.trainer.updates
+        return samples.mixture(seed=self.config.seed, rows=rows, updates=updates, pad_token_id=self.pad)
 
     def train(self, stop: StopFlag) -> Cause:
         """From the newest checkpoint to the last step, or until told to stop."""
@@ -221,13 +214,7 @@ class Run:
         return extra["step"]
 
     def close(self) -> None:
-        self.engine.close()
-        self.task.close()
-
-
-def _partial(node: DictConfig) -> Any:
-    """The component with its knobs bound, waiting for what only this file can pass."""
-    return instantiate(node, _partial_=True, _convert_="all")
+        self.start.close()
 
 
 def run(run_dir: Path) -> tuple[Cause, str]:

@@ -3,8 +3,6 @@ arXiv:2509.07430): hard prompts to explore, easy ones whose answers are rehearse
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,13 +23,11 @@ from rlvr.batch import Batch
 from rlvr.collate import collate
 from rlvr.collect import Sampler, Spent, Stream
 from rlvr.records import Completion, Problem, Reward, Rollout, Sampling, Split, Task
-from rlvr.stage import stage
+from rlvr.stage import base_identity, presample_identity, presample_settings, presampled_problems, stage
 
 log = logging.getLogger("rlvr")
 
-VERSION = 1  # raise when pre-sampling itself changes: old stages are then built anew
 NOISE_STREAM = 1 << 33  # neither that of training nor that of evaluation
-ENDLESS = 512  # problems of a train split that never ends, where no number is given
 CHUNK = 256  # problems sampled at once
 FILE = "problems.parquet"
 EXPLORE, REHEARSE = 0, 1  # Batch.kind
@@ -44,21 +40,18 @@ SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
-def mixture(
-    config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int, pad_token_id: int
-) -> Mixture | None:
-    """The two streams of a run whose loss brings `presample` along, else None. `config`: the frozen one.
+def samples(config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int) -> Samples | None:
+    """The stage of a run whose loss brings `presample` along, built if need be, else None. `config`: the frozen one.
 
     sampler: its engine still holds the base policy, of directory `base`. store: where stages are kept.
     """
     if config.get("presample") is None:
         return None
     knobs: Presample = instantiate(config.presample, _convert_="all")
-    decisive = {"task": config.task, "engine": config.rollout.engine, "chat": config.model.get("chat", False)}
-    settings = {k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for k, v in decisive.items()}
-    samples = knobs.open(sampler, store, base=base, max_tokens=max_tokens, settings=settings)
-    rows = config.rollout.prompts * config.rollout.samples
-    return samples.mixture(seed=config.seed, rows=rows, updates=config.trainer.updates, pad_token_id=pad_token_id)
+    plain = OmegaConf.to_container(config)
+    assert isinstance(plain, dict)
+    settings = presample_settings({str(k): v for k, v in plain.items()})
+    return knobs.open(sampler, store, base=base, max_tokens=max_tokens, settings=settings)
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ class Presample:
     applied to it afterwards, so that arms that differ in them share it."""
 
     samples: int  # responses per problem, n
-    problems: int | None  # the first so many of the train split; null: all, or ENDLESS of one that never ends
+    problems: int | None  # the first so many of the train split; null: all, or stage.ENDLESS of one that never ends
     temperature: float  # as in training, or u = π/π_ref does not start at 1
     top_p: float
     seed: int  # of the samples: not the seed of a run, so that all runs share one split
@@ -94,14 +87,9 @@ class Presample:
         base: directory of the base policy. settings: whatever else decides the samples (task, engine), as JSON.
         One process builds, with its own engine alone, while the other ranks and runs wait for the lock.
         """
-        problems = self._problems(sampler.task)
+        problems = presampled_problems(sampler.task, self.problems)
         sampling = Sampling(max_tokens, self.seed + NOISE_STREAM, 0, self.temperature, self.top_p)
-        said = json.dumps([[p.id, p.prompt, p.answer] for p in problems], default=str)
-        identity = {
-            "source": "presample", "version": VERSION, "base": _identity(base, store), "settings": dict(settings),
-            "problems": hashlib.sha256(said.encode()).hexdigest(), "samples": self.samples, "max_tokens": max_tokens,
-            "temperature": self.temperature, "top_p": self.top_p, "seed": self.seed,
-        }  # fmt: skip
+        identity = presample_identity(problems, base_identity(base, store), settings, max_tokens, vars(self))
         alone = Sampler(sampler.task, sampler.engine, sampler.encode, sampler.decode)
 
         def build(directory: Path) -> dict[str, Any]:
@@ -113,20 +101,8 @@ class Presample:
             pq.write_table(pa.Table.from_pylist(rows, SCHEMA), directory / FILE, compression="zstd")
             return {"problems": len(rows), "correct": sum(r["correct"] for r in rows) / (len(rows) * self.samples)}
 
-        return Samples(self, sampler.task, problems, pq.read_table(stage(store, identity, build) / FILE).to_pylist())
-
-    def _problems(self, task: Task) -> list[Problem]:
-        size = task.size("train")
-        wanted = ENDLESS if size is None and self.problems is None else self.problems
-        return [task.problem("train", index) for index in range(min(n for n in (size, wanted) if n is not None))]
-
-
-def _identity(base: Path, store: Path) -> object:
-    """What names a base policy: a stage's own name, or a directory with the sizes and times of its files."""
-    if base.parent.resolve() == store.resolve():
-        return base.name
-    files = sorted(f for pattern in ("*.json", "*.safetensors") for f in base.glob(pattern))
-    return [str(base.resolve()), [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]]
+        directory = stage(store, identity, build)
+        return Samples(self, sampler.task, problems, pq.read_table(directory / FILE).to_pylist(), directory.name)
 
 
 def _row(group: Rollout) -> dict[str, Any]:
@@ -149,6 +125,7 @@ class Samples:
     task: Task
     problems: Sequence[Problem]
     rows: Sequence[Mapping[str, Any]]
+    stage_id: str
 
     def mixture(self, *, seed: int, rows: int, updates: int, pad_token_id: int) -> Mixture:
         """Split the problems. seed: of the run. rows: explored responses per step, in `updates` mini-batches."""

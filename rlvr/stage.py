@@ -8,18 +8,23 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlvr.lock import lock, unlock
-from rlvr.paths import sync, write_json
-from rlvr.records import TaughtTask
+from rlvr.paths import read_json, sync, write_json
+from rlvr.records import Problem, Task, TaughtTask
 
 log = logging.getLogger(__name__)
 
 SAY_WAITING_EVERY_S = 15.0
 SAMPLED_DEMONSTRATIONS = 64
+ENDLESS = 512  # problems to pre-sample of a train split that never ends, where no number is given
+
+# Raise one when what it names changes: old stages are then built anew.
+TABLE_VERSION, PRETRAIN_VERSION, PRESAMPLE_VERSION = 1, 1, 1
 
 
 def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> Path:
@@ -66,6 +71,116 @@ def task_identity(task: TaughtTask) -> dict[str, Any]:
         "end_word": task.end_word,
         "demonstrations": hashlib.sha256(shown.encode()).hexdigest(),
     }
+
+
+# --- what each stage depends on
+
+
+def table_identity(task: TaughtTask) -> dict[str, Any]:
+    """Of the tabular policy (rlvr/base.py)."""
+    return {"source": "table", "version": TABLE_VERSION, "task": task_identity(task)}
+
+
+def pretrain_identity(task: TaughtTask, **knobs: Any) -> dict[str, Any]:
+    """Of a pre-trained base policy (rlvr/base.py)."""
+    return {"source": "pretrain", "version": PRETRAIN_VERSION, "task": task_identity(task), **knobs}
+
+
+def presample_identity(
+    problems: Sequence[Problem], base: object, settings: Mapping[str, Any], max_tokens: int, knobs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Of the base policy's own answers (rlvr/presample.py). `base`: as `base_identity` names it."""
+    said = json.dumps([[p.id, p.prompt, p.answer] for p in problems], default=str)
+    decisive = {name: knobs[name] for name in ("samples", "temperature", "top_p", "seed")}
+    return {
+        "source": "presample", "version": PRESAMPLE_VERSION, "base": base, "settings": dict(settings),
+        "problems": hashlib.sha256(said.encode()).hexdigest(), "max_tokens": max_tokens, **decisive,
+    }  # fmt: skip
+
+
+def base_identity(base: Path, store: Path) -> object:
+    """What names a base policy: a stage's own name, or a directory with the sizes and times of its files."""
+    if base.parent.resolve() == store.resolve():
+        return base.name
+    files = sorted(f for pattern in ("*.json", "*.safetensors") for f in base.glob(pattern))
+    return [str(base.resolve()), [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]]
+
+
+def presampled_problems(task: Task, wanted: int | None) -> list[Problem]:
+    """The first `wanted` problems of the train split; None: all, or ENDLESS of one that never ends."""
+    size = task.size("train")
+    wanted = ENDLESS if size is None and wanted is None else wanted
+    return [task.problem("train", index) for index in range(min(n for n in (size, wanted) if n is not None))]
+
+
+# --- the stages of a run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Something that a run starts from, by what it depends on."""
+
+    identity: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        return stage_id(self.identity)
+
+    @property
+    def source(self) -> str:
+        return str(self.identity["source"])
+
+    @property
+    def quick(self) -> bool:
+        """Made in seconds: not worth a job of its own."""
+        return self.source == "table"
+
+
+def stages(config: Mapping[str, Any], task: Any, store: Path) -> list[Stage]:
+    """The stages that a run needs, each after those that it is built on. No torch: known before anything runs.
+
+    config: the frozen one. A base policy from elsewhere (a hub name, a function of one's own) is no stage, and what is
+    pre-sampled with one that is not on disk cannot be named yet: then the list is shorter, and the run builds it.
+    """
+    found: list[Stage] = []
+    base: object = None
+    model = {k: v for k, v in config["model"].items() if k != "_target_"}
+    source = _SOURCES.get(config["model"]["_target_"])
+    if source is not None:
+        found.append(Stage(source(task, **model)))
+        base = found[0].id
+    elif Path(str(model.get("path", ""))).expanduser().is_dir():
+        base = base_identity(Path(model["path"]).expanduser(), store)
+    if config.get("presample") is None or base is None:
+        return found
+    rollout = config["rollout"]
+    settings = presample_settings(config)
+    problems = presampled_problems(task, config["presample"]["problems"])
+    limit = rollout["max_tokens"] or task.max_tokens
+    return [*found, Stage(presample_identity(problems, base, settings, limit, config["presample"]))]
+
+
+_SOURCES: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "rlvr.base.table": table_identity, "rlvr.base.pretrain": pretrain_identity,
+}  # fmt: skip
+
+
+def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a base policy's answers beside the policy and the sampling."""
+    rollout, model = config["rollout"], config["model"]
+    return {"task": config["task"], "engine": rollout["engine"], "chat": model.get("chat", False)}
+
+
+def record_stages(run_dir: Path, ids: Sequence[str]) -> None:
+    """Keep with a run which stages it starts from."""
+    if recorded_stages(run_dir) != list(ids):
+        write_json(run_dir / "stages.json", {"stages": list(ids)})
+
+
+def recorded_stages(run_dir: Path) -> list[str] | None:
+    """Ids of the stages that a run starts from; None where nobody has said so yet."""
+    content = read_json(run_dir / "stages.json")
+    return None if content is None else [str(each) for each in content["stages"]]
 
 
 def _is_plain(value: object) -> bool:

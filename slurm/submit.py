@@ -33,17 +33,20 @@ class Resources:
 
 
 def script(
-    command: Sequence[str], resources: Resources, *, name: str, folder: Path, count: int | None,
-    max_parallel: int | None = None, after: Sequence[str] = (),
+    command: Sequence[str], resources: Resources, *, name: str, folder: Path, log: str, count: int | None,
+    max_parallel: int | None = None, after_any: Sequence[str] = (), after_ok: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time.
 
-    count None: one job, no array. after: jobs that must have left the queue, however they ended.
+    count None: one job, no array. after_any: jobs that must have left the queue, however they ended. after_ok: jobs
+    that must have succeeded; when one has failed, SLURM cancels this one instead of holding it for ever.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
-    log, theirs = ("report.out", "%j_%t_log.out") if count is None else ("task_%a.out", "%A_%a_%t_log.out")
-    wait = {"dependency": "afterany:" + ":".join(after)} if after else {}
+    theirs = "%j_%t_log.out" if count is None else "%A_%a_%t_log.out"
+    conditions = [":".join((kind, *jobs)) for kind, jobs in (("afterany", after_any), ("afterok", after_ok)) if jobs]
+    wait = {"dependency": ",".join(conditions)} if conditions else {}
+    wait |= {"kill-on-invalid-dep": "yes"} if after_ok else {}
     parameters: dict[str, Any] = {
         "job_name": name, "partition": resources.partition, "account": resources.account, "qos": resources.qos,
         "time": resources.time_min, "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": resources.cpus,

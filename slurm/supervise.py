@@ -82,18 +82,21 @@ class Allocation:
     """The job that this process runs in."""
 
     job: str  # as scontrol takes it: 12_3
-    array: str  # number of the whole array
-    index: int
+    number: str  # of the whole array, or of a job without one
+    index: int  # in the array
     restarts: int  # times that it has been requeued
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Allocation:
-        """ValueError outside an array job."""
-        try:
-            array, index = environment["SLURM_ARRAY_JOB_ID"], int(environment["SLURM_ARRAY_TASK_ID"])
-        except KeyError as error:
-            raise ValueError(f"this is a task of a SLURM array, but {error.args[0]} is not set") from None
-        return cls(f"{array}_{index}", array, index, int(environment.get("SLURM_RESTART_COUNT") or 0))
+        """ValueError outside a job."""
+        if "SLURM_JOB_ID" not in environment:
+            raise ValueError("this runs inside a SLURM job, but SLURM_JOB_ID is not set")
+        restarts = int(environment.get("SLURM_RESTART_COUNT") or 0)
+        array = environment.get("SLURM_ARRAY_JOB_ID")
+        if array is None:
+            return cls(environment["SLURM_JOB_ID"], environment["SLURM_JOB_ID"], 0, restarts)
+        index = int(environment["SLURM_ARRAY_TASK_ID"])
+        return cls(f"{array}_{index}", array, index, restarts)
 
     def requeue(self) -> bool:
         """Back into the queue; False if the job was cancelled. A preempted one is RUNNING to the end of its grace."""

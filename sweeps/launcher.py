@@ -133,7 +133,7 @@ def launch(planned: Plan) -> Outcome:
         return Outcome()
     write(planned, ledger)
     outcome = _start(
-        ledger, planned.sweep_id, {run.run_id: run.config["cluster"] for run in planned.runs}, cluster, tracker,
+        ledger, planned.sweep_id, {run.run_id: run.config for run in planned.runs}, cluster, tracker,
         on_slurm=on_slurm,
     )  # fmt: skip
     outcomes.append(outcome)
@@ -159,24 +159,24 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
     configs = {run_id: yaml.safe_load(path.read_text()) for run_id, path in paths.items()}
     # A config that was frozen by an older version lacks the settings that came since.
     since = yaml.safe_load((CONF / "cluster" / "slurm.yaml").read_text())
-    settings = {run_id: {**since, **config["cluster"]} for run_id, config in configs.items()}
-    first = OmegaConf.create({**next(iter(configs.values())), "cluster": settings[next(iter(configs))]})
+    configs = {run_id: {**config, "cluster": {**since, **config["cluster"]}} for run_id, config in configs.items()}
+    first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = _is_for_slurm(first.cluster.backend)
-    return _start(ledger, sweep_id, settings, first.cluster, first.tracker, on_slurm=on_slurm)
+    return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm)
 
 
 def _start(
-    ledger: Ledger, sweep_id: str, settings: Mapping[str, Mapping[str, Any]], cluster: Any, tracker: Any, *,
+    ledger: Ledger, sweep_id: str, configs: Mapping[str, Mapping[str, Any]], cluster: Any, tracker: Any, *,
     on_slurm: bool,
 ) -> Outcome:  # fmt: skip
-    """`settings`: the cluster part of each run's config; `cluster` and `tracker`: those of the launch."""
+    """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch."""
     shipper = None
     if tracker.enabled:
         shipper = shipping(ledger.home, "--sweep", sweep_id, "--follow")
         if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
             os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
     if on_slurm:
-        return run_slurm(ledger, sweep_id, settings, shipper=shipper, wait=cluster.wait)
+        return run_slurm(ledger, sweep_id, configs, shipper=shipper, wait=cluster.wait)
     return run_local(
         ledger, sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
         retries=cluster.retries, shipper=shipper,

@@ -26,7 +26,7 @@ from sweeps.ledger import Ledger, RunState
 from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
-from sweeps.slurm import cpus
+from sweeps.slurm_jobs import cpus
 
 Flat = dict[str, Any]  # dotted key -> value
 

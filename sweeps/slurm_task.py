@@ -44,7 +44,7 @@ class ArrayTask:
         self.run_id = str(content["runs"][self.here.index])
         self.dir = self.ledger.run_dir(self.run_id)
         self.log = submission / f"task_{self.here.index}.out"
-        submissions.record_job(submission, self.here.array)
+        submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
         """Exit code of the job."""

@@ -4,6 +4,7 @@ runs/submissions/<token>/submission.json   written before sbatch: which run is w
                          array.sbatch      the script
                          job.json          written after sbatch, or by the first task if the submitter died in between
                          task_<K>.out      what supervisors said
+A stage's job has the same, but `stage` instead of runs, stage.out, and end.json if it did not come to stand.
 
 The job's name is `rlvr-<token>`, so the queue alone tells which runs have a job: no number of a job is trusted, SLURM
 uses numbers again. A submission whose sbatch never happened has no job in the queue, and stands for nothing.
@@ -15,11 +16,12 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rlvr.paths import read_json, write_json
+from rlvr.stage import recorded_stages
 from slurm import client
 from slurm.client import Task
 from sweeps.ledger import Ledger, RunState
@@ -36,6 +38,7 @@ WAITING = (
     "RESV_DEL_HOLD",
 )
 UNKNOWN = "SLURM does not answer"
+STAGE_LOG = "stage.out"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Queue:
 
     tasks: Mapping[str, Task]
     answered: bool = True
+    stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that it builds
 
 
 def folder(ledger: Ledger) -> Path:
@@ -79,7 +83,7 @@ def read_queue(ledger: Ledger) -> Queue:
         tasks = client.queue(PREFIX)
     except ValueError:
         return Queue({}, answered=False)
-    return Queue(by_run(ledger, tasks))
+    return Queue(by_run(ledger, tasks), stages=by_stage(ledger, tasks))
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
@@ -97,6 +101,12 @@ def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
     return found
 
 
+def by_stage(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
+    """Which stage each task builds."""
+    about = [(read_json(folder(ledger) / t.name.removeprefix(PREFIX) / "submission.json") or {}, t) for t in tasks]
+    return {str(content["stage"]): task for content, task in about if "stage" in content}
+
+
 def submitted(ledger: Ledger) -> set[str]:
     """Every run that was ever handed to SLURM from this home."""
     paths = folder(ledger).glob("*/submission.json")
@@ -107,7 +117,10 @@ def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = Non
     """The ledger's states with what the queue adds: what waits, and what goes on though its process is gone."""
     queue = read_queue(ledger) if queue is None else queue
     if queue.answered:
-        return [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
+        known = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
+        lost = [s.run_id for s in known if s.state == "queued" and not s.attempt and s.run_id not in queue.tasks]
+        missing = _missing_stages(ledger, lost, queue) if lost else {}
+        return [_without_stage(state, missing.get(state.run_id)) for state in known]
     ours = submitted(ledger)
     return [_unknown(state) if state.run_id in ours else state for state in states]
 
@@ -126,3 +139,31 @@ def _with_task(state: RunState, task: Task | None) -> RunState:
 def _unknown(state: RunState) -> RunState:
     """What is not known is not an end."""
     return replace(state, state="queued", phase=UNKNOWN) if state.state in ("queued", "lost") else state
+
+
+# --- runs whose stage was not built
+
+
+def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Of runs without a job: the submission of the stage that they waited for in vain, and what it says."""
+    newest: dict[str, tuple[Path, dict[str, Any]]] = {}
+    contents = [(path.parent, read_json(path) or {}) for path in folder(ledger).glob("*/submission.json")]
+    for path, content in sorted(contents, key=lambda pair: pair[1].get("created", 0)):
+        if "stage" in content:
+            newest[content["stage"]] = (path, content)
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for run_id in run_ids:
+        for stage in recorded_stages(ledger.run_dir(run_id)) or []:
+            if stage in newest and stage not in queue.stages and not (ledger.root / "stages" / stage).is_dir():
+                found.setdefault(run_id, newest[stage])  # the first: the others wait for it
+    return found
+
+
+def _without_stage(state: RunState, stage: tuple[Path, dict[str, Any]] | None) -> RunState:
+    if stage is None:
+        return state
+    path, about = stage
+    end = read_json(path / "end.json") or {"cause": "ended", "message": "without a word: cancelled, or its node failed"}
+    text = f"the {about['source']} stage {about['stage']} that it starts from was not built: {end['cause']}: "
+    text += f"{end['message']} (the same command, or `python -m sweeps retry`, tries again)"
+    return replace(state, state="failed", cause="stage", message=text, log=path / STAGE_LOG)

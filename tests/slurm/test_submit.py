@@ -49,19 +49,28 @@ def test_the_batch_script_is_this() -> None:
     resources = Resources(240, 2, 4.0, 1, partition="main", account="ours", setup=("module load cuda",))
     folder = Path("/shared/runs/submissions/ab")
     command = ["python", "-m", "sweeps.slurm_task", "/a b"]
-    assert script(command, resources, name="rlvr-ab", folder=folder, count=12, max_parallel=3) == SCRIPT
+    assert (
+        script(command, resources, name="rlvr-ab", folder=folder, log="task_%a.out", count=12, max_parallel=3) == SCRIPT
+    )
 
 
 def test_a_job_that_comes_after_others_is_no_array() -> None:
-    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), count=None, after=["7", "12"])
+    one = Resources(2, 1, 1.0)
+    text = script(["true"], one, name="x", folder=Path("/x"), log="report.out", count=None, after_any=["7", "12"])
     assert "#SBATCH --dependency=afterany:7:12\n" in text
     assert "#SBATCH --output=/x/report.out\n" in text
     assert "--array" not in text
     assert "%" not in text
 
 
+def test_what_waits_for_the_success_of_others_is_cancelled_when_they_fail() -> None:
+    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), log="o", count=2, after_ok=["7", "12"])
+    assert "#SBATCH --dependency=afterok:7:12\n" in text
+    assert "#SBATCH --kill-on-invalid-dep=yes\n" in text
+
+
 def test_a_short_job_is_warned_in_its_last_quarter() -> None:
-    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), count=1, max_parallel=None)
+    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/x"), log="o", count=1, max_parallel=None)
     assert "#SBATCH --signal=USR2@30\n" in text  # a quarter of 120 s
     assert "--partition" not in text
     assert "--gpus" not in text
@@ -75,9 +84,12 @@ def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
 
 
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
-    environment = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    environment = {
+        "SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2",
+    }  # fmt: skip
     assert Allocation.here(environment) == Allocation("12_3", "12", 3, 2)
-    with pytest.raises(ValueError, match="SLURM_ARRAY_JOB_ID is not set"):
+    assert Allocation.here({"SLURM_JOB_ID": "15"}) == Allocation("15", "15", 0, 0)
+    with pytest.raises(ValueError, match="SLURM_JOB_ID is not set"):
         Allocation.here({})
 
 

@@ -8,28 +8,18 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
+from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.test_sweep import deterministic
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
-BANDIT = [
-    "-m", "task=bandit", "model=table", "advantage=reinforce", "loss=lad", "rollout.prompts=1", "rollout.samples=64",
-    "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1", "evaluation.k=[1]",
-    "cluster.time_min=10",
-]  # fmt: skip
 GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node, long enough to be struck; the seed says by what.
 STRUCK = [
@@ -41,62 +31,6 @@ STRUCK = [
     "cluster.report=false",
 ]
 ON_SLURM = ["cluster.memory_gb=9", "cluster.partition=preemptible"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """A home for runs, and the cluster that works on them."""
-
-    home: Path
-    cluster: Settings
-
-    def python(self, *arguments: str) -> tuple[int, str]:
-        environment = {
-            **os.environ, "RLVR_HOME": str(self.home), "SLURM_CONF": str(self.cluster.conf), "COLUMNS": "140",
-        }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, check=False, timeout=300,
-        )  # fmt: skip
-        return done.returncode, done.stdout
-
-    def launch(self, *overrides: str) -> str:
-        code, out = self.python("-m", "rlvr.run", *BANDIT, *overrides)
-        assert code == 0, out
-        return out
-
-    def client(self, *command: str) -> str:
-        return local.client(self.cluster, *command)
-
-    def runs(self) -> dict[str, Path]:
-        found = {json.loads(p.read_text())["name"]: p.parent for p in sorted(self.home.glob("runs/*/run.json"))}
-        return dict(sorted(found.items()))
-
-    def status(self) -> dict[str, dict[str, Any]]:
-        code, out = self.python("-m", "sweeps", "status", "--json")
-        assert code == 0, out
-        return {run["name"]: run for run in json.loads(out)[0]["runs"]}
-
-    def queue(self) -> dict[str, str]:
-        """State of every task, by its job's number."""
-        lines = self.client("squeue", "-h", "-r", "-o", "%i %T").splitlines()
-        return dict(line.split() for line in lines)
-
-
-def wait_for(is_so: Callable[[], bool], patience_s: float = 300) -> None:
-    deadline = time.monotonic() + patience_s
-    while not is_so():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.3)
-
-
-def causes(run_dir: Path) -> list[str]:
-    """How each attempt ended, in order; "" for one that has not."""
-    found = []
-    for number in range(1, len(list((run_dir / "attempts").iterdir())) + 1):
-        path = run_dir / "attempts" / str(number) / "exit.json"
-        found.append(json.loads(path.read_text())["cause"] if path.exists() else "")
-    return found
 
 
 def kill_node(cluster: Settings, name: str) -> None:

@@ -1,0 +1,70 @@
+"""`cluster.wait=true`: jobs of SLURM in a live table, to their end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sweeps import submissions
+from sweeps.ledger import Ledger, RunState
+from sweeps.progress import count, table, why
+from sweeps.submissions import joined
+from sweeps.verdict import Outcome
+from sweeps.worker import Shipper
+
+LOOK_S = 3.0
+SHIPPER_S = 60.0
+
+
+def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequence[str] | None) -> Outcome | None:
+    """A live table until no run waits or runs. Ctrl-C stops looking, not the jobs: then None.
+
+    before: runs that had finished before the launch. command: of the shipper.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    run_ids = ledger.sweep(sweep_id).run_ids
+    shipper = Shipper(command, ledger.sweep_dir(sweep_id) / "shipper.log") if command else None
+    began = time.monotonic()
+    states = joined(ledger, ledger.states(run_ids))
+    try:
+        with Live(console=Console(), auto_refresh=False) as live:
+            while any(state.state in ("queued", "running") for state in states) and not _abandoned(ledger, states):
+                live.update(table(states, title=f"{sweep_id}: {count(states)}"), refresh=True)
+                time.sleep(LOOK_S)
+                states = joined(ledger, ledger.states(run_ids))
+            live.update(table(states, title=f"{sweep_id}: {count(states)}"), refresh=True)
+    except KeyboardInterrupt:
+        print("No longer looking; the jobs go on. `python -m sweeps watch` looks again.", flush=True)
+        return None
+    outcome = _outcome(states, before)
+    outcome.seconds = time.monotonic() - began
+    if shipper and (trouble := shipper.finish(SHIPPER_S, hurry=lambda: False)):
+        print(trouble, flush=True)
+    for state in states:
+        if state.run_id in outcome.messages:
+            print(f"FAILED {state.name} ({state.run_id}): {why(state)}\n       {state.log or ''}", flush=True)
+    print(outcome.summary(), flush=True)
+    return outcome
+
+
+def _abandoned(ledger: Ledger, states: Sequence[RunState]) -> bool:
+    """Only queued runs are left, and SLURM, asked again, has a job for none of them: they were cancelled."""
+    if any(state.state == "running" for state in states):
+        return False
+    queue = submissions.read_queue(ledger)
+    return queue.answered and not any(state.run_id in queue.tasks for state in states)
+
+
+def _outcome(states: Sequence[RunState], before: Sequence[str]) -> Outcome:
+    by_state: dict[str, list[str]] = {}
+    for state in states:
+        by_state.setdefault(state.state, []).append(state.run_id)
+    failed = by_state.get("failed", []) + by_state.get("lost", [])
+    return Outcome(
+        finished=[r for r in by_state.get("finished", []) if r not in before], failed=failed,
+        preempted=by_state.get("preempted", []), pruned=by_state.get("pruned", []), skipped=list(before),
+        queued=by_state.get("queued", []),
+        messages={state.run_id: why(state) for state in states if state.run_id in failed},
+    )  # fmt: skip

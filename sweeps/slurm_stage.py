@@ -1,0 +1,89 @@
+"""The job of a stage: `python -m sweeps.slurm_stage SUBMISSION` builds it, and fails if it does not come to stand.
+
+What depends on it is then cancelled by SLURM; `python -m sweeps status` says why, from the end.json that stands here.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlvr.attempt import EXIT_CODES, Cause
+from rlvr.paths import read_json, write_json
+from slurm.supervise import Allocation, Ended, Supervisor
+from sweeps import submissions
+from sweeps.worker import environment, kill_tagged, new_tag
+
+
+class StageTask:
+    """One stage in one allocation."""
+
+    def __init__(self, submission: Path, supervisor: Supervisor) -> None:
+        content = read_json(submission / "submission.json")
+        if content is None:
+            raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
+        self.settings: Mapping[str, Any] = content
+        self.submission, self.supervisor, self.here = submission, supervisor, Allocation.here()
+        self.root = submission.parent.parent
+        self.stage = self.root / "stages" / content["stage"]
+        submissions.record_job(submission, self.here.number)
+
+    def run(self) -> int:
+        """Exit code of the job."""
+        ended = self._build()
+        tries = int(self.settings["retries"])
+        while ended.status < 0 and self.supervisor.told is None and tries:  # killed, without fault of its own
+            ended, tries = self._build(), tries - 1
+        if self.stage.is_dir():
+            print(f"stage {self.stage.name} stands", flush=True)
+            return 0
+        preempted = self.supervisor.told is signal.SIGTERM and self.here.restarts < self.settings["requeues"]
+        if preempted and self.here.requeue():
+            return Cause.PREEMPTED.code
+        cause, message = self._why(ended)
+        write_json(self.submission / "end.json", {"cause": cause.value, "message": message})
+        print(f"{cause.value}: {message}", flush=True)
+        return cause.code
+
+    def _build(self) -> Ended:
+        tag = new_tag()
+        run_dir = self.root / str(self.settings["run"])
+        command = [sys.executable, "-m", "rlvr.start", str(run_dir), self.stage.name]
+        ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
+        kill_tagged(tag)  # verifiers whose parent was killed
+        return ended
+
+    def _why(self, ended: Ended) -> tuple[Cause, str]:
+        if self.supervisor.told is signal.SIGUSR2:
+            return Cause.TIME_LIMIT, f"more than cluster.time_min={self.settings['time_min']} minutes: raise it"
+        if self.supervisor.told is not None:
+            return Cause.PREEMPTED, "its job was cancelled"
+        if ended.out_of_memory:
+            return Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"
+        if ended.status < 0:
+            return Cause.ERROR, f"its process was killed by signal {-ended.status}"
+        cause = next((c for c, code in EXIT_CODES.items() if code == ended.status), Cause.ERROR)
+        return cause, _last_line(self.submission / submissions.STAGE_LOG)
+
+
+def _last_line(log: Path) -> str:
+    """What the builder said last: its error."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: those of rlvr/attempt.py."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if len(given) != 1:
+        print(__doc__)
+        return 2
+    with Supervisor() as supervisor:
+        return StageTask(Path(given[0]), supervisor).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

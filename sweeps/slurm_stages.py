@@ -1,0 +1,78 @@
+"""Stages as jobs of their own: each is built once, before the arrays that start from it, for all sweeps.
+
+Asked of the queue and the file system, like all else: a stage that stands is depended on by nobody, one that a job is
+building is waited for, and the rest get a job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.utils import instantiate
+
+from rlvr.paths import write_text
+from rlvr.stage import Stage, record_stages, stages
+from slurm.client import Task
+from slurm.submit import hand_in, script
+from sweeps import slurm_jobs, submissions
+from sweeps.ledger import Ledger
+
+
+class StageJobs:
+    """The stage jobs of this home: those in `queue`, and those submitted here."""
+
+    def __init__(self, ledger: Ledger, sweep_id: str, queue: Sequence[Task], held: int) -> None:
+        """held: the submitter's lock, which sbatch inherits."""
+        self.ledger, self.sweep_id, self.held = ledger, sweep_id, held
+        self.store = ledger.root / "stages"
+        self.jobs = {stage: task.job for stage, task in submissions.by_stage(ledger, queue).items()}
+        self.fresh: list[str] = []  # ids of stages submitted here
+        self._known: dict[str, list[Stage]] = {}
+
+    def before(self, run_id: str, config: Mapping[str, Any]) -> list[str]:
+        """Jobs that must have succeeded before this run can start; submitted if need be."""
+        needed = self._stages(config)
+        record_stages(self.ledger.run_dir(run_id), [stage.id for stage in needed])
+        waits: list[str] = []
+        for stage in needed:
+            if stage.quick or (self.store / stage.id).is_dir():
+                continue
+            if stage.id not in self.jobs:
+                self.jobs[stage.id] = self._send(stage, run_id, config["cluster"], waits)
+                self.fresh.append(stage.id)
+            waits.append(self.jobs[stage.id])
+        return waits
+
+    def _stages(self, config: Mapping[str, Any]) -> list[Stage]:
+        """Of each setting only once: the problems of a task are read for it."""
+        parts = [config["task"], config["model"], config.get("presample"), config["rollout"]]
+        key = json.dumps(parts, sort_keys=True)
+        if key not in self._known:
+            task = instantiate(config["task"], _convert_="all")
+            try:
+                self._known[key] = stages(config, task, self.store)
+            finally:
+                task.close()
+        return self._known[key]
+
+    def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], after: Sequence[str]) -> str:
+        """Recorded before sbatch, numbered after it, as an array is. One process builds: one GPU will do."""
+        alone = {**cluster, "ranks": 1}
+        asked = slurm_jobs.resources(
+            cluster, time_min=cluster["time_min"], memory_gb=cluster["memory_gb"], gpus=min(1, cluster["gpus"]),
+            cpus=slurm_jobs.cpus(alone),
+        )  # fmt: skip
+        about = {key: cluster[key] for key in ("threads", "retries", "requeues", "time_min")}
+        about |= {"stage": stage.id, "source": stage.source, "run": run_id}
+        target = submissions.record(self.ledger, self.sweep_id, [], about)
+        text = script(
+            slurm_jobs.command("sweeps.slurm_stage", target), asked, name=submissions.job_name(target), folder=target,
+            log=submissions.STAGE_LOG, count=None, after_ok=after,
+        )  # fmt: skip
+        path = target / "stage.sbatch"
+        write_text(path, text)
+        job = hand_in(path, asked, keep_open=[self.held])
+        submissions.record_job(target, job)
+        return job

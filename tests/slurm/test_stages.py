@@ -1,0 +1,98 @@
+"""Stages on a real SLURM: built once, by a job of their own, for every run that starts from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.stage import record_stages, recorded_stages
+from slurm.client import Task
+from slurm.local_cluster.settings import Settings
+from sweeps.ledger import Ledger
+from sweeps.submissions import Queue, by_stage, joined, record
+from tests.slurm.place import Place, causes, wait_for
+
+real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+
+# Arms that rehearse what the base policy solves: both stages, as small as they can be.
+WORLD = [
+    "-m", "task.size=5", "task.test_problems=4", "model.steps=60", "model.batch=16", "steps=1", "rollout.prompts=4",
+    "rollout.samples=4", "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1",
+    "evaluation.k=[1]", "presample.samples=choice(4)", "presample.threshold=choice(1)", "presample.problems=choice(16)",
+    "presample.ratio=choice(4)", "tracker=none", "cluster.report=false", "cluster.time_min=10",
+]  # fmt: skip
+
+
+def stage_jobs(place: Place) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in place.home.glob("runs/submissions/*/submission.json")]
+    return sorted((each for each in found if "stage" in each), key=lambda each: each["created"])
+
+
+class TestReal:
+    pytestmark = real
+
+    def test_two_jobs_feed_every_arm_of_two_sweeps(self, cluster: Settings, tmp_path: Path) -> None:
+        place = Place(tmp_path, cluster)
+        said = place.launch("loss=dph_js", world=WORLD)
+        assert "1 runs submitted to SLURM" in said
+        assert "after stage" in said
+        assert "after stage" not in place.launch("loss=dph_forward_kl", world=WORLD)  # jobs build both already
+        wait_for(lambda: not place.queue())
+        runs = list(place.runs().values())
+        assert [causes(run) for run in runs] == [["ok"], ["ok"]]
+        pretrain, presample = stage_jobs(place)
+        assert (pretrain["source"], presample["source"]) == ("pretrain", "presample")
+        for run in runs:  # what was named before anything ran is what they used
+            assert recorded_stages(run) == [pretrain["stage"], presample["stage"]]
+            assert "building the" not in (run / "attempts/1/log.txt").read_text()
+        stands = {path.name for path in tmp_path.glob("runs/stages/*") if path.is_dir()}
+        assert stands == {pretrain["stage"], presample["stage"]}
+
+    def test_a_failed_stage_releases_nothing_and_says_why(self, cluster: Settings, tmp_path: Path) -> None:
+        place = Place(tmp_path, cluster)
+        wrong = [*WORLD[:-1], "cluster.time_min=2", "model.lr=1e38", "loss=dph_js,dph_forward_kl"]
+        assert "2 runs submitted to SLURM" in place.launch("model.architecture.hidden_act=nothing", world=wrong)
+        wait_for(lambda: not place.queue())
+        shown = list(place.status().values())
+        assert [(run["state"], run["attempt"]) for run in shown] == [("failed", 0)] * 2
+        pretrain, presample = stage_jobs(place)
+        for run in shown:
+            assert f"the pretrain stage {pretrain['stage']} that it starts from was not built" in run["message"]
+            assert "nothing" in run["message"]
+            assert Path(run["log"]).read_text()
+        code, out = place.python("-m", "sweeps", "retry", "main")
+        assert code == 0, out
+        assert "2 runs submitted to SLURM" in out
+        again = stage_jobs(place)[2:]
+        assert [each["stage"] for each in again] == [pretrain["stage"], presample["stage"]]
+        code, out = place.python("-m", "sweeps", "cancel", "main")
+        assert code == 0, out
+        wait_for(lambda: not place.queue())
+
+
+def waiting(home: Path) -> tuple[Ledger, Path]:
+    """A run that waits for a stage, and the submission of the stage's job."""
+    ledger = Ledger(home)
+    record_stages(ledger.create_run("a", "{}", {"name": "a"}), ["s1"])
+    return ledger, record(ledger, "sweep", [], {"stage": "s1", "source": "pretrain"})
+
+
+def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None:
+    ledger, stage = waiting(tmp_path)
+    task = Task("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
+    assert by_stage(ledger, [task]) == {"s1": task}
+    assert joined(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "queued"
+    (tmp_path / "runs/stages/s1").mkdir(parents=True)
+    assert joined(ledger, ledger.states("a"), Queue({}))[0].state == "queued"
+
+
+def test_a_run_whose_stage_failed_has_failed(tmp_path: Path) -> None:
+    ledger, stage = waiting(tmp_path)
+    (stage / "end.json").write_text('{"cause": "host_oom", "message": "raise cluster.memory_gb"}')
+    (state,) = joined(ledger, ledger.states("a"), Queue({}))
+    assert (state.state, state.cause, state.log) == ("failed", "stage", stage / "stage.out")
+    assert "the pretrain stage s1" in state.message
+    assert "host_oom: raise cluster.memory_gb" in state.message
