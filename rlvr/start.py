@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -93,8 +94,9 @@ def main() -> None:
         build(Path(sys.argv[1]), sys.argv[2])
     except Exception as error:  # as in rlvr/job.py: every end gets a name
         logging.exception("the stage failed")
-        print(f"{type(error).__name__}: {error}", flush=True)
-        distributed.leave(cause_of(error).code)
+        cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+        print(" ".join(f"{type(cause).__name__}: {cause}".split()), flush=True)
+        distributed.leave(cause_of(cause).code)
     distributed.leave(0)
 
 

@@ -155,13 +155,14 @@ def _send_report(
 
     Asked of the queue like all else: a submitter that died before this line is made good by the same command.
     """
-    name, tasks = f"{submissions.PREFIX}report-{sweep_id}", submissions.by_run(ledger, queue)
+    tasks, waiting = submissions.by_run(ledger, queue), submissions.by_word(ledger, queue, "report")
     running = {tasks[r].job.split("_")[0] for r in ledger.sweep(sweep_id).run_ids if r in tasks} | set(fresh)
-    if not running or (not fresh and any(task.name == name for task in queue)):
+    if not running or (not fresh and sweep_id in waiting):
         return ""
     target = ledger.sweep_dir(sweep_id)
     command = slurm_jobs.command("sweeps.slurm_report", target) + (["--ship"] if ship else [])
     resources = slurm_jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
+    name = submissions.job_name(submissions.record(ledger, sweep_id, [], {"report": sweep_id}))
     text = script(command, resources, name=name, folder=target, log="report.out", count=None, after_any=sorted(running))
     write_text(target / "report.sbatch", text)
     try:
@@ -180,6 +181,6 @@ def cancel(ledger: Ledger, run_ids: Sequence[str]) -> list[str]:
     tasks = submissions.by_run(ledger, queue)
     found = [run_id for run_id in run_ids if run_id in tasks]
     wanted = {stage for run_id in tasks.keys() - {*found} for stage in recorded_stages(ledger.run_dir(run_id)) or []}
-    idle = [task.job for stage, task in submissions.by_stage(ledger, queue).items() if stage not in wanted]
+    idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
     client.cancel([*(tasks[run_id].job for run_id in found), *idle])
     return found

@@ -27,7 +27,7 @@ class StageJobs:
         """held: the submitter's lock, which sbatch inherits."""
         self.ledger, self.sweep_id, self.held = ledger, sweep_id, held
         self.store = ledger.root / "stages"
-        self.jobs = {stage: task.job for stage, task in submissions.by_stage(ledger, queue).items()}
+        self.jobs = {stage: task.job for stage, task in submissions.by_word(ledger, queue, "stage").items()}
         self.fresh: list[str] = []  # ids of stages submitted here
         self._known: dict[str, list[Stage]] = {}
 

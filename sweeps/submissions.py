@@ -4,7 +4,8 @@ runs/submissions/<token>/submission.json   written before sbatch: which run is w
                          array.sbatch      the script
                          job.json          written after sbatch, or by the first task if the submitter died in between
                          task_<K>.out      what supervisors said
-A stage's job has the same, but `stage` instead of runs, stage.out, and end.json if it did not come to stand.
+A stage's job has the same, but `stage` instead of runs, stage.out, and end.json if it did not come to stand. That of a
+sweep's report says `report`, and keeps script and log with the sweep.
 
 The job's name is `rlvr-<token>`, so the queue alone tells which runs have a job: no number of a job is trusted, SLURM
 uses numbers again. A submission whose sbatch never happened has no job in the queue, and stands for nothing.
@@ -18,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rlvr.paths import read_json, write_json
 from rlvr.stage import recorded_stages
@@ -83,7 +84,7 @@ def read_queue(ledger: Ledger) -> Queue:
         tasks = client.queue(PREFIX)
     except ValueError:
         return Queue({}, answered=False)
-    return Queue(by_run(ledger, tasks), stages=by_stage(ledger, tasks))
+    return Queue(by_run(ledger, tasks), stages=by_word(ledger, tasks, "stage"))
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
@@ -101,10 +102,10 @@ def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
     return found
 
 
-def by_stage(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
-    """Which stage each task builds."""
+def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:
+    """The job of each stage, or of each sweep's report."""
     about = [(read_json(folder(ledger) / t.name.removeprefix(PREFIX) / "submission.json") or {}, t) for t in tasks]
-    return {str(content["stage"]): task for content, task in about if "stage" in content}
+    return {str(content[word]): task for content, task in about if word in content}
 
 
 def submitted(ledger: Ledger) -> set[str]:

@@ -12,7 +12,7 @@ from rlvr.stage import record_stages, recorded_stages
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from sweeps.ledger import Ledger
-from sweeps.submissions import Queue, by_stage, joined, record
+from sweeps.submissions import Queue, by_word, joined, record
 from tests.slurm.place import Place, causes, wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
@@ -53,15 +53,15 @@ class TestReal:
 
     def test_a_failed_stage_releases_nothing_and_says_why(self, cluster: Settings, tmp_path: Path) -> None:
         place = Place(tmp_path, cluster)
-        wrong = [*WORLD[:-1], "cluster.time_min=2", "model.lr=1e38", "loss=dph_js,dph_forward_kl"]
-        assert "2 runs submitted to SLURM" in place.launch("model.architecture.hidden_act=nothing", world=wrong)
+        wrong = "+model.architecture.hidden_act=nothing"
+        assert "2 runs submitted to SLURM" in place.launch("loss=dph_js,dph_forward_kl", wrong, world=WORLD)
         wait_for(lambda: not place.queue())
         shown = list(place.status().values())
         assert [(run["state"], run["attempt"]) for run in shown] == [("failed", 0)] * 2
         pretrain, presample = stage_jobs(place)
         for run in shown:
             assert f"the pretrain stage {pretrain['stage']} that it starts from was not built" in run["message"]
-            assert "nothing" in run["message"]
+            assert "KeyError: 'nothing'" in run["message"]
             assert Path(run["log"]).read_text()
         code, out = place.python("-m", "sweeps", "retry", "main")
         assert code == 0, out
@@ -83,7 +83,7 @@ def waiting(home: Path) -> tuple[Ledger, Path]:
 def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None:
     ledger, stage = waiting(tmp_path)
     task = Task("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
-    assert by_stage(ledger, [task]) == {"s1": task}
+    assert by_word(ledger, [task], "stage") == {"s1": task}
     assert joined(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "queued"
     (tmp_path / "runs/stages/s1").mkdir(parents=True)
     assert joined(ledger, ledger.states("a"), Queue({}))[0].state == "queued"

@@ -1,0 +1,64 @@
+"""The submitting process is killed, at every point in turn; the repeated command makes everything good."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvr.paths import read_json
+from slurm.local_cluster import cluster as local
+from slurm.local_cluster.settings import Settings
+from sweeps import submissions
+from sweeps.ledger import Ledger
+from tests.slurm.place import Place
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+
+TWO_RUNS = [
+    "-m", "seed=0,1", "task.size=5", "task.test_problems=4", "model.steps=60", "tracker=none",
+    "cluster.partition=preemptible", "cluster.time_min=10",
+]  # fmt: skip
+
+
+@pytest.fixture
+def held_partition(cluster: Settings) -> Iterator[None]:
+    """Its jobs wait: what was submitted can be counted."""
+    local.client(cluster, "scontrol", "update", "PartitionName=preemptible", "State=DOWN")
+    yield
+    local.client(cluster, "scancel", "-p", "preemptible", "--quiet", "-u", "root")
+    local.client(cluster, "scontrol", "update", "PartitionName=preemptible", "State=UP")
+
+
+@pytest.mark.usefixtures("held_partition")
+@pytest.mark.parametrize(("kind", "at_least"), [("write", 30), ("sbatch", 3)])
+def test_a_submitter_killed_anywhere_loses_and_doubles_nothing(
+    cluster: Settings, tmp_path: Path, kind: str, at_least: int
+) -> None:
+    code, out = Place(tmp_path, cluster).python("-m", "tests.slurm.dying", str(tmp_path), kind, *TWO_RUNS)
+    assert code == 0, out
+    deaths = [tuple(map(int, line.split())) for line in out.splitlines() if re.fullmatch(r"\d+ -?\d+ \d+", line)]
+    assert len(deaths) > at_least
+    assert [died for _, died, _ in deaths] == [-9] * (len(deaths) - 1) + [0]
+    queue = local.client(cluster, "squeue", "-h", "-r", "-o", "%K|%j").splitlines()
+    for number, _, repeated in deaths:
+        home = tmp_path / f"{kind}-{number}"
+        assert repeated == 0, (number, Path(f"{home}.log").read_text())
+        assert jobs(Ledger(home), queue) == {**dict.fromkeys(Ledger(home).runs(), 1), "stage": 1, "report": 1}, number
+        assert len(Ledger(home).runs()) == 2
+        assert len(Ledger(home).sweeps()) == 1
+
+
+def jobs(ledger: Ledger, queue: list[str]) -> Counter[str]:
+    """How many jobs each run of this home has, and how many build stages and reports."""
+    found: Counter[str] = Counter()
+    for line in queue:
+        index, name = line.split("|")
+        path = submissions.folder(ledger) / name.removeprefix(submissions.PREFIX) / "submission.json"
+        about = read_json(path) or {"runs": []}
+        found.update([word for word in ("stage", "report") if word in about])
+        found.update([about["runs"][int(index)]] if about["runs"] else [])
+    return found
