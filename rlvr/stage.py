@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvr.lock import lock, unlock
 from rlvr.paths import read_json, sync, write_json
-from rlvr.records import Problem, Task, TaughtTask
+
+if TYPE_CHECKING:  # numpy would slow `python -m sweeps` down
+    from rlvr.records import Problem, Task, TaughtTask
 
 log = logging.getLogger(__name__)
 
