@@ -245,15 +245,15 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
     assert isinstance(plain, dict)
-    for split in ("train", "test"):
-        if split in plain["task"]:
-            plain["task"][split] = _absolute(plain["task"][split])
+    for data in ("train", "test", "databases"):
+        if data in plain["task"]:
+            plain["task"][data] = _absolute(plain["task"][data])
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
 
 
 def _absolute(data: object) -> object:
-    """Paths of data files as seen from anywhere; hub names as they are."""
+    """Paths of data as seen from anywhere; hub names as they are."""
     if isinstance(data, dict):
         return {k: _absolute(v) for k, v in data.items()}
     if isinstance(data, list):

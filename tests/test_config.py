@@ -45,7 +45,10 @@ COMPANIONS = {
     ("task", "classes"): ["model=table"],
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
-}
+    ("task", "sql"): [
+        "task.train=a.jsonl", "task.test=b.jsonl", "task.databases=c", "model=hf", "model.path=/somewhere",
+    ],
+}  # fmt: skip
 EVERY = [(g.name, option) for g in sorted(schema.CONF.iterdir()) if g.is_dir() for option in schema.options(g.name)]
 
 

@@ -11,12 +11,14 @@ import signal
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)
 
+import contextlib  # noqa: E402
 import ctypes  # noqa: E402
 import importlib  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import resource  # noqa: E402
 import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any, BinaryIO  # noqa: E402
 
 OUT_OF_MEMORY = 77  # exit code
@@ -33,6 +35,9 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    if sys.platform == "linux":  # short of memory, the kernel is to kill this process and its children, not the trainer
+        with contextlib.suppress(OSError):  # where /proc is read-only
+            Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.path.append(root)
     judge = importlib.import_module(module).judge

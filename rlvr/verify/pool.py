@@ -18,10 +18,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from rlvr.verify.sandbox import Sandbox, environment
 
 START_TIMEOUT_S = 120.0  # importing sympy on a crowded machine or a cold network disk
 START_ATTEMPTS = 3
@@ -72,16 +74,19 @@ class Pool:
     """`workers` processes running `module.judge`. They start at the first `ask` and stay until `close`.
 
     timeout_s: wall-clock seconds for each answer. memory_gb: address space of each process.
+    sandbox: that each process runs in; None: what it judges is read, never executed, or it has sandboxes of its own.
     """
 
-    def __init__(self, module: str, *, workers: int, timeout_s: float, memory_gb: float) -> None:
+    def __init__(
+        self, module: str, *, workers: int, timeout_s: float, memory_gb: float, sandbox: Sandbox | None = None
+    ) -> None:
         if workers < 1 or timeout_s <= 0 or memory_gb <= 0:
             raise ValueError(
                 f"workers={workers}, timeout_s={timeout_s}, memory_gb={memory_gb}: at least one worker, "
                 "and a time and memory limit above 0."
             )
         self._module, self._num_workers = module, workers
-        self._timeout_s, self._memory = timeout_s, int(memory_gb * 2**30)
+        self._timeout_s, self._memory, self._sandbox = timeout_s, int(memory_gb * 2**30), sandbox
         self._workers: list[Worker] = []
         self._failed_starts = 0
         self._lock = threading.Lock()
@@ -156,17 +161,18 @@ class Pool:
                 worker.deadline = time.monotonic() + self._timeout_s
 
     def _start(self) -> Worker:
-        root = Path(__file__).parents[2]
-        child = Path(__file__).with_name("child.py")
+        package = Path(__file__).parents[1]
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        what = [str(Path(__file__).with_name("child.py")), str(package.parent), self._module, str(self._memory)]
+        if self._sandbox is None:
+            command, variables = [sys.executable, "-P", *what, str(os.getpid())], None
+        else:  # where the sandbox's first process is everybody's parent
+            inside = replace(self._sandbox, shown=(package, *self._sandbox.shown))
+            command, variables = inside.command([*what, "1"]), environment()
         process = subprocess.Popen(
-            [sys.executable, "-P", str(child), str(root), self._module, str(self._memory), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            bufsize=0,
-            start_new_session=True,
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True,
+            env=variables,
+        )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)

@@ -1,0 +1,34 @@
+"""What tasks share whose problems are rows of data and whose answers are judged in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlvr.records import Problem, Reward, Split
+from rlvr.verify.pool import Pool
+
+
+class Verified:
+    """Both splits in memory, and the pool that judges."""
+
+    def __init__(self, problems: Mapping[Split, Sequence[Problem]], pool: Pool) -> None:
+        self._problems, self._pool = problems, pool
+
+    def size(self, split: Split) -> int | None:
+        return len(self._problems[split])
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return self._problems[split][index]
+
+    def judge(self, requests: Sequence[Mapping[str, Any] | None]) -> list[Reward]:
+        """1 where the pool finds an answer correct, else 0, with the reason; None: there is no answer to judge."""
+        asked = [i for i, request in enumerate(requests) if request is not None]
+        replies = self._pool.ask([request for request in requests if request is not None])
+        rewards = [Reward(0.0, "unparsable")] * len(requests)
+        for i, reply in zip(asked, replies, strict=True):
+            rewards[i] = Reward(float(reply["outcome"] == "correct"), reply["outcome"])
+        return rewards
+
+    def close(self) -> None:
+        self._pool.close()

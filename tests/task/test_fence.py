@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from rlvr.task.fence import last_block
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("```python\na\nb\n```", "a\nb"),
+        ("```py\na\n```\nno:\n```python\nb\n```\nend", "b"),
+        ("```\na\n```", "a"),
+        ("```python\na\n```\n```text\nb\n```", "a"),
+        ("```python\na", None),  # cut off
+        ("```python\na\n```python\nb\n```", "b"),  # the first was left open
+        ("```python\n\n```", None),
+        ("  ```python\n  a\n  ```", "  a"),
+        ("~~~python\n```\n~~~", "```"),
+        ("````python\n```\n````", "```"),
+        ("print(1)", None),
+        ("", None),
+    ],
+)
+def test_the_last_closed_block_of_python_is_the_program(text: str, expected: str | None) -> None:
+    assert last_block(text, ("python", "py", "")) == expected

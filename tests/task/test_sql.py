@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.task.sql import Sql
+from rlvr.verify.sql_query import same_table
+from tests.sandboxed import need_sandbox
+
+CONF = Path(__file__).parents[2] / "conf" / "task" / "sql.yaml"
+DATA = Path(__file__).parents[3] / "shared" / "data"
+GOLD = "SELECT name, age FROM pets WHERE age > 2"
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    """databases/zoo/zoo.sqlite, BIRD's layout."""
+    file = tmp_path / "databases" / "zoo" / "zoo.sqlite"
+    file.parent.mkdir(parents=True)
+    connection = sqlite3.connect(file)
+    with connection:
+        connection.execute("CREATE TABLE pets (name TEXT, age INT)")
+        connection.executemany("INSERT INTO pets VALUES (?, ?)", [("a", 1), ("b", 3), ("c", 5), ("c", 5)])
+    connection.close()
+    return file
+
+
+def make_sql(tmp_path: Path, rows: list[dict[str, Any]], databases: Path | None = None, **knobs: Any) -> Sql:
+    need_sandbox()
+    where = tmp_path / "x.jsonl"
+    where.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = {"train": str(where), "test": str(where), "databases": str(databases or tmp_path / "databases")}
+    config = OmegaConf.merge(OmegaConf.load(CONF), named, knobs)
+    return Sql(**{str(key): value for key, value in config.items() if key != "_target_"})
+
+
+def outcomes(task: Sql, *queries: str) -> list[str]:
+    problem = task.problem("test", 0)
+    return [r.outcome for r in task.reward([(problem, f"So\n```sql\n{query}\n```") for query in queries])]
+
+
+ROW = {"question": "Who is old?", "db_id": "zoo", "gold_sql": GOLD, "evidence": "old means above 2"}
+
+
+def test_the_prompt_holds_schema_hint_and_question(tmp_path: Path, zoo: Path) -> None:
+    task = make_sql(tmp_path, [ROW], template="{schema}|{evidence}|{question}")
+    problem = task.problem("test", 0)
+    assert problem.prompt == "CREATE TABLE pets (name TEXT, age INT);|old means above 2|Who is old?"
+    assert problem.answer == {"database": str(zoo), "gold": GOLD}
+
+
+def test_rows_are_compared_as_sets_as_in_bird(tmp_path: Path, zoo: Path) -> None:
+    task = make_sql(tmp_path, [ROW])
+    cases = {
+        GOLD: "correct",
+        "SELECT name, age FROM pets WHERE age >= 3 ORDER BY age DESC;": "correct",
+        "SELECT DISTINCT name, age FROM pets WHERE age > 2": "correct",  # BIRD ignores how often a row comes
+        "SELECT age, name FROM pets WHERE age > 2": "wrong",
+        "SELECT name, age FROM pets": "wrong",
+        "SELECT name, no_such_column FROM pets": "wrong",
+        "SELEC name": "wrong",
+        "": "unparsable",
+        "-- nothing": "wrong",
+        "SELECT 1; SELECT 2": "wrong",
+        "SELECT '\x00'": "wrong",
+    }
+    assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
+    assert [r.outcome for r in task.reward([(task.problem("test", 0), "SELECT 1")])] == ["unparsable"]
+    task.close()
+
+
+def test_tables_are_compared_as_in_spider(tmp_path: Path, zoo: Path) -> None:
+    task = make_sql(tmp_path, [ROW], match="table")
+    cases = {
+        "SELECT age, name FROM pets WHERE age > 2 ORDER BY age DESC": "correct",
+        "SELECT DISTINCT name, age FROM pets WHERE age > 2": "wrong",
+        "SELECT name, age, 1 FROM pets WHERE age > 2": "wrong",
+    }
+    assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
+    task.close()
+
+
+@pytest.mark.parametrize(
+    ("gold", "found", "ordered", "same"),
+    [
+        ([(1, 2), (3, 4)], [(3, 4), (1, 2)], False, True),
+        ([(1, 2), (3, 4)], [(3, 4), (1, 2)], True, False),
+        ([(1, 2), (3, 4)], [(2, 1), (4, 3)], True, True),
+        ([(1, 2), (2, 1)], [(1, 2), (1, 2)], False, False),
+        ([(1, 1), (2, 2)], [(1, 2), (2, 1)], False, False),  # equal columns, different rows
+        ([(1, 2), (2, 1)], [(2, 1), (1, 2)], True, True),  # by exchanging the columns
+        ([], [], True, True),
+        ([(None, "a")], [("a", None)], False, True),
+        ([(1,)], [(1, 1)], False, False),
+    ],
+)
+def test_columns_may_be_permuted(gold: list[Any], found: list[Any], ordered: bool, same: bool) -> None:
+    assert same_table(gold, found, ordered=ordered) is same
+
+
+def test_hostile_queries_read_the_database_and_nothing_else(tmp_path: Path, zoo: Path) -> None:
+    task = make_sql(tmp_path, [ROW], query_s=1.0, max_rows=1000)
+    other = tmp_path / "other.sqlite"
+    sqlite3.connect(other).close()
+    before = zoo.read_bytes()
+    cases = {
+        ENDLESS: "timeout",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i, i FROM n": "wrong",  # too many rows
+        "SELECT a.age FROM " + ", ".join(f"pets {c}" for c in "abcdefghijklmnopq"): "wrong",
+        "SELECT count(*) FROM " + ", ".join(f"pets {c}" for c in "abcdefghijklmnopq"): "timeout",
+        "DELETE FROM pets": "wrong",
+        "UPDATE pets SET age = 9": "wrong",
+        "DROP TABLE pets": "wrong",
+        "CREATE TEMP TABLE t AS SELECT 1": "wrong",
+        f"ATTACH '{other}' AS o": "wrong",
+        f"ATTACH '{tmp_path}/new.sqlite' AS o": "wrong",
+        f"VACUUM INTO '{tmp_path}/new.sqlite'": "wrong",
+        "PRAGMA writable_schema = 1": "wrong",
+        "SELECT * FROM pragma_database_list": "wrong",
+        "SELECT load_extension('x')": "wrong",
+        "SELECT readfile('/etc/passwd')": "wrong",
+        "SELECT hex(zeroblob(2000000000))": "wrong",
+        "SELECT randomblob(1000000000)": "wrong",
+        "BEGIN": "wrong",
+    }
+    assert dict(zip(cases, outcomes(task, *cases), strict=True)) == cases
+    assert zoo.read_bytes() == before
+    assert not (tmp_path / "new.sqlite").exists()
+    assert sorted(p.name for p in zoo.parent.iterdir()) == ["zoo.sqlite"]
+    assert outcomes(task, GOLD) == ["correct"]
+    task.close()
+
+
+def test_the_process_that_runs_queries_sees_databases_but_no_network_secrets_or_other_files(
+    tmp_path: Path, zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLVR_TEST_SECRET", "hunter2")
+    (zoo.parent / "private.txt").write_text("x")
+    task = make_sql(tmp_path, [ROW], workers=1)
+    assert outcomes(task, GOLD) == ["correct"]
+    (outer,) = task._pool.pids()
+    inner = Path("/proc") / str(psutil.Process(outer).children(recursive=True)[-1].pid)
+    assert b"sql_query" in (inner / "cmdline").read_bytes()
+    assert b"hunter2" not in (inner / "environ").read_bytes()
+    for namespace in ("net", "pid", "mnt", "ipc"):
+        assert (inner / "ns" / namespace).readlink() != Path(f"/proc/self/ns/{namespace}").readlink()
+    inside = inner / "root"
+    assert [p.name for p in (inside / zoo.parent.relative_to("/")).iterdir()] == ["zoo.sqlite"]
+    assert not (inside / Path(__file__).relative_to("/")).exists()
+    assert not (inside / "etc" / "passwd").exists()
+    assert psutil.Process(int(inner.name)).uids().real != 0
+    task.close()
+    assert not inner.exists() or psutil.Process(int(inner.name)).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read what others may not")
+def test_a_database_that_only_root_can_read_is_refused_with_the_cure(tmp_path: Path, zoo: Path) -> None:
+    zoo.chmod(0o600)
+    with pytest.raises(ValueError, match=r"zoo.sqlite cannot be read by another user than root.* chmod a\+r /"):
+        make_sql(tmp_path, [ROW])
+
+
+@pytest.mark.parametrize("gold", ["SELECT x FROM pets", ENDLESS, "SELECT a.age FROM pets a, pets b, pets c, pets d"])
+def test_a_right_query_that_fails_is_an_error_not_a_wrong_answer(tmp_path: Path, zoo: Path, gold: str) -> None:
+    task = make_sql(tmp_path, [{**ROW, "gold_sql": gold}], query_s=1.0, max_rows=100)
+    assert outcomes(task, "SELECT 1") == ["error"]
+    task.close()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, zoo: Path) -> None:
+    with pytest.raises(ValueError, match=r"x.jsonl:2: db_id is 'zo', expected a database in .*task.databases=FOLDER"):
+        make_sql(tmp_path, [ROW, {**ROW, "db_id": "zo"}])
+    with pytest.raises(ValueError, match="expected the name of a database, not a path"):
+        make_sql(tmp_path, [{**ROW, "db_id": "../zoo"}])
+    with pytest.raises(ValueError, match="no column any of gold_sql, SQL, sql"):
+        make_sql(tmp_path, [{"question": "?", "db_id": "zoo"}])
+    with pytest.raises(ValueError, match="task.match=bag must be set or table"):
+        make_sql(tmp_path, [ROW], match="bag")
+    with pytest.raises(ValueError, match="task.query_s=0.0, task.max_rows=200000: both must be above 0"):
+        make_sql(tmp_path, [ROW], query_s=0.0)
+    (zoo.parents[1] / "ark.sqlite").write_bytes(b"no database at all, " * 100)
+    with pytest.raises(ValueError, match=r"ark.sqlite cannot be read as an SQLite database"):
+        make_sql(tmp_path, [{**ROW, "db_id": "ark"}])
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+@pytest.mark.parametrize("match", ["set", "table"])
+def test_right_queries_of_spider_are_right_and_those_of_other_questions_are_not(tmp_path: Path, match: str) -> None:
+    lines = gzip.decompress((DATA / "spider" / "dev.jsonl.gz").read_bytes()).splitlines()
+    rows = [row for row in map(json.loads, lines) if row["db_available"]]
+    task = make_sql(tmp_path, rows, DATA / "spider" / "databases", match=match)
+    problems = [task.problem("test", i) for i in range(task.size("test") or 0)]
+    assert len(problems) == 856
+    right = task.reward([(p, f"```sql\n{p.answer['gold']}\n```") for p in problems])
+    assert Counter(r.outcome for r in right) == {"correct": 856}
+    others = [problems[(i + 200) % 856].answer["gold"] for i in range(856)]  # of another database
+    wrong = task.reward([(p, f"```sql\n{gold}\n```") for p, gold in zip(problems, others, strict=True)])
+    assert Counter(r.outcome for r in wrong) == {"wrong": 856}
+    task.close()
