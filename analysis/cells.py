@@ -18,7 +18,7 @@ from analysis.stats import Array, avg_values, bootstrap, interval, mean, pass_va
 
 AVERAGE = "Average"
 # The gravest reason is the one shown.
-REASONS = ("failed", "interrupted", "pruned", "running", "missing", "not evaluated")
+REASONS = ("diverged", "failed", "interrupted", "pruned", "running", "missing", "not evaluated")
 
 
 @dataclass(frozen=True)

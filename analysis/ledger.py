@@ -23,7 +23,7 @@ from analysis.frame import Frame
 SILENT_S = 900.0  # a run on another host whose heartbeat is older than this is not called running
 
 # Exit causes after which the run goes on by itself or on request; every other cause but "ok" is a failure.
-ENDS = {"ok": "done", "pruned": "pruned"}
+ENDS = {"ok": "done", "pruned": "pruned", "diverged": "diverged"}
 RESUMABLE = frozenset({"preempted", "time_limit", "node", "busy"})
 # Where and how a run was executed: no part of what it is, and not kept by MLflow either.
 CIRCUMSTANCES = frozenset({"cluster", "tracker", "hydra"})

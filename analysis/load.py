@@ -27,7 +27,7 @@ SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps"
 class Frames:
     """Everything known about the runs of a study.
 
-    runs: one row per planned run, `state` in done | running | interrupted | pruned | failed | missing, and
+    runs: one row per planned run, `state` in done | running | interrupted | pruned | diverged | failed | missing, and
       `config.<key>`; `reference` marks GRPO runs of other studies in the same setting, brought in for comparison.
     metrics: run_id, step, name, value.
     samples: run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished.

@@ -29,7 +29,7 @@ from analysis.render import latex, markdown, to_csv
 from analysis.table import Table
 
 PAGE = Path(__file__).parent / "page.html"
-STATES = ("done", "running", "interrupted", "pruned", "failed", "missing")
+STATES = ("done", "running", "interrupted", "pruned", "diverged", "failed", "missing")
 
 
 @dataclass(frozen=True)

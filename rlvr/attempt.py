@@ -8,14 +8,15 @@ How an attempt can end, and the exit code of its process:
 | `error`       | 1    | an exception, or death without a word              | only after such a death |
 | `user_error`  | 2    | bad input (ValueError)                             | no                      |
 | `pruned`      | 3    | told to stop early, others are better; state saved | only when asked         |
-| `diverged`    | 4    | not-a-number where training cannot go on           | no                      |
-| `gpu_oom`     | 5    | out of GPU memory                                  | no                      |
+| `diverged`    | 4    | not-a-number, entropy collapse, KL blow-up         | no: it is a result      |
+| `gpu_oom`     | 5    | out of GPU memory                                  | with half the tokens    |
 | `host_oom`    | 6    | out of main memory                                 | no                      |
 | `node`        | 7    | the machine failed                                 | yes                     |
 | `preempted`   | 75   | told to stop; state saved                          | yes                     |
 | `time_limit`  | 75   | told that time is nearly up; state saved           | yes                     |
 | `busy`        | 73   | no attempt at all: another process holds the run   | when that one has ended |
 
+After `gpu_oom` a micro-batch holds half as many tokens, three times at most: `gpu_ooms`.
 75 is EX_TEMPFAIL of sysexits.h: a supervisor requeues on it. An attempt whose process is gone and that left no
 exit.json is `lost`; whoever reads the ledger finds that out (sweeps/ledger.py), nobody has to write it down.
 """
@@ -25,13 +26,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Any
 
 from rlvr import lock as locks
@@ -97,10 +97,32 @@ def _busy(run_dir: Path) -> Busy:
     return Busy(f"run {run_dir.name} is held by {who}. Wait for it or stop it; the run goes on where it left off.")
 
 
-def _job(number: int, ranks: int) -> dict[str, Any]:
+HALVINGS = 3
+
+
+def gpu_ooms(run_dir: Path) -> int:
+    """Attempts that ran out of GPU memory. The next one halves `trainer.token_budget` so often, at most 3 times.
+
+    Micro-batches have no part in what a run computes, but for rounding: the gradient is summed over the same groups.
+    """
+    ends = (read_json(path) or {} for path in run_dir.glob("attempts/*/exit.json"))
+    return sum(end.get("cause") == Cause.GPU_OOM for end in ends)
+
+
+def _job(number: int, ranks: int, about: Mapping[str, Any]) -> dict[str, Any]:
     pid = os.getpid()
     who = {"pid": pid, "host": socket.gethostname(), "process_start": locks.process_start(pid), **locks.machine()}
-    return {"attempt": number, "started": time.time(), "ranks": ranks, **who}
+    return {"attempt": number, "started": time.time(), "ranks": ranks, **who, **_allocation(), **about}
+
+
+def _allocation() -> dict[str, Any]:
+    """What SLURM gave: the node's name, the job's number, GPUs on this node. Elsewhere GPUs as far as they are told."""
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    found: dict[str, Any] = {"gpus": len([each for each in devices.split(",") if each.strip() not in ("", "-1")])}
+    if node := os.environ.get("SLURMD_NODENAME"):
+        array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+        found |= {"node": node, "slurm_job": f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "")}
+    return found
 
 
 class Attempt:
@@ -121,10 +143,10 @@ class Attempt:
         self._written, self._pending = float("-inf"), False
 
     @classmethod
-    def open(cls, run_dir: Path | str, *, ranks: int = 1) -> Attempt:
+    def open(cls, run_dir: Path | str, *, ranks: int = 1, **about: Any) -> Attempt:
         """Take the run and number the attempt. Raises Busy, naming the holder, if another process has it or it is done.
 
-        With several ranks the first one opens the attempt, alone.
+        With several ranks the first one opens the attempt, alone. about: what else job.json is to say of it.
         """
         run_dir = Path(run_dir)
         lock = locks.lock(run_dir / "lock")
@@ -136,7 +158,7 @@ class Attempt:
                 raise Busy(f"run {run_dir.name} is finished already (attempt {newest})")
             attempt = cls(run_dir, newest + 1, lock)
             attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
-            write_json(attempt.path / "job.json", _job(attempt.number, ranks))
+            write_json(attempt.path / "job.json", _job(attempt.number, ranks, about))
         except (Busy, OSError):
             locks.unlock(lock)
             raise
@@ -223,46 +245,6 @@ def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: s
     job = read_json(path / "job.json") or {}
     _write_exit(path, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
     return True
-
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
-
-
-class StopFlag:
-    """While entered, a signal to stop only raises this flag: the loop finishes its step, saves and leaves.
-
-    SIGUSR2 is what SLURM is asked to send when time is nearly up. A second Ctrl-C is not swallowed: it raises
-    KeyboardInterrupt. Enter it in the main thread: Python delivers signals nowhere else.
-    """
-
-    def __init__(self, *signals: signal.Signals) -> None:
-        self.signals = signals or STOP_SIGNALS
-        self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __bool__(self) -> bool:
-        return self.received is not None
-
-    @property
-    def cause(self) -> Cause:
-        """What to close the attempt with."""
-        return Cause.TIME_LIMIT if self.received == signal.SIGUSR2 else Cause.PREEMPTED
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received == number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = signal.Signals(number)
-
-    def __enter__(self) -> StopFlag:
-        for each in self.signals:
-            self._before[each] = signal.signal(each, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each, before in self._before.items():
-            with contextlib.suppress(TypeError):  # None: a handler that was not installed from Python
-                signal.signal(each, before)
-        self._before.clear()
 
 
 @contextlib.contextmanager

@@ -96,6 +96,8 @@ class RunConfig:
     seed: int = MISSING
     steps: int = MISSING
     lr: float = MISSING
+    min_entropy: float | None = None
+    max_kl: float | None = None
     loss: Any = MISSING
     divergence: Any = None
     advantage: Any = MISSING
@@ -178,7 +180,7 @@ def _check_ranges(config: DictConfig) -> None:
                 "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "checkpoint.every",
                 "cluster.time_min", "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel",
                 "cluster.gpu_memory_gb", "checkpoint.keep", "trainer.updates", "trainer.epochs",
-                "trainer.token_budget")  # fmt: skip
+                "trainer.token_budget", "min_entropy")  # fmt: skip
     for key in positive:
         value = OmegaConf.select(config, key)
         if value is not None and not value > 0:
@@ -189,6 +191,8 @@ def _check_ranges(config: DictConfig) -> None:
     for key in ("rollout.top_p", "evaluation.top_p"):
         if not 0 < OmegaConf.select(config, key) <= 1:
             raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")
+    if config.max_kl is not None and not (config.max_kl > 0 and config.trainer.base_kl):
+        raise ValueError(f"max_kl={config.max_kl} must be greater than 0 and needs trainer.base_kl=true.")
     if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
         raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
     if config.rollout.filter not in ("none", "greedy_fails"):

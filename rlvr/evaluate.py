@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rlvr.collect import Sampler, Spent
 from rlvr.metrics import pass_at_k
@@ -71,6 +73,13 @@ def write_samples(rollouts: Sequence[Rollout], path: Path, *, step: int) -> None
         for i, (completion, text, reward) in enumerate(zip(g.completions, g.texts, g.rewards, strict=True))
     ]  # fmt: skip
     write_parquet(pa.Table.from_pylist(rows), path)
+
+
+def write_policy(columns: Mapping[str, NDArray[Any]], folder: Path, *, step: int) -> None:
+    """A bandit's policy, one Parquet row per arm, beside the probabilities of the first step that was written."""
+    first = folder / "policy-00000000.parquet"
+    old = pq.read_table(first)["probability"].to_numpy() if first.exists() else columns["probability"]
+    write_parquet(pa.table({**columns, "probability_old": old}), folder / f"policy-{step:08d}.parquet")
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

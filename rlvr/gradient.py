@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlvr.batch import Batch, Loss, Policy, Terms
+from rlvr.diverged import Diverged
 from rlvr.job import Run
 from rlvr.presample import EXPLORE
-from rlvr.trainer.fsdp import Diverged, Trainer
+from rlvr.trainer.fsdp import Trainer
 
 CHUNK = 2**24  # elements of a gradient held in float64 at once
 

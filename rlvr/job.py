@@ -7,6 +7,7 @@ once and runs what it is told on standard input, a JSON line each: the warm work
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -17,18 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import config as schema
-from rlvr.attempt import BUSY, EXIT_CODES, Attempt, Busy, Cause, StopFlag, brief, cause_of, logging_to
+from rlvr.attempt import BUSY, EXIT_CODES, HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to
 from rlvr.batch import Batch
 from rlvr.collate import collate, encode, solved, with_advantage
 from rlvr.collect import Spent, Stream, collect
-from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_parquet, write_samples
+from rlvr.diverged import check_limits
+from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_policy, write_samples
 from rlvr.model import load_model
 from rlvr.overlong import penalised, without_cut
 from rlvr.paths import checkpoints, remove
@@ -38,6 +38,7 @@ from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollouts import file_of, write_rollouts
 from rlvr.stage import record_stages
 from rlvr.start import Start, partial
+from rlvr.stop import StopFlag
 from rlvr.tracker.spool import Spool
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
@@ -80,7 +81,7 @@ class Run:
     def train(self, stop: StopFlag) -> Cause:
         """From the newest checkpoint to the last step, or until told to stop."""
         done = self._resume()
-        if done == 0 and not self._on_record(0):
+        if done == 0 and not distributed.any_rank(self.spool is not None and 0 in self.spool.steps):
             self._finish(0, self._evaluate(0))
         for step in range(done + 1, self.config.steps + 1):
             pruned = self.attempt is not None and bool(asked_to_prune(self.attempt.path))
@@ -91,6 +92,7 @@ class Run:
             if step % self.config.evaluation.every == 0 or step == self.config.steps:
                 metrics |= self._evaluate(step)
             self._finish(step, metrics)
+            check_limits(metrics, step, min_entropy=self.config.get("min_entropy"), max_kl=self.config.get("max_kl"))
         return Cause.OK
 
     def _step(self, step: int) -> dict[str, float]:
@@ -165,11 +167,8 @@ class Run:
         advantage = with_advantage(batch, self.advantage, self.trainer.look).advantage.flatten()
         probability = batch.logp_old[:, 0].double().exp().numpy()
         if self.rank == 0:
-            first = self.dir / "samples" / "policy-00000000.parquet"
-            old = pq.read_table(first)["probability"].to_numpy() if first.exists() else probability
             columns = {"arm": np.arange(len(arms)), "reward": reward.numpy(), "advantage": advantage.numpy()}
-            table = pa.table({**columns, "probability": probability, "probability_old": old})
-            write_parquet(table, first.with_name(f"policy-{step:08d}.parquet"))
+            write_policy({**columns, "probability": probability}, self.dir / "samples", step=step)
         return {"evaluation/bandit/expected_reward": float(probability @ reward.numpy())}
 
     def _finish(self, step: int, metrics: dict[str, float]) -> None:
@@ -189,9 +188,6 @@ class Run:
         """Before a durable write: an attempt that was given up for dead must not write beside its successor."""
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
-
-    def _on_record(self, step: int) -> bool:
-        return distributed.any_rank(self.spool is not None and step in self.spool.steps)
 
     def _save(self, step: int) -> None:
         path = self.dir / "checkpoints" / f"step-{step:08d}"
@@ -225,10 +221,12 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     schema.register()
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
+    config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
     with StopFlag() as stop:
         if int(os.environ.get("RANK", "0")):
             return _guarded(lambda: _train(config, run_dir, None, stop))
-        with Attempt.open(run_dir, ranks=int(os.environ.get("WORLD_SIZE", "1"))) as attempt:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        with Attempt.open(run_dir, ranks=world, token_budget=config.trainer.token_budget) as attempt:
             with logging_to(attempt.log_path):
                 cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
             attempt.close(cause, message or (asked_to_prune(attempt.path) if cause is Cause.PRUNED else ""))
@@ -267,8 +265,9 @@ def serve() -> None:
     for line in sys.stdin:
         run_dir = Path(json.loads(line)["run_dir"])
         cause, code, message = attempt_once(run_dir)
-        answer = {"run_dir": str(run_dir), "cause": cause, "code": code, "message": message}
-        print(json.dumps(answer), file=answers)
+        gc.collect()
+        torch.cuda.empty_cache()  # what a run out of memory leaves behind must not press the next one
+        print(json.dumps({"run_dir": str(run_dir), "cause": cause, "code": code, "message": message}), file=answers)
 
 
 def attempt_once(run_dir: Path) -> tuple[str, int, str]:

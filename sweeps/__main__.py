@@ -145,7 +145,7 @@ def _print(console: Any, sweep: Sweep, states: Sequence[RunState]) -> None:
     console.print(_title(sweep, states), markup=False, style="bold")
     console.print(table(states, ids=True))
     for state in states:
-        if state.state in ("failed", "lost", "preempted", "pruned"):
+        if state.state in ("diverged", "failed", "lost", "preempted", "pruned"):
             console.print(f"{state.state} {state.name}: {why(state)}\n    {state.log}", markup=False)
     console.print()
 

@@ -21,7 +21,7 @@ from rlvr.attempt import newest_attempt
 from rlvr.identity import identity
 from rlvr.paths import read_json, write_json, write_text
 
-State = Literal["queued", "running", "finished", "failed", "preempted", "pruned", "lost"]
+State = Literal["queued", "running", "finished", "diverged", "failed", "preempted", "pruned", "lost"]
 SILENT_S = 900.0  # where locks tell nothing, a run elsewhere that was not heard of for so long is lost
 
 
@@ -255,6 +255,8 @@ def _ended(cause: str) -> State:
         return "finished"
     if cause == "pruned":
         return "pruned"
+    if cause == "diverged":
+        return "diverged"
     return "preempted" if cause in ("preempted", "time_limit") else "failed"
 
 

@@ -208,7 +208,7 @@ class Launch:
             del self.held[run_id]
             if state.state == "finished":
                 self._finished(run_id)
-            elif state.state == "failed" and state.attempt > before:
+            elif state.state in ("failed", "diverged") and state.attempt > before:
                 self._failed(run_id, state.message)
             else:
                 self.queue.append(run_id)
@@ -259,8 +259,8 @@ class Launch:
             self.progress.ended(run_id)
         elif end.cause is Cause.BUSY:
             self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)
-        elif end.again and not self.stopping and tries < self.retries:
-            self.retried[run_id] = tries + 1
+        elif end.again and not self.stopping and (tries < self.retries or end.cause is Cause.GPU_OOM):
+            self.retried[run_id] = tries + (end.cause is not Cause.GPU_OOM)
             self.queue.appendleft(run_id)
             self.progress.say(f"again     {self.progress.states[run_id].name}: {end.message or end.cause.value}")
         elif end.cause in verdict.AGAIN:

@@ -20,13 +20,9 @@ SUMMARY_S = 30.0
 SILENT_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
 STYLES = {
-    "running": "cyan",
-    "finished": "green",
-    "failed": "bold red",
-    "preempted": "yellow",
-    "pruned": "magenta",
-    "lost": "red",
-}
+    "running": "cyan", "finished": "green", "diverged": "magenta", "failed": "bold red", "preempted": "yellow",
+    "pruned": "magenta", "lost": "red",
+}  # fmt: skip
 
 
 def duration(seconds: float | None) -> str:
@@ -81,7 +77,7 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
 def count(states: Sequence[RunState]) -> str:
     """`5 finished, 2 running, 5 queued`."""
     counts = Counter(state.state for state in states)
-    order = ("finished", "running", "queued", "failed", "preempted", "pruned", "lost")
+    order = ("finished", "running", "queued", "diverged", "failed", "preempted", "pruned", "lost")
     return ", ".join(f"{counts[s]} {s}" for s in order if counts[s]) or "no runs"
 
 
@@ -127,8 +123,8 @@ class Progress:
         """A run came to an end: read how, and say it (a terminal shows it in the table; only failures get a line)."""
         state = self.states[run_id] = self.ledger.state(run_id)
         place = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
-        if state.state == "failed":
-            self.say(f"failed    {state.name}: {state.cause}")
+        if state.state in ("failed", "diverged"):
+            self.say(f"{state.state:9} {state.name}: {state.cause}")
         elif self._live is None:
             self.say(f"{state.state:9} {state.name}: {place}")
 
@@ -151,7 +147,9 @@ class Progress:
         from rich.console import Group
 
         states = list(self.states.values())
-        order = {"failed": 1, "lost": 2, "preempted": 2, "pruned": 3, "finished": 3, "queued": 4, "running": 5}
+        order = {
+            "failed": 1, "diverged": 1, "lost": 2, "preempted": 2, "pruned": 3, "finished": 3, "queued": 4, "running": 5,
+        }  # fmt: skip
         first = sorted(states, key=lambda s: (s.run_id not in active, order[s.state], -(s.started or 0)))
         rows = min(ROWS, max(3, shutil.get_terminal_size().lines - 5))
         more = f" ({len(states) - rows} not shown)" if len(states) > rows else ""
@@ -162,6 +160,6 @@ class Progress:
         """Name every failed run with its cause and its log. `messages`: of runs that no attempt speaks for."""
         for run_id, message in messages.items():
             state = self.states[run_id] = self.ledger.state(run_id)
-            told = why(state) if state.state == "failed" else message
+            told = why(state) if state.state in ("failed", "diverged") else message
             log = state.log if state.log is not None and state.log.exists() else None
             self.say(f"FAILED {state.name} ({run_id}): {told}" + (f"\n       {log}" if log else ""))

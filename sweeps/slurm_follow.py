@@ -61,7 +61,7 @@ def _outcome(states: Sequence[RunState], before: Sequence[str]) -> Outcome:
     by_state: dict[str, list[str]] = {}
     for state in states:
         by_state.setdefault(state.state, []).append(state.run_id)
-    failed = by_state.get("failed", []) + by_state.get("lost", [])
+    failed = [run_id for state in ("diverged", "failed", "lost") for run_id in by_state.get(state, [])]
     return Outcome(
         finished=[r for r in by_state.get("finished", []) if r not in before], failed=failed,
         preempted=by_state.get("preempted", []), pruned=by_state.get("pruned", []), skipped=list(before),

@@ -72,9 +72,9 @@ class ArrayTask:
                     return end
                 pause = min(LONGEST_BACKOFF_S, max(BACKOFF_S, waited))
                 waited += pause
-            elif end.again and deaths < self.settings["retries"]:
+            elif end.again and (deaths < self.settings["retries"] or end.cause is Cause.GPU_OOM):
                 pause = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**deaths)
-                deaths += 1
+                deaths += end.cause is not Cause.GPU_OOM  # that one counts for itself
             else:
                 return end
             self._say(f"again in {pause:.0f} s: {end.cause.value} {end.message}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr import lock
-from rlvr.attempt import Attempt, Busy, Cause, newest_attempt, record_death
+from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, gpu_ooms, newest_attempt, record_death
 from rlvr.paths import read_json
 from sweeps.progress import duration
 
@@ -98,7 +98,8 @@ def _written(run_dir: Path, before: int) -> Verdict | None:
     if verdict is None:
         return None
     cause = Cause(verdict["cause"])
-    return Verdict(cause, str(verdict.get("message") or ""), again=cause in AGAIN)
+    again = cause in AGAIN or (cause is Cause.GPU_OOM and gpu_ooms(run_dir) <= HALVINGS)
+    return Verdict(cause, str(verdict.get("message") or ""), again)
 
 
 def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:

@@ -16,7 +16,8 @@ import pytest
 
 from rlvr import attempt as attempts
 from rlvr import lock, paths
-from rlvr.attempt import Attempt, Busy, Cause, StopFlag, newest_attempt, record_death
+from rlvr.attempt import Attempt, Busy, Cause, newest_attempt, record_death
+from rlvr.stop import StopFlag
 
 HOLD = "import sys, time; from rlvr.attempt import Attempt; a = Attempt.open(sys.argv[1]); print('held', flush=True); "
 

@@ -12,8 +12,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rlvr import config as schema
-from rlvr.attempt import Cause, StopFlag
+from rlvr.attempt import Cause
 from rlvr.job import Run
+from rlvr.stop import StopFlag
 from sweeps import launcher
 
 OVERRIDES = (

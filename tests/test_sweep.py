@@ -153,7 +153,7 @@ def test_one_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
     failed = next(d for n, d in runs(tmp_path).items() if causes[n] == "diverged")
     assert str(failed / "attempts/1/log.txt") in out
     status = python("-m", "sweeps", "status", home=tmp_path)
-    assert "failed" in status.communicate(timeout=60)[0]
+    assert "1 diverged" in status.communicate(timeout=60)[0]
 
 
 def test_two_ranks_train_the_same_run_as_one(tmp_path: Path) -> None:

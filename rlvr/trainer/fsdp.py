@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr import reduce
 from rlvr.batch import Batch, Loss, Policy, first_pass_of
+from rlvr.diverged import check_finite
 from rlvr.model import miniature
 from rlvr.trainer import checkpoint, distributed, noise, packer
 from rlvr.trainer.heads import LogZ
@@ -25,10 +26,6 @@ from rlvr.trainer.pack import Layout
 from rlvr.trainer.reference import Frozen
 from rlvr.trainer.shard import before_backward, release, shard
 from rlvr.trainer.sharded_load import fill, is_empty
-
-
-class Diverged(ArithmeticError):
-    """The loss or the gradient is not a finite number. The weights are those of before the update."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -181,10 +178,7 @@ class Trainer:
         for name, value in (("loss", result["loss/total"]), ("gradient norm", norm)):
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
-                raise Diverged(
-                    f"the {name} is {value} at step {self.num_learned + 1}, optimiser update {self.num_updates + 1}: "
-                    "the weights were left as they were. Try a lower lr."
-                )
+            check_finite(name, value, self.num_learned + 1, self.num_updates + 1)
         rate = self.rate(self.num_updates)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * (group["peak"] / self.optimiser.param_groups[0]["peak"])

@@ -68,6 +68,7 @@ def test_a_planned_seed_without_files_joins_the_group_of_its_siblings(tmp_path):
     [
         ({"cause": "ok"}, {}, "done"),
         ({"cause": "gpu_oom"}, {}, "failed"),
+        ({"cause": "diverged"}, {}, "diverged"),
         ({"cause": "preempted"}, {}, "interrupted"),
         ({"cause": "time_limit"}, {}, "interrupted"),
         (None, {"host": socket.gethostname(), "pid": os.getpid()}, "running"),

@@ -50,11 +50,11 @@ def test_status_shows_every_run_of_the_newest_sweep_and_why_it_failed(
     assert main(["status", "--home", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
-    assert "test s: 1 finished, 1 queued, 1 failed, 1 preempted" in out
+    assert "test s: 1 finished, 1 queued, 1 diverged, 1 preempted" in out
     assert "(eta=1,2)" in out
     assert lines["done"][1:4] == ["name-done", "finished", "3/12"]
     assert lines["new"][1:4] == ["name-new", "queued", "-"]
-    assert "failed name-bad: diverged: loss is nan at step 3\n" in out
+    assert "diverged name-bad: diverged: loss is nan at step 3\n" in out
     assert str(ledger.run_dir("bad") / "attempts/1/log.txt") in out
     assert "1 other sweep: python -m sweeps status --all" in out
     assert "name-alone" not in out
@@ -75,7 +75,7 @@ def test_status_for_programs_is_json(tmp_path: Path) -> None:
     runs: dict[str, dict[str, Any]] = {run["run_id"]: run for run in sweep["runs"]}
     assert sweep["sweep_id"] == "s"
     assert {run_id: run["state"] for run_id, run in runs.items()} == {
-        "done": "finished", "bad": "failed", "half": "preempted", "new": "queued"
+        "done": "finished", "bad": "diverged", "half": "preempted", "new": "queued"
     }  # fmt: skip
     assert (runs["half"]["step"], runs["half"]["accuracy"], runs["half"]["cause"]) == (3, 0.25, "preempted")
     assert runs["bad"]["log"] == str(ledger.run_dir("bad") / "attempts/1/log.txt")
@@ -182,7 +182,7 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "start     name-new"
     assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250")
-    assert lines[2:] == ["0s | 1 finished, 1 queued, 1 failed | name-new 0/0 ETA -"]
+    assert lines[2:] == ["0s | 1 finished, 1 queued, 1 diverged | name-new 0/0 ETA -"]
 
 
 @pytest.mark.real

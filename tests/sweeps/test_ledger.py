@@ -81,7 +81,7 @@ def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("cause", "state"),
     [("ok", "finished"), ("preempted", "preempted"), ("time_limit", "preempted"), ("error", "failed"),
-     ("user_error", "failed"), ("diverged", "failed"), ("gpu_oom", "failed"), ("host_oom", "failed"),
+     ("user_error", "failed"), ("diverged", "diverged"), ("gpu_oom", "failed"), ("host_oom", "failed"),
      ("node", "failed")],
 )  # fmt: skip
 def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: str) -> None:

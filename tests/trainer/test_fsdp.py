@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlvr.batch import Batch, Policy, Terms, needs
-from rlvr.trainer.fsdp import Diverged
+from rlvr.diverged import Diverged
 from tests.trainer.tiny import batch, plain_logp, qwen2, surrogate, trainer, weights
 
 

@@ -1,0 +1,32 @@
+"""When training has left the road: not-a-number, or a limit that the config sets. An outcome, named with its step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+class Diverged(ArithmeticError):
+    """Training cannot or should not go on from here; the message says at which step, and why."""
+
+
+def check_limits(metrics: Mapping[str, float], step: int, *, min_entropy: float | None, max_kl: float | None) -> None:
+    """Raises Diverged if a step's metrics are beyond a limit (nats per token); None: no limit.
+
+    Entropy collapse: the policy has become deterministic, all samples of a group are alike. KL blow-up: it has left
+    the base policy for good.
+    """
+    entropy, kl = metrics.get("policy/entropy"), metrics.get("policy/kl_base")
+    if min_entropy is not None and entropy is not None and not entropy >= min_entropy:
+        raise Diverged(f"entropy collapse at step {step}: policy/entropy is {entropy:.4g}, min_entropy={min_entropy:g}")
+    if max_kl is not None and kl is not None and not kl <= max_kl:
+        raise Diverged(f"KL blow-up at step {step}: policy/kl_base is {kl:.4g}, max_kl={max_kl:g}")
+
+
+def check_finite(name: str, value: float, step: int, update: int) -> None:
+    """Raises Diverged before an update that would put such a number into the weights."""
+    if not math.isfinite(value):
+        raise Diverged(
+            f"the {name} is {value} at step {step}, optimiser update {update}: the weights were left as they were. "
+            "Try a lower lr."
+        )
