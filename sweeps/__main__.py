@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.paths import home, read_json
-from sweeps.ledger import Ledger, RunState, Sweep, sweep_id
-from sweeps.progress import count, table, why
+from sweeps.arms import arms, total
+from sweeps.ledger import Ledger, Sweep, sweep_id
+from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
+from sweeps.state import RunState
 from sweeps.submissions import joined, read_queue
 from sweeps.worker import shipping
 
@@ -29,6 +31,8 @@ EPILOG = """examples:
   python -m sweeps sync                 ship to MLflow what a launch could not
 """
 POLL_S = 0.3
+SHOWN = 20  # runs that did not end well, at most
+MANY = 100  # runs: beyond, arms are shown in their place
 NOTHING = "Nothing has been launched yet. Start with: python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
 
 
@@ -46,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", parents=[place], help="a table of the runs of a sweep")
     status.add_argument("sweep", nargs="?", help="id or its beginning, or a study (default: the newest sweep)")
     status.add_argument("--all", action="store_true", help="every sweep, newest last, and runs of no sweep")
+    status.add_argument("--runs", action="store_true", help=f"each run, also of a sweep with more than {MANY}")
     status.add_argument("--json", action="store_true", help="for programs: a list of sweeps with their runs")
     status.set_defaults(run=_status)
 
@@ -128,7 +133,7 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
     queue = read_queue(ledger)
     for sweep in sweeps:
-        _print(console, sweep, joined(ledger, ledger.states(sweep.run_ids), queue))
+        _print(console, sweep, joined(ledger, ledger.states(sweep.run_ids), queue), each=options.runs)
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
         print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
@@ -138,24 +143,37 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
 def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
     swept: Mapping[str, Sequence[Any]] = sweep.info.get("swept") or {}
     grid = "  ".join(f"{key}={','.join(map(str, values))}" for key, values in swept.items())
-    return f"{sweep.info.get('study') or 'sweep'} {sweep.sweep_id}: {count(states)}" + (f"   ({grid})" if grid else "")
+    spent, unit = total("", states), "GPU-hours" if any(state.gpus for state in states) else "hours of runs"
+    text = f"{sweep.info.get('study') or 'sweep'} {sweep.sweep_id}: {count(states)}"
+    text += f", {hours(spent.hours_useful, spent.hours_replayed, spent.hours_wasted)} {unit}" if spent.attempts else ""
+    text += f", ETA {duration(spent.eta)}" if spent.eta is not None else ""
+    return text + (f"   ({grid})" if grid else "")
 
 
-def _print(console: Any, sweep: Sweep, states: Sequence[RunState]) -> None:
+def _print(console: Any, sweep: Sweep, states: Sequence[RunState], *, each: bool) -> None:
+    """Runs, or of a large sweep arms; arms too where they have several runs."""
     console.print(_title(sweep, states), markup=False, style="bold")
-    console.print(table(states, ids=True))
-    for state in states:
-        if state.state in ("diverged", "failed", "lost", "preempted", "pruned"):
-            console.print(f"{state.state} {state.name}: {why(state)}\n    {state.log}", markup=False)
+    by_arm = arms(states)
+    if each or len(states) <= MANY:
+        console.print(table(states, ids=True))
+    if len(states) > MANY or len(by_arm) < len(states):
+        console.print(arm_table(by_arm))
+    trouble = [state for state in states if state.state in ("diverged", "failed", "lost", "preempted", "pruned")]
+    for state in trouble if each else trouble[:SHOWN]:
+        console.print(f"{state.state} {state.name}: {why(state)}\n    {state.log}", markup=False)
+    if len(trouble) > SHOWN and not each:
+        console.print(f"and {len(trouble) - SHOWN} more such runs: --runs shows all", markup=False)
     console.print()
 
 
 def _plain(sweep: Sweep, states: Sequence[RunState]) -> dict[str, Any]:
     runs = [{**asdict(state), "log": str(state.log) if state.log else None} for state in states]
-    return {**sweep.info, "sweep_id": sweep.sweep_id, "runs": runs}
+    sums = {"arms": [asdict(arm) for arm in arms(states)], "total": asdict(total("all", states))}
+    return {**sweep.info, "sweep_id": sweep.sweep_id, **sums, "runs": runs}
 
 
 def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
+    from rich.console import Group
     from rich.live import Live
 
     sweeps = _chosen(options, ledger)
@@ -166,7 +184,8 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
     with Live(auto_refresh=False) as live:
         while True:
             states = joined(ledger, ledger.states(sweep.run_ids))
-            live.update(table(states, title=_title(sweep, states)), refresh=True)
+            shown = arm_table(arms(states)) if len(states) > ROWS else table(states)
+            live.update(Group(_title(sweep, states), shown), refresh=True)
             if not any(state.state in ("running", "queued") for state in states):
                 return 0
             time.sleep(1)

@@ -14,40 +14,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rlvr import lock
-from rlvr.attempt import newest_attempt
 from rlvr.identity import identity
 from rlvr.paths import read_json, write_json, write_text
-
-State = Literal["queued", "running", "finished", "diverged", "failed", "preempted", "pruned", "lost"]
-SILENT_S = 900.0  # where locks tell nothing, a run elsewhere that was not heard of for so long is lost
-
-
-@dataclass(frozen=True)
-class RunState:
-    """How a run stands. Times in seconds; what nobody has said yet is None, 0 or ""."""
-
-    run_id: str
-    name: str
-    state: State
-    attempt: int = 0  # number of the newest one; 0: none yet
-    step: int = 0
-    steps: int = 0
-    phase: str = ""
-    accuracy: float | None = None
-    cause: str = ""
-    message: str = ""
-    seconds: float = 0.0  # spent by all attempts together
-    started: float | None = None  # unix time, newest attempt
-    heartbeat_age: float | None = None  # of a running attempt
-    eta: float | None = None  # until the last step, at the pace of this attempt
-    log: Path | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.state not in ("queued", "running")
+from sweeps.state import RunState, read
 
 
 @dataclass(frozen=True)
@@ -147,17 +118,7 @@ class Ledger:
 
     def state(self, run_id: str) -> RunState:
         """How a run stands, from its attempts."""
-        run_dir = self.run_dir(run_id)
-        name = str((read_json(run_dir / "run.json") or {}).get("name") or run_id)
-        newest = newest_attempt(run_dir)
-        if not newest:
-            return RunState(run_id, name, "queued")
-        numbers = range(1, newest + 1)
-        exits = {n: read_json(run_dir / "attempts" / str(n) / "exit.json") for n in numbers}
-        finished = [n for n, verdict in exits.items() if verdict and verdict.get("cause") == "ok"]
-        number = finished[0] if finished else newest
-        spent = sum(_spent(run_dir / "attempts" / str(n), verdict) for n, verdict in exits.items())
-        return _state(run_dir, run_id, name, number, exits[number], spent)
+        return read(self.run_dir(run_id), run_id)
 
     def states(self, run_ids: Iterable[str]) -> list[RunState]:
         return [self.state(run_id) for run_id in run_ids]
@@ -211,70 +172,3 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except FileNotFoundError:
         return []
-
-
-def _state(
-    run_dir: Path, run_id: str, name: str, number: int, verdict: dict[str, Any] | None, spent: float
-) -> RunState:
-    path = run_dir / "attempts" / str(number)
-    job, beat = read_json(path / "job.json") or {}, read_json(path / "heartbeat.json") or {}
-    now = time.time()
-    heard = beat.get("time", job.get("started"))
-    state: State
-    if verdict is not None:
-        state = _ended(str(verdict.get("cause")))
-    else:
-        state = "running" if _is_running(run_dir, job, heard, now) else "lost"
-    step, steps = int(beat.get("step", 0)), int(beat.get("steps", 0))
-    return RunState(
-        run_id, name, state, number, step, steps, str(beat.get("phase", "")), beat.get("accuracy"),
-        cause=str(verdict.get("cause")) if verdict else "",
-        message=str(verdict.get("message") or "") if verdict else _LOST if state == "lost" else "",
-        seconds=spent,
-        started=job.get("started"),
-        heartbeat_age=now - heard if state == "running" and heard else None,
-        eta=_eta(beat, now) if state == "running" else None,
-        log=path / "log.txt",
-    )  # fmt: skip
-
-
-_LOST = "the process is gone without a word (killed?)"
-
-
-def _spent(path: Path, verdict: Mapping[str, Any] | None) -> float:
-    """Seconds of an attempt: what it said at its end, else the time from its start to its last sign of life."""
-    if verdict is not None:
-        return float(verdict.get("seconds") or 0)
-    started = (read_json(path / "job.json") or {}).get("started")
-    heard = (read_json(path / "heartbeat.json") or {}).get("time")
-    return max(0.0, heard - started) if started and heard else 0.0
-
-
-def _ended(cause: str) -> State:
-    if cause == "ok":
-        return "finished"
-    if cause == "pruned":
-        return "pruned"
-    if cause == "diverged":
-        return "diverged"
-    return "preempted" if cause in ("preempted", "time_limit") else "failed"
-
-
-def _is_running(run_dir: Path, job: Mapping[str, Any], heard: float | None, now: float) -> bool:
-    """Of an attempt that left no exit.json: is its process still at it?"""
-    alive = lock.is_alive(job) if job else None
-    held = lock.lock_is_held(run_dir / "lock")
-    if alive is False or held is False:
-        return False
-    # Neither the process nor the lock can be seen from here: believe a fresh heartbeat.
-    return bool(alive or held or (heard is not None and now - heard < SILENT_S))
-
-
-def _eta(beat: Mapping[str, Any], now: float) -> float | None:
-    """Seconds until the last step at the pace since the first step of this attempt; None before two steps."""
-    origin = beat.get("origin") or {}
-    done = beat.get("step", 0) - origin.get("step", beat.get("step", 0))
-    if done <= 0:
-        return None
-    pace = (beat["time"] - origin["time"]) / done
-    return max(0.0, (beat["steps"] - beat["step"]) * pace - (now - beat["time"]))

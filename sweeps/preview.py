@@ -22,11 +22,12 @@ from rlvr.config import CONF
 from rlvr.identity import NOT_IDENTITY
 from rlvr.paths import checkpoints
 from sweeps.grid import LINES
-from sweeps.ledger import Ledger, RunState
+from sweeps.ledger import Ledger
 from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
 from sweeps.slurm_jobs import cpus
+from sweeps.state import RunState
 
 Flat = dict[str, Any]  # dotted key -> value
 

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeps.ledger import Ledger, RunState
+from sweeps.arms import Sum
+from sweeps.ledger import Ledger
+from sweeps.state import RunState
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -39,6 +41,20 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def pace(rate: float | None) -> str:
+    """Steps per second, or per minute or hour where that says more."""
+    for unit, seconds in (("s", 1), ("min", 60)):
+        if rate is not None and rate * seconds >= 1:
+            return f"{rate * seconds:.3g}/{unit}"
+    return "-" if rate is None else f"{rate * 3600:.3g}/h"
+
+
+def hours(useful: float, replayed: float, wasted: float) -> str:
+    """`2.1 + 0.2 replayed`: hours on steps that count, and those on others, where there are any."""
+    rest = [f"{value:.2g} {word}" for value, word in ((replayed, "replayed"), (wasted, "wasted")) if value > 0.005]
+    return " + ".join([f"{useful:.2f}", *rest])
+
+
 def why(state: RunState) -> str:
     """One line: the cause and the message of an end that was not wanted."""
     first = state.message.strip().splitlines()[0] if state.message.strip() else ""
@@ -55,8 +71,8 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
     for heading in ("id", "run") if ids else ("run",):
         made.add_column(heading, no_wrap=True)
     made.add_column("state", no_wrap=True)
-    for heading in ("step", "", "accuracy", "ETA", "attempt", "time"):
-        made.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
+    for heading in ("step", "", "accuracy", "rate", "ETA", *(["node", "hours"] if ids else []), "attempt", "time"):
+        made.add_column(heading, justify="left" if heading in ("", "node") else "right", no_wrap=True)
     for state in states:
         shown = f"{state.state} ({state.phase})" if state.phase and not state.ended else state.state
         shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > SILENT_S else shown
@@ -67,9 +83,30 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
             f"{state.step}/{state.steps}" if state.steps else "-",
             ProgressBar(total=state.steps or 1, completed=state.step, width=12),
             number(state.accuracy),
+            pace(state.rate),
             duration(state.eta),
+            *([state.node or "-", hours(*state.hours)] if ids else []),
             str(state.attempt or "-"),
             duration(state.seconds) if state.attempt else "-",
+        )
+    return made
+
+
+def arm_table(sums: Sequence[Sum]) -> Table:
+    """One row per arm."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    made.add_column("arm", no_wrap=True)
+    made.add_column("runs", no_wrap=True)
+    for heading in ("step", "accuracy", "rate", "ETA", "hours", "attempts"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for each in sums:
+        runs = ", ".join(f"{n} {state}" for state, n in sorted(each.states.items()))
+        spent = hours(each.hours_useful, each.hours_replayed, each.hours_wasted)
+        step = f"{each.step}/{each.steps}" if each.steps else "-"
+        made.add_row(
+            each.name, runs, step, number(each.accuracy), pace(each.rate), duration(each.eta), spent, str(each.attempts)
         )
     return made
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 from sweeps import submissions
-from sweeps.ledger import Ledger, RunState
+from sweeps.ledger import Ledger
 from sweeps.progress import count, table, why
+from sweeps.state import RunState
 from sweeps.submissions import joined
 from sweeps.verdict import Outcome
 from sweeps.worker import Shipper

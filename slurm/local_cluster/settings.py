@@ -132,7 +132,8 @@ ReturnToService=2
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2,sched_min_interval=0,batch_sched_delay=0
 JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=5
+JobAcctGatherFrequency=2
+JobAcctGatherParams=OverMemoryKill
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={cluster.accounting_port}
