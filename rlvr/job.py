@@ -7,7 +7,6 @@ once and runs what it is told on standard input, a JSON line each: the warm work
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -265,8 +264,7 @@ def serve() -> None:
     for line in sys.stdin:
         run_dir = Path(json.loads(line)["run_dir"])
         cause, code, message = attempt_once(run_dir)
-        gc.collect()
-        torch.cuda.empty_cache()  # what a run out of memory leaves behind must not press the next one
+        distributed.free_memory()
         print(json.dumps({"run_dir": str(run_dir), "cause": cause, "code": code, "message": message}), file=answers)
 
 

@@ -184,10 +184,8 @@ class Progress:
         from rich.console import Group
 
         states = list(self.states.values())
-        order = {
-            "failed": 1, "diverged": 1, "lost": 2, "preempted": 2, "pruned": 3, "finished": 3, "queued": 4, "running": 5,
-        }  # fmt: skip
-        first = sorted(states, key=lambda s: (s.run_id not in active, order[s.state], -(s.started or 0)))
+        order = ("failed", "diverged", "lost", "preempted", "pruned", "finished", "queued", "running")
+        first = sorted(states, key=lambda s: (s.run_id not in active, order.index(s.state), -(s.started or 0)))
         rows = min(ROWS, max(3, shutil.get_terminal_size().lines - 5))
         more = f" ({len(states) - rows} not shown)" if len(states) > rows else ""
         line = f"{count(states)}{more}   {duration(time.monotonic() - self.began)}"

@@ -99,10 +99,10 @@ class _Try:
 def read(run_dir: Path, run_id: str) -> RunState:
     """How a run stands, from its attempts. A run that is finished stays so, whatever came later."""
     info = read_json(run_dir / "run.json") or {}
-    about = {"name": str(info.get("name") or run_id), "group_id": str(info.get("group_id") or "")}
+    name, group = str(info.get("name") or run_id), str(info.get("group_id") or "")
     newest = newest_attempt(run_dir)
     if not newest:
-        return RunState(run_id, state="queued", **about)
+        return RunState(run_id, name, "queued", group_id=group)
     tries = [_Try.read(run_dir / "attempts" / str(n)) for n in range(1, newest + 1)]
     number = next((n for n, each in enumerate(tries, 1) if each.finished), newest)
     shown, now = tries[number - 1], time.time()
@@ -110,7 +110,7 @@ def read(run_dir: Path, run_id: str) -> RunState:
     end, state = shown.exit or {}, _state(run_dir, shown, heard, now)
     useful, replayed, wasted = _worth(tries, at_work=state == "running")
     return RunState(
-        run_id, state=state, **about, attempt=number, step=shown.did[1], steps=int(shown.beat.get("steps", 0)),
+        run_id, name, state, group_id=group, attempt=number, step=shown.did[1], steps=int(shown.beat.get("steps", 0)),
         phase=str(shown.beat.get("phase", "")), accuracy=shown.beat.get("accuracy"), cause=str(end.get("cause") or ""),
         message=str(end.get("message") or "") if shown.exit else _LOST if state == "lost" else "",
         seconds=useful + replayed + wasted, useful=useful, replayed=replayed, wasted=wasted,

@@ -151,7 +151,7 @@ def _check(root: Path) -> None:
     if importlib.util.find_spec("psycopg") is None:
         raise ValueError("psycopg is not installed: pip install 'rlvr[tracking]', in a checkout '.[tracking]'")
     if len(str(root)) > PATH_LENGTH or " " in str(root):
-        raise ValueError(f"{root}: a socket lies in it, so give --dir a path of at most {PATH_LENGTH} bytes, no spaces.")
+        raise ValueError(f"{root}: a socket lies in it, so give --dir a path of at most {PATH_LENGTH} bytes, no space.")
 
 
 def _check_port(port: int) -> None:
