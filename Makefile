@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-fast lint check bench browse cluster-up cluster-down clean
+.PHONY: help install quickstart test test-fast lint check bench browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 install: $(STAMP)  ## create the environment and install everything
 
@@ -55,6 +55,12 @@ cluster-up:  ## a real SLURM on this machine (root, Debian), to try the platform
 
 cluster-down:  ## stop it
 	$(PYTHON) -m slurm.local_cluster down
+
+tracking-up: $(STAMP)  ## an MLflow server with PostgreSQL on this machine, for several users or nodes
+	$(BIN)/python -m rlvr.tracker.server up
+
+tracking-down:  ## stop it; what is stored stays
+	$(BIN)/python -m rlvr.tracker.server down
 
 clean:  ## remove the environment (never runs, reports or mlflow.db)
 	rm -rf $(VENV) .venv-trl

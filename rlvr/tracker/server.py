@@ -31,6 +31,7 @@ START_S = 120.0
 PATH_LENGTH = 80  # bytes: the database's socket lies in the directory, and its path may have 107
 OWNER = "postgres"  # runs the database where we are root: PostgreSQL refuses to
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+DEBIAN = Path("/usr/lib/postgresql")
 INSTALL = "As root on Debian: apt-get install postgresql"
 
 
@@ -138,7 +139,7 @@ class Server:
 
 def _postgres_bin() -> Path:
     """Where Debian puts the newest version's programs, or where PATH has them. ValueError: nowhere."""
-    versions = [p for p in Path("/usr/lib/postgresql").glob("*/bin") if (p / "initdb").exists()]
+    versions = [p for p in DEBIAN.glob("*/bin") if (p / "initdb").exists()]
     if versions:
         return max(versions, key=lambda p: float(p.parent.name))
     if found := shutil.which("initdb"):
