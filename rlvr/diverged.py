@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 
@@ -21,12 +20,3 @@ def check_limits(metrics: Mapping[str, float], step: int, *, min_entropy: float 
         raise Diverged(f"entropy collapse at step {step}: policy/entropy is {entropy:.4g}, min_entropy={min_entropy:g}")
     if max_kl is not None and kl is not None and not kl <= max_kl:
         raise Diverged(f"KL blow-up at step {step}: policy/kl_base is {kl:.4g}, max_kl={max_kl:g}")
-
-
-def check_finite(name: str, value: float, step: int, update: int) -> None:
-    """Raises Diverged before an update that would put such a number into the weights."""
-    if not math.isfinite(value):
-        raise Diverged(
-            f"the {name} is {value} at step {step}, optimiser update {update}: the weights were left as they were. "
-            "Try a lower lr."
-        )

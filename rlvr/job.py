@@ -236,11 +236,9 @@ def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: Sto
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:
-            spool = stack.enter_context(
-                contextlib.closing(Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease))
-            )
-        made = stack.enter_context(contextlib.closing(Run(config, run_dir, attempt, spool)))
-        return made.train(stop)
+            spool = Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease)
+            stack.enter_context(contextlib.closing(spool))
+        return stack.enter_context(contextlib.closing(Run(config, run_dir, attempt, spool))).train(stop)
 
 
 def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr import reduce
 from rlvr.batch import Batch, Loss, Policy, first_pass_of
-from rlvr.diverged import check_finite
+from rlvr.diverged import Diverged
 from rlvr.model import miniature
 from rlvr.trainer import checkpoint, distributed, noise, packer
 from rlvr.trainer.heads import LogZ
@@ -178,7 +178,8 @@ class Trainer:
         for name, value in (("loss", result["loss/total"]), ("gradient norm", norm)):
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
-            check_finite(name, value, self.num_learned + 1, self.num_updates + 1)
+                at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
+                raise Diverged(f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr.")
         rate = self.rate(self.num_updates)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * (group["peak"] / self.optimiser.param_groups[0]["peak"])
