@@ -85,6 +85,8 @@ class ClusterConfig:
 class CheckpointConfig:
     every: int = MISSING
     keep: int = MISSING
+    keep_best: bool = False
+    background: bool = False
 
 
 @dataclass

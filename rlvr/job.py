@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +24,13 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import config as schema
 from rlvr.attempt import BUSY, EXIT_CODES, HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to
 from rlvr.batch import Batch
+from rlvr.checkpoints import Checkpoints
 from rlvr.collate import collate, encode, solved, with_advantage
 from rlvr.collect import Spent, Stream, collect
 from rlvr.diverged import check_limits
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_policy, write_samples
 from rlvr.model import load_model
 from rlvr.overlong import penalised, without_cut
-from rlvr.paths import checkpoints, remove
 from rlvr.presample import Mixture, Samples
 from rlvr.prune import asked_to_prune
 from rlvr.records import Problem, Rollout, Sampling
@@ -64,6 +64,7 @@ class Run:
         self.trainer: Trainer = partial(config.trainer)(
             model, loss=instantiate(config.loss), device=self.device, pad_token_id=self.pad, max_tokens=self.max_tokens
         )
+        self.checkpoints = Checkpoints(self.trainer, run_dir / "checkpoints", config.checkpoint, steps=config.steps)
         self.mixture = self._mixture(start.samples())
         if attempt is not None:
             record_stages(run_dir, start.stages)
@@ -85,7 +86,7 @@ class Run:
         for step in range(done + 1, self.config.steps + 1):
             pruned = self.attempt is not None and bool(asked_to_prune(self.attempt.path))
             if distributed.any_rank(bool(stop) or pruned):
-                self._save(step - 1)
+                self._save(step - 1, {})
                 return Cause.PRUNED if pruned else stop.cause
             metrics = self._step(step)
             if step % self.config.evaluation.every == 0 or step == self.config.steps:
@@ -175,8 +176,8 @@ class Run:
         if self.spool is not None:
             self.spool.record(step, metrics)
         self._phase("train", step, next((v for k, v in metrics.items() if "/avg_at_" in k), None))
-        if step and (step % self.config.checkpoint.every == 0 or step == self.config.steps):
-            self._save(step)
+        if self.checkpoints.due(step, metrics):
+            self._save(step, metrics)
         log.info("step %d/%d %s", step, self.config.steps, brief(metrics))
 
     def _phase(self, phase: str, step: int, accuracy: float | None = None) -> None:
@@ -188,28 +189,24 @@ class Run:
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
 
-    def _save(self, step: int) -> None:
-        path = self.dir / "checkpoints" / f"step-{step:08d}"
+    def _save(self, step: int, metrics: Mapping[str, float]) -> None:
         self._check_lease()
         if self.spool is not None:
             self.spool.flush()  # a checkpoint never knows of a step that the record does not
-        if not path.exists():
-            self.trainer.save(path, {"step": step, "position": self.stream.position})
-        if self.rank == 0:
-            for old in checkpoints(self.dir / "checkpoints")[: -self.config.checkpoint.keep]:
-                remove(old)
+        self.checkpoints.save(step, self.stream.position, metrics)
 
     def _resume(self) -> int:
-        found = checkpoints(self.dir / "checkpoints")
-        if not found:
+        extra = self.checkpoints.resume()
+        if extra is None:
             return 0
-        extra = self.trainer.load(found[-1])
         self.stream.position = extra["position"]
-        log.info("resuming from %s", found[-1].name)
         return extra["step"]
 
     def close(self) -> None:
-        self.start.close()
+        try:
+            self.trainer.writer.wait()  # a run that has ended has saved
+        finally:
+            self.start.close()
 
 
 def run(run_dir: Path) -> tuple[Cause, str]:

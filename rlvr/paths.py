@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+STATE = "trainer.json"  # what a checkpoint holds beside tensors
+
 
 def home() -> Path:
     """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else where you are."""
@@ -57,6 +59,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def checkpoints(directory: Path) -> list[Path]:
     """The checkpoints `step-<number>` of a directory, oldest first. What is visible under such a name is complete."""
     return sorted(p for p in directory.glob("step-*") if p.name.removeprefix("step-").isdigit())
+
+
+def best_checkpoint(directory: Path) -> Path | None:
+    """The checkpoint of the best evaluation, where a run keeps it (`checkpoint.keep_best`)."""
+    scores = {p: ((read_json(p / STATE) or {}).get("extra") or {}).get("score") for p in checkpoints(directory)}
+    scored = {p: score for p, score in scores.items() if score is not None}
+    return max(scored, key=scored.__getitem__, default=None)
 
 
 def remove(path: Path) -> None:

@@ -1,7 +1,8 @@
 """What the runs left behind and nobody reads: found first, removed on request. A run that is held is left alone.
 
-A finished run keeps its newest checkpoint. What has half its name (`.partial`, `.tmp`, `.old`, `.deleted`) was given up
-by a process that died. Metrics, samples, logs and complete stages are never removed.
+A finished run keeps its newest checkpoint, and its best one where that was asked for (`checkpoint.keep_best`). What has
+half its name (`.partial`, `.tmp`, `.old`, `.deleted`) was given up by a process that died. Metrics, samples, logs and
+complete stages are never removed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ def _of_run(ledger: Ledger, run_id: str) -> Iterator[Left]:
         if path.suffix in HALF:
             yield _left(path, "half-written checkpoint", run_dir / "lock")
     if state == "finished":
+        best = paths.best_checkpoint(run_dir / "checkpoints")
         for path in paths.checkpoints(run_dir / "checkpoints")[:-1]:
-            yield _left(path, "older checkpoint of a finished run", run_dir / "lock")
+            if path != best:
+                yield _left(path, "older checkpoint of a finished run", run_dir / "lock")
 
 
 def _half_stages(store: Path) -> Iterator[Left]:

@@ -4,31 +4,75 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
-from rlvr.paths import sync, write_json
+from rlvr.paths import STATE, sync, write_json
 from rlvr.trainer import distributed
 
-STATE = "trainer.json"
+# One rank saves without collectives, which may not run beside training's own: that is meant.
+warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 
-def save(path: Path, tensors: dict[str, Any], state: dict[str, Any], *, rank: int) -> None:
-    """Write a checkpoint; called by all ranks. `tensors`: nested names to (sharded) tensors, `state`: plain JSON."""
+class Writer:
+    """Writes checkpoints, one at a time. Every method is called by all ranks, in the same order."""
 
-    def write(directory: Path) -> None:
-        write_tensors(tensors, storage_writer=FileSystemWriter(directory, sync_files=True))
-        if rank == 0:
-            write_json(directory / STATE, state)
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self._group: dist.ProcessGroup | None = None
+        self._pending: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
-    _publish(path, write, rank=rank)
+    def save(
+        self, path: Path, tensors: dict[str, Any], state: dict[str, Any], *, background: bool = False,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Write a checkpoint. `tensors`: nested names to (sharded) tensors, `state`: plain JSON.
+
+        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. then:
+        what the first rank does once the checkpoint is visible.
+        """
+        self.wait()
+        if not background:
+            self._write(path, tensors, state, then)
+            return
+        if self.world > 1 and self._group is None:
+            # Of its own: collectives of two threads must not mix. (Its type allows for processes outside a group.)
+            self._group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
+        stager = DefaultStager(StagingOptions(False, False, False, False))  # a plain copy, complete on return
+        staged = stager.stage(tensors)
+        stager.close()
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending = thread, thread.submit(self._write, path, staged, state, then)
+
+    def wait(self, *, block: bool = True) -> None:
+        """Until what was begun is visible, or with `block=False` see whether it has failed. Raises what failed."""
+        if self._pending is None or not (block or self._pending[1].done()):
+            return
+        (thread, future), self._pending = self._pending, None
+        thread.shutdown()
+        future.result()
+
+    def _write(self, path: Path, tensors: Any, state: dict[str, Any], then: Callable[[], None]) -> None:
+        def write(directory: Path) -> None:
+            storage = FileSystemWriter(directory, sync_files=True)
+            write_tensors(tensors, storage_writer=storage, process_group=self._group, no_dist=self.world == 1)
+            if self.rank == 0:
+                write_json(directory / STATE, state)
+
+        _publish(path, write, rank=self.rank, group=self._group)
+        if self.rank == 0:
+            then()
 
 
 def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -52,20 +96,20 @@ def export(path: Path, model: Any, weights: dict[str, Tensor], tokenizer: Any, *
     _publish(path, write, rank=rank)
 
 
-def _publish(path: Path, write: Callable[[Path], None], *, rank: int) -> None:
+def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dist.ProcessGroup | None = None) -> None:
     """Run `write` on a directory that only gets its name once it is complete and on disk."""
     aside = path.with_name(f".{path.name}.partial")
     if rank == 0:
         shutil.rmtree(aside, ignore_errors=True)  # what a killed process left behind
         aside.mkdir(parents=True)
-    distributed.barrier()
+    distributed.barrier(group)
     write(aside)
-    distributed.barrier()
+    distributed.barrier(group)
     if rank == 0:
         sync(aside)
         _rename(aside, path)
         sync(path.parent)
-    distributed.barrier()
+    distributed.barrier(group)
 
 
 def _rename(new: Path, path: Path) -> None:

@@ -108,6 +108,6 @@ def total_of_names(mine: dict[str, float]) -> dict[str, float]:
     return summed
 
 
-def barrier() -> None:
+def barrier(group: dist.ProcessGroup | None = None) -> None:
     if dist.get_world_size() > 1:
-        dist.barrier()
+        dist.barrier(group)

@@ -74,6 +74,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.rank, self.world, _ = distributed.start()
+        self.writer = checkpoint.Writer(self.rank, self.world)
         self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
         self.objective = Objective(
             self.loss, self.aggregation, self.kl, self.kl_estimator, self.entropy, self.max_tokens
@@ -268,11 +269,11 @@ class Trainer:
         for name, parameter in self.actor.model.named_parameters():
             yield name, cast(DTensor, parameter.detach()).full_tensor()
 
-    def save(self, path: Path, extra: dict[str, Any]) -> None:
-        """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back."""
+    def save(self, path: Path, extra: dict[str, Any], **how: Any) -> None:
+        """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back. how: see `Writer`."""
         counted = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
         state = {**counted, "world": self.world, "extra": extra}
-        checkpoint.save(path, self._tensors(), state, rank=self.rank)
+        self.writer.save(path, self._tensors(), state, **how)
 
     def load(self, path: Path) -> dict[str, Any]:
         """Continue from a checkpoint, of any number of ranks. Returns its `extra`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     assert len(list((half / "checkpoints").iterdir())) == 2
     assert not find(ledger)
     assert ledger.state("done").state == "finished"
+
+
+def test_a_finished_run_keeps_its_best_checkpoint_too(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", "ok", 40, 80, 120, 160)
+    for step, score in ((40, 0.5), (80, 0.7), (120, None)):
+        state = {"extra": {"step": step, "score": score}}
+        (run_dir / "checkpoints" / f"step-{step:08d}" / "trainer.json").write_text(json.dumps(state))
+    assert names(ledger) == {"run/checkpoints/step-00000040", "run/checkpoints/step-00000120"}
 
 
 def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:

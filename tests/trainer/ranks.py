@@ -68,13 +68,27 @@ def learn(knobs: dict[str, Any]) -> dict[str, Any]:
 TRAINING: dict[str, Any] = {"updates": 2, "lr": 0.01, "betas": (0.9, 0.99), "clip_norm": 0.1, "token_budget": 20}
 
 
+def read(directory: Path, rank: int) -> None:
+    """Go on from the checkpoint of two ranks with any number of them."""
+    made = trainer(**TRAINING)
+    made.load(directory / "step-2")
+    kept = weights(made)
+    metrics = made.learn(batch(seed=2))
+    torch.save({"weights": kept, "metrics": metrics}, directory / f"resumed-{rank}.pt")
+
+
 def main(directory: Path) -> None:
     rank, world, device = distributed.start()
+    if world > 2:
+        read(directory, rank)
+        distributed.leave(0)
     results = {name: learn(knobs) for name, knobs in CASES.items()}
     made = trainer(**TRAINING)
     for seed in range(2):
         made.learn(batch(seed=seed))
-    made.save(directory / f"step-{world}", {"seen": 2})
+    made.save(directory / f"step-{world}", {"seen": 2}, background=True)
+    made.logp(batch())  # collectives of its own, while the checkpoint is written
+    made.writer.wait()
     kept = weights(made)
     made.export(directory / f"policy-{world}", word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end"))
     if (directory / "step-1").exists() and world > 1:

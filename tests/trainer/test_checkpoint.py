@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import warnings
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.model import word_tokenizer
 from rlvr.trainer import distributed
+from rlvr.trainer.fsdp import Trainer
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
 
 KNOBS = {
@@ -62,14 +65,54 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
         trainer().load(tmp_path)
 
 
-def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: Path) -> None:
+def test_what_a_thread_writes_is_the_state_of_when_it_was_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on while the disk holds a save back."""
+    made = trainer(**KNOBS)
+    made.learn(batch(logp_ref=None))
+    expected, ready, fsync = weights(made), threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        assert ready.wait(60)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    made.save(tmp_path / "a", {"step": 1}, background=True, then=lambda: (tmp_path / "said").touch())
+    made.learn(batch(seed=1, logp_ref=None))
+    made.writer.wait(block=False)
+    assert not {"a", "said"} & {p.name for p in tmp_path.iterdir()}
+    ready.set()
+    made.writer.wait()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "said"]
+    other = trainer(qwen2(seed=5), **KNOBS)
+    assert other.load(tmp_path / "a") == {"step": 1}
+    assert all(torch.equal(w, expected[name]) for name, w in weights(other).items())
+    assert any(not torch.equal(w, expected[name]) for name, w in weights(made).items())
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_what_goes_wrong_in_the_thread_is_raised(tmp_path: Path, block: bool) -> None:
+    made = trainer()
+    (tmp_path / "file").touch()
+    made.save(tmp_path / "file" / "a", {}, background=True)
+    if not block:
+        assert made.writer._pending is not None
+        wait([made.writer._pending[1]], 60)
+    with pytest.raises(NotADirectoryError):
+        made.writer.wait(block=block)
+    made.writer.wait()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: Path, background: bool) -> None:
     """A process is killed with SIGKILL at its first, second, … fsync of a save, until a save survives."""
     made = trainer()
     expected = weights(made)
     killed = 0
     for number in range(1, 30):
         path = tmp_path / str(number) / "step-00000001"
-        if not _dies_saving(made, path, number):
+        if not _dies_saving(made, path, number, background):
             break
         killed += 1
         visible = [p for p in path.parent.iterdir() if not p.name.startswith(".")]
@@ -83,7 +126,7 @@ def test_save_killed_at_any_moment_leaves_a_whole_checkpoint_or_none(tmp_path: P
     assert killed >= 4  # tensors, metadata, state, directory
 
 
-def _dies_saving(made: object, path: Path, number: int) -> bool:
+def _dies_saving(made: Trainer, path: Path, number: int, background: bool) -> bool:
     """Save in a child process that kills itself at fsync `number`. True if it did."""
     distributed.stop()  # a group does not survive a fork
     with warnings.catch_warnings():
@@ -101,7 +144,8 @@ def _dies_saving(made: object, path: Path, number: int) -> bool:
 
         os.fsync = deadly
         try:
-            made.save(path, {"step": 1})  # type: ignore[attr-defined]
+            made.save(path, {"step": 1}, background=background)
+            made.writer.wait()
             os._exit(0)
         finally:
             os._exit(1)

@@ -1,4 +1,4 @@
-"""Two real processes train, save and load as one does."""
+"""Two real processes train, save and load as one does, and four go on from what two saved."""
 
 from __future__ import annotations
 
@@ -29,14 +29,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.learn(batch(seed=seed))
     made.save(path / "step-1", {"seen": 2})
     qwen2(seed=3).save_pretrained(path / "base")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    start(2, path)
+    return path
+
+
+def start(num_ranks: int, path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [*command, str(Path(ranks.__file__)), str(path)], env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +69,17 @@ def test_checkpoint_of_two_ranks_is_read_by_one_to_the_last_bit(directory: Path,
     assert made.load(directory / "step-2") == {"seen": 2}
     assert all(torch.equal(w, results[0]["weights"][name]) for name, w in weights(made).items())
     made.learn(batch(seed=2))
+
+
+def test_checkpoint_of_two_ranks_is_continued_by_four(directory: Path, results: list[dict[str, Any]]) -> None:
+    start(4, directory)
+    one = trainer(**ranks.TRAINING)
+    one.load(directory / "step-2")
+    expected = one.learn(batch(seed=2))
+    for rank in range(4):
+        found = torch.load(directory / f"resumed-{rank}.pt")
+        assert all(torch.equal(w, results[0]["weights"][name]) for name, w in found["weights"].items())
+        assert found["metrics"] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_checkpoint_of_one_rank_is_read_by_two_to_the_last_bit(directory: Path, results: list[dict[str, Any]]) -> None:
