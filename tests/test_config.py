@@ -45,6 +45,7 @@ COMPANIONS = {
     ("task", "classes"): ["model=table"],
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
+    ("task", "code"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
     ("task", "sql"): [
         "task.train=a.jsonl", "task.test=b.jsonl", "task.databases=c", "model=hf", "model.path=/somewhere",
     ],

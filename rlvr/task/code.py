@@ -1,0 +1,164 @@
+"""Programming problems: a Python program that passes all tests of the benchmark earns 1. Programs run in a sandbox."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlvr.records import Problem, Reward
+from rlvr.task.fence import last_block
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
+from rlvr.task.verified import Verified
+from rlvr.verify.pool import Pool
+from rlvr.verify.sandbox import Sandbox
+
+TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
+ENTRY_FIELDS = ("entry_point", "fn_name", "func_name", "metadata.func_name")
+STDIO = "Write a Python program that reads standard input and writes standard output."
+FUNCTION = "Write Python code that defines `{name}`."
+
+
+class Code(Verified):
+    """Problems whose tests are pairs of input and output, assertions, or a test function.
+
+    train, test: see `rlvr.task.sources.problems`.
+    template: the prompt, with {problem} and {interface}: whether a program or which function is asked for.
+    prompt_field, tests_field, entry_field: columns, dots reach into nested ones; None finds the usual names.
+    max_tokens: default limit of a response.
+    workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer over all its tests, address space
+        of a process.
+    cpu_s: CPU seconds of the program in one test of a pair, or in all of the others.
+    """
+
+    name = "code"
+
+    def __init__(
+        self,
+        *,
+        train: str | Sequence[str] | Mapping[str, str],
+        test: str | Sequence[str] | Mapping[str, str],
+        template: str,
+        prompt_field: str | None,
+        tests_field: str | None,
+        entry_field: str | None,
+        max_tokens: int,
+        workers: int,
+        timeout_s: float,
+        cpu_s: int,
+        memory_gb: float,
+    ) -> None:
+        check_template(template)
+        if cpu_s < 1:
+            raise ValueError(f"task.cpu_s={cpu_s} must be 1 or more.")
+        Sandbox(cpu_s).check()
+        self.max_tokens = max_tokens
+        columns = [
+            Column("prompt_field", prompt_field, PROMPT_FIELDS),
+            Column("tests_field", tests_field, TESTS_FIELDS),
+            Column("entry_field", entry_field, ENTRY_FIELDS, optional=True),
+        ]
+
+        def make(problem: Cell, tests: Cell, entry: Cell) -> tuple[str, dict[str, Any]]:
+            asked = problem.prompt()
+            answer = tests_of(tests, asked, entry.text() if entry.value is not None else None)
+            interface = FUNCTION.format(name=answer["names"][0]) if "names" in answer else STDIO
+            return template.replace("{interface}", interface).replace("{problem}", asked), answer
+
+        self._cpu_s = cpu_s
+        pool = Pool("rlvr.verify.program", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
+        super().__init__(problems(train, test, columns, make), pool)
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """1 where the program of the response passes every test, else 0, with the reason."""
+        programs = [last_block(text, ("python", "py", "python3", "")) for _, text in answers]
+        return self.judge(
+            [
+                None if program is None else {"program": program, "tests": problem.answer, "cpu_s": self._cpu_s}
+                for (problem, _), program in zip(answers, programs, strict=True)
+            ]
+        )
+
+
+def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
+    """What `rlvr.verify.program` runs, from any of the usual forms.
+
+    [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text: a program's
+    standard input and output, or with an entry point calls, whose arguments are JSON, one to a line. A text or a list
+    of assertions: code that calls functions.
+    """
+    value = tests.value
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise tests.refuse("JSON") from None
+    if isinstance(value, dict) and "inputs" in value:
+        entry = value.get("fn_name") or entry
+        pairs = zip(value["inputs"], value["outputs"], strict=True)
+        value = [{"input": given, "output": expected} for given, expected in pairs]
+    if isinstance(value, list) and value and all(isinstance(t, dict) and {"input", "output"} <= set(t) for t in value):
+        return _pairs(tests, [(t["input"], t["output"]) for t in value], entry)
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        value = "\n".join(map(str, value))
+    if not isinstance(value, str) or not value.strip():
+        raise tests.refuse("pairs of input and output, or assertions")
+    return _assertions(tests, value, prompt, entry)
+
+
+def _pairs(tests: Cell, pairs: Sequence[tuple[Any, Any]], entry: str | None) -> dict[str, Any]:
+    if entry is None:
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
+            raise tests.refuse("texts as inputs and outputs: without an entry point they are standard input and output")
+        return {"stdio": [list(pair) for pair in pairs]}
+    try:
+        cases = [[_arguments(given), json.loads(out) if isinstance(out, str) else out] for given, out in pairs]
+    except ValueError:
+        raise tests.refuse("JSON: one argument to a line of input, the result as output") from None
+    return {"names": [entry.rsplit(".", 1)[-1]], "setup": IMPORTS, "cases": cases}
+
+
+def _arguments(given: Any) -> list[Any]:
+    return [json.loads(line) for line in given.splitlines() if line.strip()] if isinstance(given, str) else list(given)
+
+
+# What the authors of such problems take for granted (annotations such as List[int]).
+IMPORTS = "from typing import *\nimport collections, heapq, itertools, math\nfrom collections import *\n"
+
+
+def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[str, Any]:
+    try:
+        tree = ast.parse(code)
+    except SyntaxError as error:
+        raise tests.refuse(f"Python code ({error})") from None
+    names = [entry.rsplit(".", 1)[-1]] if entry else _undefined(tree)
+    if not names:
+        raise tests.refuse("assertions that call a function, or an entry point")
+    return {"names": names, "setup": prompt if _defines(prompt, names[0]) else "", "tests": code}
+
+
+def _undefined(tree: ast.Module) -> list[str]:
+    """Functions that are called and neither built in nor defined by the tests: the program's."""
+    called = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    known = set(dir(builtins))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            known.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            known.add(node.name)
+        elif isinstance(node, ast.alias):
+            known.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.arg):
+            known.add(node.arg)
+    return list(dict.fromkeys(name for name in called if name not in known))
+
+
+def _defines(prompt: str, name: str) -> bool:
+    """Whether the prompt is itself Python, with a stub of the function (HumanEval): its imports and helpers count."""
+    try:
+        tree = ast.parse(prompt)
+    except SyntaxError:
+        return False
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)

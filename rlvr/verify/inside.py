@@ -1,0 +1,217 @@
+"""The script that runs inside the sandbox, in one of three roles. It starts often: few imports, and those late.
+
+`program` runs a model's program as it stands. Where *functions* are tested there are two processes: `candidate` loads
+the program and answers calls, `tests` runs the benchmark's tests and makes the calls. Only calls and results cross, as
+plain data in JSON lines, so the program sees no test, no expected value and no verdict, and cannot forge one: whatever
+it sends is compared in the other process, whose exit status is the verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any, BinaryIO
+
+# Exit status of `tests`. ENDED: the program ended before it had answered. BROKEN: the tests failed, not the program.
+CORRECT, WRONG, ENDED, BROKEN = 10, 11, 12, 13
+LINE_BYTES = 64 * 2**20
+
+
+class Ended(Exception):
+    """The other process is gone, or said too much."""
+
+
+def main() -> None:
+    role, payload = sys.argv[1], sys.argv[2]
+    with open(payload, "rb") as file:  # noqa: PTH123 - pathlib would cost more than all the rest
+        content = file.read()
+    if role == "program":
+        run(content, int(sys.argv[3]))
+    else:
+        talk(role, json.loads(content))
+
+
+def run(program: bytes, started: int) -> None:
+    """The program as the main one, once it is on record that the sandbox stands."""
+    os.write(started, b"started")
+    os.close(started)
+    sys.argv[:] = ["program"]
+    space = module("__main__").__dict__
+    exec(compile(program, "program", "exec"), space)
+
+
+def module(name: str) -> ModuleType:
+    sys.modules[name] = type(sys)(name)
+    return sys.modules[name]
+
+
+def talk(role: str, request: Mapping[str, Any]) -> None:
+    import random
+
+    reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):  # what is printed is not a result
+        os.dup2(nothing, descriptor)
+    random.seed(0)
+    sys.set_int_max_str_digits(0)
+    if role == "candidate":
+        serve(request, reader, writer)
+    else:
+        os._exit(Tests(request, reader, writer).verdict())
+
+
+# --- the program's side
+
+
+def serve(request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None:
+    """Load the program, after the benchmark's own imports and stubs; then answer calls until there are no more."""
+    send(writer, "ready")
+    program = module("program")
+    failure = None
+    try:
+        for source in (request["setup"], request["program"]):
+            exec(compile(source, "program", "exec"), program.__dict__)
+    except BaseException as error:  # noqa: BLE001 - a program may raise anything, SystemExit included
+        failure = error
+    for line in reader:
+        call = json.loads(line)
+        try:
+            if failure is not None:
+                raise failure
+            result = find(program, call["name"])(*unpack(call["args"]), **unpack(call["kwargs"]))
+            reply = {"value": pack(result)}
+        except BaseException as error:  # noqa: BLE001 - the same
+            reply = {"error": type(error).__name__, "message": str(error)[:200]}
+        send(writer, reply)
+
+
+def find(program: ModuleType, name: str) -> Callable[..., Any]:
+    """A function of the program, or a method of its class Solution."""
+    if hasattr(program, name):
+        return getattr(program, name)
+    return getattr(program.Solution(), name)
+
+
+# --- the tests' side
+
+
+class Tests:
+    """The benchmark's tests, and how the calls they make went."""
+
+    def __init__(self, request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None:
+        self.request, self.reader, self.writer = request, reader, writer
+        self.num_calls = 0
+        self.unsendable = False
+
+    def verdict(self) -> int:
+        try:
+            receive(self.reader)  # ready
+        except Ended:
+            return BROKEN
+        try:
+            test = self._cases if "cases" in self.request else self._asserts
+            test()
+        except Ended:
+            return ENDED
+        except BaseException:  # noqa: BLE001 - assertions, and whatever tests do with a result of the wrong type
+            return WRONG if self.num_calls and not self.unsendable else BROKEN
+        return CORRECT if self.num_calls else BROKEN
+
+    def _cases(self) -> None:
+        for inputs, output in self.request["cases"]:
+            if normal(self.call(self.request["names"][0], *inputs)) != output:
+                raise AssertionError
+
+    def _asserts(self) -> None:
+        space: dict[str, Any] = {"__name__": "tests"}
+        exec(compile(self.request["setup"], "setup", "exec"), space)
+        for name in self.request["names"]:
+            space[name] = lambda *args, _name=name, **kwargs: self.call(_name, *args, **kwargs)
+        exec(compile(self.request["tests"], "tests", "exec"), space)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            message = {"name": name, "args": pack(args), "kwargs": pack(kwargs)}
+        except TypeError:
+            self.unsendable = True
+            raise
+        self.num_calls += 1
+        send(self.writer, message)
+        reply = receive(self.reader)
+        if "error" in reply:
+            import builtins
+
+            kind = getattr(builtins, str(reply["error"]), RuntimeError)
+            known = isinstance(kind, type) and issubclass(kind, Exception)
+            raise kind(str(reply.get("message"))) if known else RuntimeError
+        return unpack(reply["value"])
+
+
+def normal(value: Any) -> Any:
+    """As JSON would have it: expected outputs are JSON, which has no tuples."""
+    if isinstance(value, list | tuple):
+        return [normal(item) for item in value]
+    return {str(k): normal(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+# --- plain data as JSON lines
+
+
+def send(writer: BinaryIO, message: Any) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+    writer.flush()
+
+
+def receive(reader: BinaryIO) -> Any:
+    line = reader.readline(LINE_BYTES)
+    if not line.endswith(b"\n"):
+        raise Ended
+    return json.loads(line)
+
+
+KINDS = (tuple, set, frozenset)
+
+
+def pack(value: Any) -> Any:
+    """Numbers, texts, bytes and their lists, tuples, sets and dicts as JSON. TypeError for anything else."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [pack(item) for item in value]
+    for kind in KINDS:
+        if isinstance(value, kind):
+            return {kind.__name__: [pack(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[pack(k), pack(v)] for k, v in value.items()]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if type(value).__module__ == "numpy":
+        return pack(value.tolist())
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((name, content),) = value.items()
+    makers: dict[str, Callable[[Any], Any]] = {
+        **{kind.__name__: lambda items, kind=kind: kind(unpack(items)) for kind in KINDS},
+        "dict": lambda pairs: {unpack(k): unpack(v) for k, v in pairs},
+        "bytes": bytes.fromhex,
+        "complex": lambda parts: complex(*parts),
+    }
+    return makers[name](content)
+
+
+if __name__ == "__main__":
+    main()

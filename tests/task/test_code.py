@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.task.code import Code
+from tests.sandboxed import need_sandbox
+from tests.task.solutions import FUNCTIONS, PROGRAMS
+
+CONF = Path(__file__).parents[2] / "conf" / "task" / "code.yaml"
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+SUM = {"id": "sum", "prompt": "Print the sum.", "tests": [{"input": "3 4", "output": "7"}], "source": "made/up"}
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def make_code(where: str, test: Any = None, **knobs: Any) -> Code:
+    need_sandbox()
+    config = OmegaConf.merge(OmegaConf.load(CONF), {"train": where, "test": test or where, **knobs})
+    return Code(**{str(key): value for key, value in config.items() if key != "_target_"})
+
+
+def fenced(program: str) -> str:
+    return f"So:\n```python\n{program}\n```\nDone."
+
+
+def test_rewards_come_in_order_with_their_reasons(tmp_path: Path) -> None:
+    endless = {**SUM, "id": "endless"}
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", [SUM, endless]), cpu_s=1)
+    problem = task.problem("train", 0)
+    assert problem.prompt.startswith("Print the sum.\n\nWrite a Python program that reads standard input and writes")
+    assert (problem.source, task.size("train"), task.size("test")) == ("made-up", 2, 2)
+    texts = {
+        fenced("print(sum(map(int, input().split())))"): "correct",
+        fenced("print(8)"): "wrong",
+        "I do not know.": "unparsable",
+        fenced("while True: pass"): "timeout",
+        fenced("x" * 200_000): "wrong",
+    }
+    rewards = task.reward([(problem, text) for text in texts])
+    assert [r.outcome for r in rewards] == list(texts.values())
+    assert [r.value for r in rewards] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    task.close()
+
+
+FORMS: list[tuple[dict[str, Any], str, str]] = [
+    ({"tests": json.dumps([{"input": "2", "output": "4"}])}, "print(2 * int(input()))", "print(5)"),
+    ({"input_output": json.dumps({"inputs": ["2\n"], "outputs": ["4\n"]})}, "print(2 * int(input()))", "print(5)"),
+    (
+        {"input_output": {"inputs": [[2, 3]], "outputs": [6], "fn_name": "times"}},
+        "class Solution:\n    def times(self, a, b): return a * b",
+        "def times(a, b): return a + b",
+    ),
+    (
+        {"tests": [{"input": "2\n[1, 2]", "output": "[2, 4]", "testtype": "functional"}],
+         "metadata": {"func_name": "Solution.times"}},
+        "class Solution:\n    def times(self, a: int, b: List[int]) -> List[int]: return [a * x for x in b]",
+        "class Solution:\n    def times(self, a, b): return a * b",
+    ),
+    (
+        {"test_list": ["assert twice(2) == 4", "import math\nassert math.isclose(twice(0.1), 0.2)"]},
+        "def twice(x): return 2 * x",
+        "def twice(x): return 4",
+    ),
+    (
+        {"tests": "def check(candidate):\n    assert candidate(base()) == 4\n\ncheck(twice)", "entry_point": "twice",
+         "prompt": "def base():\n    return 2\n\ndef twice(x):\n    '''Twice.'''\n"},
+        "def twice(x): return x + base()",
+        "def base(): return 0\ndef twice(x): return 2 * x + 1",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "right", "wrong"), FORMS)
+def test_usual_forms_of_tests_are_read(tmp_path: Path, row: dict[str, Any], right: str, wrong: str) -> None:
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "Do it.", **row}]))
+    rewards = task.reward([(task.problem("train", 0), fenced(program)) for program in (right, wrong)])
+    assert [r.outcome for r in rewards] == ["correct", "wrong"]
+    task.close()
+
+
+def test_the_prompt_names_the_function_that_is_asked_for(tmp_path: Path) -> None:
+    row = {"prompt": "Twice.", "test_list": ["assert twice(2) == 4"]}
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]), template="{interface}\n{problem}")
+    assert task.problem("train", 0).prompt == "Write Python code that defines `twice`.\nTwice."
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "x"}, r"no column any of tests, test, .* It has: prompt. Pass task.tests_field="),
+        ({"prompt": "x", "tests": []}, r"x.jsonl:1: tests is \[\], expected pairs of input and output, or assertions"),
+        ({"prompt": "x", "tests": "[1"}, r"tests is '\[1', expected JSON"),
+        ({"prompt": "x", "tests": "assert ("}, r"expected Python code"),
+        ({"prompt": "x", "tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
+        ({"prompt": "x", "tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
+        ({"prompt": "x", "tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
+    ],
+)
+def test_tests_that_cannot_be_read_are_named_with_the_line(tmp_path: Path, row: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_code(write_jsonl(tmp_path / "x.jsonl", [row]))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"cpu_s": 0}, "task.cpu_s=0 must be 1 or more"),
+        ({"template": "Solve."}, "must contain {problem}"),
+    ],
+)
+def test_impossible_knobs_are_refused(tmp_path: Path, knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_code(write_jsonl(tmp_path / "x.jsonl", [SUM]), **knobs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+def test_right_programs_of_real_benchmarks_pass_and_wrong_ones_do_not() -> None:
+    """Solutions of our own: HumanEval+ by function, Codeforces and CodeContests by input and output."""
+    tests = {
+        "humaneval_plus": str(DATA / "humaneval_plus" / "test.jsonl.gz"),
+        "codeforces": str(DATA / "code_stdio" / "codeforces_test.jsonl.gz"),
+        "code_contests": str(DATA / "code_stdio" / "code_contests_test.jsonl.gz"),
+    }
+    task = make_code(str(DATA / "humaneval" / "test.jsonl.gz"), tests, cpu_s=20)
+    problems = [task.problem("test", i) for i in range(task.size("test") or 0)]
+    assert Counter(p.source for p in problems) == {"humaneval_plus": 164, "codeforces": 408, "code_contests": 165}
+    known = {**FUNCTIONS, **PROGRAMS}
+    solved = [p for p in problems if p.id in known]
+    assert len(solved) == len(known)
+    right = task.reward([(p, fenced(known[p.id])) for p in solved])
+    assert {p.id: r.outcome for p, r in zip(solved, right, strict=True) if not r.correct} == {}
+    wrong = task.reward([(p, fenced(_nothing(p.answer))) for p in solved[::4]])
+    assert {r.outcome for r in wrong} == {"wrong"}
+    task.close()
+
+
+def _nothing(tests: dict[str, Any]) -> str:
+    return f"def {tests['names'][0]}(*args): return None" if "names" in tests else "print()"
