@@ -1,8 +1,9 @@
-"""Training curves: a line per arm (mean over its seeds), coloured by divergence, darker for larger 1/η."""
+"""Training curves: a line per arm, the mean over its seeds. LAD's are coloured by divergence, darker for larger 1/η."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.lines import Line2D
 
 from analysis import style
 from analysis.arms import Arm, arms
+from analysis.curves import CYCLE
 from analysis.frame import Frame
 from analysis.load import Frames
 
@@ -26,6 +28,7 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
+DASHES = ((0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))  # of arms other than LAD's, after each round of colours
 SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
@@ -38,23 +41,25 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
-    drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + 0.5), layout="constrained")
-    grid = drawing.subplots(rows, 3, squeeze=False).ravel()
     found = arms(frames.runs)
-    etas = sorted({a.eta for a in found if a.eta > 0}, reverse=True)
+    names, looks = _names(found), _looks(found)
+    columns = max(1, min(7, len(set(names)), 100 // (max(map(len, names)) + 6)))
+    told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
+    drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
+    grid = drawing.subplots(rows, 3, squeeze=False).ravel()
     training = frames.metrics[frames.metrics["step"] > 0]
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
         curves = training[training["name"] == name]
-        for arm in found:
-            window = max(window, _curve(axes, curves[curves["run_id"].isin(list(arm.run_ids))], _look(arm, etas)))
+        for arm, look in zip(found, looks, strict=True):
+            window = max(window, _curve(axes, curves[curves["run_id"].isin(list(arm.run_ids))], look))
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
         if curves["value"].min() > 0 and curves["value"].max() > SPAN * curves["value"].min():
             axes.set_yscale("log")
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    _legend(drawing, found, window)
+    _legend(drawing, found, names, window, columns)
     return drawing
 
 
@@ -66,21 +71,43 @@ def _curve(axes: Axes, part: Frame, look: dict[str, Any]) -> int:
     return window
 
 
-def _look(arm: Arm, etas: list[float]) -> dict[str, Any]:
-    """Colour by method; among the η of a method, darker for larger 1/η."""
-    if arm.loss != "lad":
-        return {"color": style.GRPO if arm.loss == "grpo" else style.OTHER, "linestyle": (0, (4, 2)), "zorder": 3}
-    share = 1 - (etas.index(arm.eta) + 1) / len(etas) if arm.eta > 0 else 0.0
-    return {"color": style.lighter(style.colour(arm.divergence), 0.75 * share)}
+def _names(found: list[Arm]) -> list[str]:
+    """What the legend calls each arm: LAD by divergence, others by loss and what tells them apart within it."""
+    pairs = {(a.loss, a.beta) for a in found if math.isfinite(a.beta)}
+    swept = {loss for loss, count in Counter(loss for loss, _ in pairs).items() if count > 1}
+    return [f"LAD {arm.divergence}" if arm.loss == "lad" else _named(arm, arm.loss in swept) for arm in found]
 
 
-def _legend(drawing: Figure, found: list[Arm], window: int) -> None:
-    handles: dict[str, Line2D] = {}
-    for arm in found:
-        name = arm.divergence if arm.loss == "lad" else arm.loss.upper()
-        handles[name] = Line2D([], [], **_look(replace(arm, eta=math.nan), []))
+def _named(arm: Arm, beta_swept: bool) -> str:
+    told = [f"β={arm.beta:g}"] if beta_swept else []
+    for knob in filter(None, arm.variant.split(", ")):
+        key, equals, value = knob.partition("=")
+        told.append(key.rpartition(".")[2] + equals + value)
+    return f"{arm.loss.upper()} {', '.join(told)}".rstrip()
+
+
+def _looks(found: list[Arm]) -> list[dict[str, Any]]:
+    """LAD: colour by divergence, darker for larger 1/η, as a line. GRPO black, the others in turn, as dashes."""
+    names = _names(found)
+    etas = sorted({a.eta for a in found if a.eta > 0}, reverse=True)
+    others = list(dict.fromkeys(n for a, n in zip(found, names, strict=True) if a.loss != "lad" and n != "GRPO"))
+    looks = list[dict[str, Any]]()
+    for arm, name in zip(found, names, strict=True):
+        if arm.loss == "lad":
+            share = 1 - (etas.index(arm.eta) + 1) / len(etas) if arm.eta > 0 else 0.0
+            looks.append({"color": style.lighter(style.colour(arm.divergence), 0.75 * share)})
+        else:
+            turn, i = divmod(others.index(name), len(CYCLE)) if name in others else (0, None)
+            colour = style.GRPO if i is None else CYCLE[i]
+            looks.append({"color": colour, "linestyle": DASHES[turn % len(DASHES)], "zorder": 3})
+    return looks
+
+
+def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int, columns: int) -> None:
+    full = _looks([replace(arm, eta=math.nan) for arm in found])
+    handles = {name: Line2D([], [], **look) for name, look in zip(names, full, strict=True)}
     said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
     said += ["mean over seeds"] if any(len(a.run_ids) > 1 for a in found) else []
     said += [f"smoothed over {window} steps"] if window > 1 else []
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 7),
+    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns,
                    title="; ".join(said) or None, title_fontsize=7.5)  # fmt: skip

@@ -14,6 +14,7 @@ from analysis.figures import baselines as baselines_figure
 from analysis.figures import beta as beta_figure
 from analysis.figures import rollout_scaling as rollout_figure
 from analysis.figures import score_function as score_figure
+from analysis.figures import training as training_figure
 from analysis.figures import weighting as weighting_figure
 from analysis.grid import grids, published_averages
 from analysis.load import Frames, load
@@ -223,3 +224,24 @@ def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_pat
     pacs(tmp_path / "p", (8, 0, 0, 0), "two", score="naive")
     cells = score_function.table(load(tmp_path / "p")).published[0].cells.set_index(["row", "metric", "column"])["text"]
     assert cells["PACS (advantage estimator GRPO)", "pass@64", "BeyondAIME"] == "56.30"
+
+
+# --- training curves ---
+
+
+def test_the_curves_of_arms_of_one_loss_are_told_apart(tmp_path: Path) -> None:
+    curve = {"policy/entropy": [1.0, 0.5]}
+    for kl in (0.0, 0.01):
+        write_run(tmp_path, config(loss="grpo", trainer={"kl": kl}), {0: START}, training=curve, name=f"grpo-{kl}")
+        for scale in (1.0, 10.0):
+            made = config(loss="pacs", trainer={"kl": kl}) | {"loss": {"beta": scale}}
+            write_run(tmp_path, made, {0: START}, training=curve, name=f"pacs-{scale}-{kl}")
+    write_run(tmp_path, config(), {0: START}, training=curve)
+    drawn = training_figure.figure(load(tmp_path))
+    assert drawn is not None
+    (legend,) = drawn.legends
+    told = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert set(told) == {"GRPO", "GRPO kl=0.01", "LAD js", "PACS β=1", "PACS β=10", "PACS β=1, kl=0.01",
+                         "PACS β=10, kl=0.01"}  # fmt: skip
+    assert len({(line.get_color(), line.get_linestyle()) for line in told.values()}) == len(told)
+    assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in told.values()]
