@@ -22,6 +22,8 @@ from sweeps import launcher
 from sweeps.grid import LINES
 from sweeps.plan import plan
 
+MULTIRUN = frozenset({"-m", "--multirun"})
+
 
 @hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name="run")
 def _one(config: DictConfig) -> None:
@@ -50,6 +52,7 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
     launcher.typed[:] = sys.argv[1:]
     sys.argv[1:] = deferred([quoted(argument) for argument in sys.argv[1:]])
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in MULTIRUN)  # argparse wants it in front
     schema.register()
     launcher.register()
     try:
@@ -78,12 +81,14 @@ def quoted(argument: str) -> str:
 def deferred(arguments: list[str]) -> list[str]:
     """In `-m loss=a,b loss.coef=0.1` the knob belongs to the points, as a sweep of one value.
 
-    Hydra would first compose it with the default loss, which may not have it.
+    Hydra would first compose it with the default loss, which may not have it, nor bring its group (`presample.*`).
     """
-    if not {"-m", "--multirun"} & set(arguments):
+    if not MULTIRUN & set(arguments):
         return arguments
     pairs = [(a, *a.split("=", 1)) for a in arguments if "=" in a]
     swept = {key for _, key, value in pairs if "," in value}
+    if "loss" in swept:
+        swept |= {root for _, key, _ in pairs if schema.losses_mentioning(f"- /{(root := key.split('.')[0])}@")}
     late = {a: f"{key}=choice({value})" for a, key, value in pairs if key.split(".")[0] in swept and "." in key}
     return [late.get(a, a) if "(" not in a else a for a in arguments]
 
@@ -99,20 +104,30 @@ def explain(error: BaseException, arguments: list[str]) -> str:
     text = str(error)
     keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        losses = schema.losses_mentioning("/divergence@")
-        return (
-            f"divergence={keys['divergence']} has no effect with loss={keys.get('loss', '?')}. "
-            f"Losses that take a divergence: {', '.join(losses)}. Drop divergence or pass loss={losses[0]}."
-        )
+        return _idle(f"divergence={keys['divergence']}", "divergence", keys.get("loss", "?"))
     if found := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         group, option = found.groups()
         known = schema.options(group)
         return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
     if found := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
-        return f"{found.group(1)} is not a knob.{_near(found.group(1))} `python -m rlvr.run --cfg job` lists all."
+        key = found.group(1)
+        if idle := _idle(key, key.split(".")[0], keys.get("loss", "lad")):
+            return idle
+        return f"{key} is not a knob.{_near(key)} `python -m rlvr.run --cfg job` lists all."
     if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
         return f"{found.group(1)} has no value: pass {found.group(1)}=..."
     return " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("    ref"))
+
+
+def _idle(said: str, group: str, losses: str) -> str:
+    """`divergence=js has no effect with loss=grpo. …` of a group that other losses bring along; else ""."""
+    bringing = schema.losses_mentioning(f"- /{group}@")
+    if not bringing or set(losses.split(",")) <= set(bringing):
+        return ""
+    return (
+        f"{said} has no effect with loss={losses}. Losses that take a {group}: {', '.join(bringing)}. "
+        f"Drop {said.partition('=')[0]} or pass loss={bringing[0]}."
+    )
 
 
 def _near(key: str) -> str:

@@ -32,7 +32,12 @@ MISTAKES = {
         "divergence=js has no effect with loss=grpo. Losses that take a divergence: lad, lad_theoretical. "
         "Drop divergence or pass loss=lad.",
     ),
+    "a stage that the loss does not have": (
+        ["-m", "loss=dph_js,grpo", "presample.problems=64"],
+        "presample.problems has no effect with loss=dph_js,grpo. Losses that take a presample: dph_alpha, ",
+    ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
+    "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
     "an unknown option names its neighbour": (["divergence=jss"], "Did you mean js?"),
     "a misspelt knob": (["sede=1"], "sede is not a knob. Did you mean seed?"),
     "a misspelt nested knob": (["rollout.sample=4"], "rollout.sample is not a knob. Did you mean rollout.samples?"),
@@ -77,6 +82,9 @@ def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
         "-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1",
     ]  # fmt: skip
     assert deferred(["loss=grpo", "loss.clip_low=0.1"]) == ["loss=grpo", "loss.clip_low=0.1"]
+    # Some losses bring a group along, which the default loss does not have
+    assert deferred(["-m", "loss=dph_js,dph_none", "presample.problems=64"])[-1] == "presample.problems=choice(64)"
+    assert deferred(["-m", "seed=0,1", "presample.problems=64"])[-1] == "presample.problems=64"
 
 
 def test_lines_are_typed_without_brackets() -> None:
@@ -88,7 +96,7 @@ def test_lines_are_typed_without_brackets() -> None:
 
 def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
     done = rlvr(
-        "-m", "loss=lad,grpo", "divergence=hd", "eta=1,2", "lr=1e-4,2e-4", "zip=eta,lr", "--dry-run",
+        "loss=lad,grpo", "-m", "divergence=hd", "eta=1,2", "lr=1e-4,2e-4", "zip=eta,lr", "--dry-run",
         "when=eta lr divergence if loss=lad; cluster.memory_gb=8 if loss=grpo", "also=loss=dapo lr=1e-3,1e-2",
         "exclude=lr=0.01", "cluster=local", home=tmp_path,
     )  # fmt: skip

@@ -109,7 +109,7 @@ def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
     assert cell(table, "β = 0.1", "avg@8")["mean"] == 16 / 32
     assert cell(table, "β = 0.1", "pass@8")["mean"] == 3 / 4
     assert cell(table, "β = 2", "pass@8")["mean"] == 2 / 4
-    assert cell(table, "β = 10", "avg@8")["state"] == "failed"
+    assert cell(table, "β = 10", "avg@8")["state"] == "diverged"
     assert [r[0] for r in grids(table)[0].rows] == ["base policy (step 0)", "β = 0.1", "β = 2", "β = 10"]
 
 

@@ -69,8 +69,8 @@ def test_cells_by_hand(home: Path, row: str, column: str, value: float) -> None:
     assert cell(home, row, column)["mean"] == pytest.approx(value)
 
 
-def test_a_failed_arm_keeps_its_row_and_the_base_policy_has_no_rates(home: Path) -> None:
-    assert cell(home, "α = 0.5 (coef 1)", "keep rate")["state"] == "failed"
+def test_a_diverged_arm_keeps_its_row_and_the_base_policy_has_no_rates(home: Path) -> None:
+    assert cell(home, "α = 0.5 (coef 1)", "keep rate")["state"] == "diverged"
     frame = alpha.table(load(home)).cells  # type: ignore[union-attr]
     assert not ((frame["row"] == "base policy") & (frame["column"] == "keep rate")).any()
     assert frame["block"].unique().tolist() == ["coefficients of the paper's size", "coefficient of 1 or more"]
