@@ -24,10 +24,11 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
                 f"rollout.overlong_buffer={config.rollout.overlong_buffer} makes rewards other than 0 and 1, which "
                 f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
             )
-        if "binary_rewards" in marks and "graded" in task:
+        if "binary_rewards" in marks and "graded" in task and not config.task.get("binary"):
+            other = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
             raise ValueError(
                 f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
-                "Pass loss=grpo advantage=grpo, or a task whose answers are right or wrong, such as task=maze."
+                f"Pass loss=grpo advantage=grpo, or {other}."
             )
     if "one_token_responses" in loss and "max_tokens = 1" not in task and config.rollout.max_tokens != 1:
         raise ValueError(

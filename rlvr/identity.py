@@ -14,6 +14,7 @@ NOT_IDENTITY = (
 # Knobs younger than the first runs, with the value at which a run is what it was without them: it has no part in the
 # identity then, and the runs of before keep theirs.
 SINCE: Mapping[str, Mapping[str, Any]] = {
+    "task": {"binary": False},
     "rollout": {"overlong_buffer": None, "overlong_penalty": 1.0, "overlong_filter": False},
     "trainer": {"decay_steps": None, "final_lr": 0.0, "compile": False, "reference_offload": False},
 }

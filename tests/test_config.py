@@ -167,7 +167,7 @@ def test_a_baseline_by_name_brings_its_advantage_and_the_command_line_wins(loss:
         (["loss=grpo", "advantage=gae"], r"needs a value head and loss=grpo trains none. Pass loss=ppo"),
         (["loss=pacs", "rollout.samples=1"], r"Pass rollout.samples=2 or more, or loss.score=naive"),
         (["loss=pacs", "task=bandit", "model=table"], r"loss=pacs takes rewards 0 and 1 only and task=bandit"),
-        (["loss=maxrl", "task=bandit", "model=table"], r"advantage=maxrl takes rewards 0 and 1 only"),
+        (["loss=maxrl", "task=bandit", "model=table"], r"takes rewards 0 and 1 only.*or task.binary=true"),
         (["loss=cross_entropy"], r"Pass rollout.dynamic_sampling=none; rollout.samples=1 saves time"),
         (
             ["loss=cross_entropy", "task=bandit", "model=table", "rollout.dynamic_sampling=none"],
@@ -181,6 +181,12 @@ def test_what_cannot_work_together_is_refused_with_a_way_out(overrides: list[str
     small = ["rollout.prompts=1", "trainer.updates=1"] if "task=bandit" in overrides else []
     with pytest.raises(ValueError, match=message):
         schema.check(*composed(*overrides, *small))
+
+
+@pytest.mark.parametrize("loss", ["maxrl", "pacs", "differential_smoothing"])
+def test_a_bandit_of_right_and_wrong_suits_binary_objectives(loss: str) -> None:
+    table = [*COMPANIONS["task", "bandit"], *COMPANIONS["model", "table"]]
+    schema.check(*composed(f"loss={loss}", "task=bandit", "task.binary=true", *table))
 
 
 def test_what_needs_nothing_of_a_group_runs_with_one_response() -> None:

@@ -20,15 +20,22 @@ class Bandit:
 
     arms: their words, in order: a policy over them can be read off exactly, without sampling.
     centres, widths [arms], heights [any unit]: one number per mode.
+    binary: the reward is 1 within one width of a centre and 0 elsewhere, as objectives of right and wrong need.
     """
 
     name = "bandit"
     end_word = "END"
     max_tokens = 1
-    graded = True  # rewards other than 0 and 1
+    graded = True  # rewards other than 0 and 1, unless binary
 
     def __init__(
-        self, *, arms: int, centres: Sequence[float], widths: Sequence[float], heights: Sequence[float]
+        self,
+        *,
+        arms: int,
+        centres: Sequence[float],
+        widths: Sequence[float],
+        heights: Sequence[float],
+        binary: bool = False,
     ) -> None:
         if arms < 2:
             raise ValueError(f"task.arms={arms}: a bandit has at least 2 arms.")
@@ -45,18 +52,26 @@ class Bandit:
         self.arms = tuple(f"ARM_{i}" for i in range(arms))
         self.vocabulary = ("PAD", self.end_word, "PULL", *self.arms)
         self.centres, self.widths, self.heights = (np.asarray(x, np.float64) for x in (centres, widths, heights))
-        rewards = self.rewards()
-        near = [bool((abs(k - self.centres) <= self.widths).any()) for k in range(arms)]
+        self.binary = binary
         self._rewards = {
-            arm: Reward(float(value), "correct" if close else "wrong")
-            for arm, value, close in zip(self.arms, rewards, near, strict=True)
+            arm: Reward(float(value), "correct" if near else "wrong")
+            for arm, value, near in zip(self.arms, self.rewards(), self._near(), strict=True)
         }
 
     def rewards(self) -> NDArray[np.float64]:
-        """The reward of every arm: [arms], in (0, 1], maximum 1."""
-        distance = (np.arange(len(self.arms))[:, None] - self.centres) / self.widths
-        mixture = (self.heights * np.exp(-0.5 * distance**2)).sum(1)
+        """The reward of every arm: [arms], in (0, 1], maximum 1; or 0 and 1."""
+        if self.binary:
+            return self._near().astype(np.float64)
+        mixture = (self.heights * np.exp(-0.5 * self._distance() ** 2)).sum(1)
         return mixture / mixture.max()
+
+    def _near(self) -> NDArray[np.bool_]:
+        """[arms] whether an arm is right: within one width of a centre."""
+        return np.abs(self._distance()).min(1) <= 1
+
+    def _distance(self) -> NDArray[np.float64]:
+        """[arms, modes] in widths."""
+        return (np.arange(len(self.arms))[:, None] - self.centres) / self.widths
 
     def size(self, split: Split) -> int | None:
         return 1

@@ -87,3 +87,12 @@ def test_demonstrations_go_round_the_arms() -> None:
 def test_impossible_knobs_are_refused(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_bandit(**knobs)
+
+
+def test_binary_rewards_are_one_within_one_width_of_a_mode() -> None:
+    # Centres 1 and 4 of six arms, widths 1 and 0.5: arms 0, 1, 2 and 4.
+    task = make_bandit(arms=6, centres=[1, 4], widths=[1, 0.5], heights=[1, 5], binary=True)
+    assert task.rewards().tolist() == [1, 1, 1, 0, 1, 0]
+    rewards = task.reward([(task.problem("train", 0), arm) for arm in task.arms])
+    assert [r.value for r in rewards] == [1, 1, 1, 0, 1, 0]
+    assert [r.outcome for r in rewards] == ["correct", "correct", "correct", "wrong", "correct", "wrong"]
