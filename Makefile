@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-fast lint check bench browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install quickstart test test-fast lint check bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ check: lint test-fast  ## lint and the fast tests
 
 bench: $(STAMP)  ## speed, as ratios against named peers in one run
 	$(BIN)/python -m tests.bench
+
+bench-gpu: $(STAMP)  ## a GPU: training, memory and decoding of 1.5B and 7B models, beside its limits
+	$(BIN)/python -m tests.bench.gpu all
 
 cluster-up:  ## a real SLURM on this machine (root, Debian), to try the platform without a cluster
 	$(PYTHON) -m slurm.local_cluster up

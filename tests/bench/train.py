@@ -41,20 +41,21 @@ def maze_model(*, hidden: int = 256, layers: int = 4, heads: int = 4) -> Qwen2Fo
 
 
 def rollouts(
-    *, groups: int, samples: int, mixed: bool, prompt: tuple[int, int] = (64, 77), response: int = 32
-) -> Batch:
+    *, groups: int, samples: int, mixed: bool, prompt: tuple[int, int] = (64, 77), response: int = 32,
+    shortest: int = 4, vocabulary: int = VOCABULARY,
+) -> Batch:  # fmt: skip
     generator = torch.Generator().manual_seed(0)
 
     def draw(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high, shape, generator=generator)
 
     B, L = groups * samples, prompt[1]
-    length = draw(4, response + 1, B) if mixed else torch.full((B,), response)
+    length = draw(shortest, response + 1, B) if mixed else torch.full((B,), response)
     mask = torch.arange(response) < length[:, None]
     return Batch(
-        tokens=draw(1, VOCABULARY, B, response), mask=mask, logp_old=torch.full((B, response), -3.4) * mask,
+        tokens=draw(1, vocabulary, B, response), mask=mask, logp_old=torch.full((B, response), -3.4) * mask,
         advantage=torch.randn(B, generator=generator), reward=torch.zeros(B),
-        group=torch.arange(groups).repeat_interleave(samples), prompt=draw(1, VOCABULARY, groups, L),
+        group=torch.arange(groups).repeat_interleave(samples), prompt=draw(1, vocabulary, groups, L),
         prompt_mask=torch.arange(L) >= L - draw(*prompt, groups)[:, None],
     )  # fmt: skip
 

@@ -1,0 +1,206 @@
+"""What a GPU gets out of models of real size, random weights, beside what it could: a JSON line per measurement.
+
+    make bench-gpu                                     all of it: about ten minutes and 80 GB of GPU memory
+    python -m tests.bench.gpu train --model 7b --tokens 4096 --layers 8        one measurement of one model
+    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        shows only that all of it runs
+
+train: forward and backward pass and AdamW of the trainer in bfloat16 on packed sequences of up to --tokens tokens.
+`share`: floating-point operations of the linear layers on the tokens read, over the time and the rate of a square
+bfloat16 matrix product measured just before; attention, norms and the optimiser count as loss. Of a model that cannot
+be trained on one GPU as many layers are measured as can (`layers`).
+logp: peak memory of log-probabilities and entropies of four times --tokens and of their gradient, with logits in
+chunks and all at once (`peer_value`), the head's weights included; `share` is the one over the other.
+decode: new tokens per second of the native engine, 64 samples at once; `share`: of what reading the weights once per
+step for all of them allows, at the rate of a copy within the GPU's memory measured just before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from rlvr.records import Request, Sampling
+from rlvr.rollout.native import NativeEngine
+from rlvr.trainer.logprob import CHUNK, token_logp
+from tests.bench.train import gemm_rate, linear_flops, median_s, rollouts, trainer
+
+# Qwen2.5-1.5B and Qwen2.5-7B, DeepSeek-R1's distillations among them; and one for a CPU.
+MODELS: dict[str, dict[str, Any]] = {
+    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+             "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+    "7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+           "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
+    "tiny": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "vocab_size": 64, "tie_word_embeddings": True},
+}  # fmt: skip
+TRAINING_BYTES = 24  # of a weight: itself, its gradient twice and two averages in float32, copies in bfloat16
+FREE = 0.4  # of the memory: activations and logits
+REPEATS = 3
+Row = dict[str, Any]
+
+
+def make(name: str, layers: int | None, dtype: torch.dtype, device: torch.device) -> Qwen2ForCausalLM:
+    """Random weights, made on the device: a CPU takes minutes for 7B."""
+    torch.manual_seed(0)
+    config = Qwen2Config(**{**MODELS[name], "max_position_embeddings": 32768})
+    config.num_hidden_layers = layers or config.num_hidden_layers
+    config.layer_types = ["full_attention"] * config.num_hidden_layers
+    with device:
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
+
+
+def fitting(name: str, device: torch.device) -> int:
+    """How many of a model's layers can be trained on this device."""
+    wanted, nowhere = MODELS[name], torch.device("meta")
+    if device.type == "cpu":
+        return wanted["num_hidden_layers"]
+    one, two = (sum(p.numel() for p in make(name, n, torch.float32, nowhere).parameters()) for n in (1, 2))
+    room = (1 - FREE) * torch.cuda.get_device_properties(device).total_memory / TRAINING_BYTES
+    return max(1, min(wanted["num_hidden_layers"], 1 + int((room - one) // (two - one))))
+
+
+def peak_gb(work: Callable[[], object], device: torch.device) -> float | None:
+    """Most memory of the GPU in use while `work` runs."""
+    if device.type == "cpu":
+        work()
+        return None
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() / 2**30
+
+
+def train(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
+    """16 sequences of a quarter of --tokens to all of them, an eighth of it prompt; two are a micro-batch."""
+    layers = layers or fitting(name, device)
+    vocabulary = MODELS[name]["vocab_size"]
+    prompt = tokens // 8
+    batch = rollouts(
+        groups=8, samples=2, mixed=True, prompt=(prompt, prompt + 1), response=tokens - prompt, vocabulary=vocabulary,
+        shortest=tokens // 4 - prompt,
+    )  # fmt: skip
+    model = make(name, layers, torch.float32, device)
+    made = trainer(model, device, dtype="bfloat16", token_budget=tokens, max_tokens=tokens)
+    read = made.learn(batch)["tokens/train"]
+    work = linear_flops(model, batch, read)
+    pairs = [
+        (gemm_rate(torch.bfloat16, device), median_s(lambda: made.learn(batch), device, 1, warm=False))
+        for _ in range(REPEATS)
+    ]
+    seconds = statistics.median(s for _, s in pairs)
+    held = peak_gb(lambda: made.learn(batch), device)
+    return {
+        "name": "training", "layers": layers, "value": read / seconds, "unit": "tokens/s",
+        "peer": "square matrix product, TFLOP/s", "peer_value": statistics.median(r for r, _ in pairs) / 1e12,
+        "share": statistics.median(work / s / r for r, s in pairs), "peak_gb": held,
+    }  # fmt: skip
+
+
+def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
+    """The head of the model alone, on hidden states of four sequences."""
+    shape, tokens = MODELS[name], 4 * tokens
+    head = torch.nn.Linear(shape["hidden_size"], shape["vocab_size"], bias=False, device=device, dtype=torch.bfloat16)
+    hidden = torch.randn(tokens, shape["hidden_size"], device=device, dtype=torch.bfloat16, requires_grad=True)
+    target = torch.arange(tokens, device=device) % shape["vocab_size"]
+
+    def work(chunk: int) -> None:
+        found, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=True, chunk=chunk)
+        (found.sum() + entropy.sum()).backward()
+        hidden.grad = head.weight.grad = None
+
+    work(CHUNK)
+    chunked, whole = (peak_gb(lambda size=size: work(size), device) for size in (CHUNK, tokens * shape["vocab_size"]))
+    return {
+        "name": "peak memory of log-probabilities", "layers": 0, "value": chunked, "unit": "GiB",
+        "peer": "all logits at once", "peer_value": whole, "share": chunked / whole if chunked and whole else None,
+        "peak_gb": chunked,
+    }  # fmt: skip
+
+
+def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
+    """16 prompts of an eighth of --tokens, 4 samples of each, an eighth of --tokens new ones."""
+    model = make(name, layers, torch.bfloat16, device)
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    layers = model.config.num_hidden_layers
+    engine = NativeEngine(model, eos_token_ids=[-1], pad_token_id=0, dtype="bfloat16")  # an end that never comes
+    draw = np.random.default_rng(0)
+    length = tokens // 8
+    requests = [Request(draw.integers(1, MODELS[name]["vocab_size"], length), 4, key) for key in range(16)]
+    sampling = Sampling(max_tokens=length, seed=0, step=0)
+    seconds = median_s(lambda: engine.generate(requests, sampling), device, REPEATS)
+    speed, bandwidth = 64 * length / seconds, copy_rate(device)
+    held = peak_gb(lambda: engine.generate(requests, sampling), device)
+    return {
+        "name": "native decoding", "layers": layers, "value": speed, "unit": "tokens/s",
+        "peer": "copy within memory, GB/s", "peer_value": bandwidth / 1e9,
+        "share": speed / (64 * bandwidth / weights), "peak_gb": held,
+    }  # fmt: skip
+
+
+def copy_rate(device: torch.device) -> float:
+    """Bytes read and written per second."""
+    source = torch.empty(2**30 if device.type == "cuda" else 2**24, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * len(source) / median_s(lambda: target.copy_(source), device, 5)
+
+
+KINDS: dict[str, Callable[[str, int, int | None, torch.device], Row]] = {
+    "train": train, "logp": logp, "decode": decode,
+}  # fmt: skip
+
+
+def machine(device: torch.device) -> Row:
+    if device.type == "cpu":
+        return {"device": "cpu", "torch": torch.__version__}
+    found = torch.cuda.get_device_properties(device)
+    return {"device": found.name, "memory_gb": round(found.total_memory / 2**30), "torch": torch.__version__}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("kind", choices=["all", *KINDS])
+    parser.add_argument("--model", choices=MODELS, action="append", help="may be repeated; default: 1.5b and 7b")
+    parser.add_argument("--tokens", type=int, default=4096, help="of a sequence")
+    parser.add_argument("--layers", type=int, help="of the model; default: all, or as many as can be trained")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU here. On a CPU: --device cpu --model tiny --tokens 64")
+    if options.tokens < 64:
+        parser.error(f"--tokens {options.tokens} must be 64 or more")
+    jobs = [(kind, model) for model in options.model or ["1.5b", "7b"]
+            for kind in (KINDS if options.kind == "all" else [options.kind])]  # fmt: skip
+    if len(jobs) == 1:
+        kind, model = jobs[0]
+        print(json.dumps(measured(kind, model, options)), flush=True)
+        return 0
+    return max(subprocess.run(command(kind, model, options)).returncode for kind, model in jobs)
+
+
+def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
+    device = torch.device(options.device)
+    row = KINDS[kind](model, options.tokens, options.layers, device)
+    words = " ".join(["python", *command(kind, model, options)[1:]])
+    return {"bench": f"gpu_{kind}", "model": model, "tokens": options.tokens, **row, "machine": machine(device),
+            "command": words}  # fmt: skip
+
+
+def command(kind: str, model: str, options: argparse.Namespace) -> list[str]:
+    """A process of its own for each measurement: none inherits another's memory."""
+    layers = [] if options.layers is None else ["--layers", str(options.layers)]
+    return [sys.executable, "-m", "tests.bench.gpu", kind, "--model", model, "--tokens", str(options.tokens), *layers,
+            "--device", options.device]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

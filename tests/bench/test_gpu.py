@@ -1,0 +1,47 @@
+"""The benchmark of a GPU runs, on a CPU with a tiny model; what its numbers would be worth is not tested."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+
+import pytest
+import torch
+
+from tests.bench import gpu
+
+TINY = ["--model", "tiny", "--tokens", "64", "--device", "cpu"]
+
+
+@pytest.mark.parametrize("kind", gpu.KINDS)
+def test_each_measurement_is_one_line_with_its_command(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main([kind, *TINY]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    row = json.loads(line)
+    assert shlex.split(row["command"]) == ["python", "-m", "tests.bench.gpu", kind, *TINY]
+    assert row["machine"]["device"] == "cpu"
+    if kind == "logp":
+        assert row["value"] is row["share"] is None  # memory of a CPU is not measured
+    else:
+        assert row["value"] > 0
+        assert 0 < row["share"] < math.inf
+
+
+def test_layers_count_in_the_work_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["decode", *TINY, "--layers", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers"] == 1
+
+
+@pytest.mark.parametrize(("name", "billions"), [("1.5b", 1.54), ("7b", 7.62)])
+def test_architectures_have_the_published_number_of_weights(name: str, billions: float) -> None:
+    model = gpu.make(name, None, torch.bfloat16, torch.device("meta"))
+    assert sum(p.numel() for p in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
+
+
+def test_without_a_gpu_it_says_what_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(SystemExit):
+        gpu.main(["all"])
+    assert "--device cpu --model tiny --tokens 64" in capsys.readouterr().err
