@@ -143,6 +143,20 @@ def test_tables_and_figures_are_built_from_it(undisturbed: Path) -> None:
     assert "maze_5x5" in (report / "tables/eta.md").read_text()
 
 
+def test_a_checkpoint_becomes_a_model_that_transformers_loads(undisturbed: Path, tmp_path: Path) -> None:
+    run_dir = next(iter(runs(undisturbed).values()))
+    command = ["-m", "rlvr.export", str(run_dir), str(tmp_path / "policy"), "--dtype", "bfloat16"]
+    process = python(*command, home=undisturbed)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, out
+    assert json.loads((tmp_path / "policy/config.json").read_text())["dtype"] == "bfloat16"
+    assert {p.name for p in (tmp_path / "policy").iterdir()} >= {"model.safetensors", "tokenizer.json"}
+    again = python(*command, home=undisturbed)
+    out, _ = again.communicate(timeout=100)
+    assert again.returncode == 2
+    assert "is there already and holds something" in out
+
+
 def test_one_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
     """A learning rate that no policy survives: the run fails by name, its neighbour finishes, the exit code says so."""
     process = python("-m", "rlvr.run", "-m", "lr=1e-4,1e18", *SMALL, home=tmp_path)

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
+from rlvr.model import load_tokenizer, skeleton
 from rlvr.paths import STATE, sync, write_json
 from rlvr.trainer import distributed
 
@@ -83,17 +84,22 @@ def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     return json.loads((path / STATE).read_text())
 
 
-def export(path: Path, model: Any, weights: dict[str, Tensor], tokenizer: Any, *, rank: int) -> None:
-    """Write a directory for `AutoModelForCausalLM.from_pretrained`. `weights`: full tensors, needed on rank 0 only."""
+def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
+    """Write the policy of the checkpoint `source`, which started from the directory `base`, as a directory for
+    `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
+    """
+    model, tokenizer = skeleton(base), load_tokenizer(base)
+    weights = {name: torch.empty(p.shape) for name, p in model.named_parameters()}
+    load(source, {"parameter": weights})
+    model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
 
     def write(directory: Path) -> None:
-        if rank == 0:
-            model.save_pretrained(directory, state_dict=weights)
-            tokenizer.save_pretrained(directory)
-            for file in directory.iterdir():
-                sync(file)
+        model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
+        tokenizer.save_pretrained(directory)
+        for file in directory.iterdir():
+            sync(file)
 
-    _publish(path, write, rank=rank)
+    _publish(path, write, rank=0)
 
 
 def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dist.ProcessGroup | None = None) -> None:

@@ -109,5 +109,5 @@ def total_of_names(mine: dict[str, float]) -> dict[str, float]:
 
 
 def barrier(group: dist.ProcessGroup | None = None) -> None:
-    if dist.get_world_size() > 1:
+    if dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier(group)

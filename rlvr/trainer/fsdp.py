@@ -294,8 +294,3 @@ class Trainer:
             "reference": self.frozen.tensors(),
             "random": checkpoint.random_state(self.device),
         }
-
-    def export(self, path: Path, tokenizer: Any) -> None:
-        """Write the policy as a Hugging Face directory (float32), visible only once complete."""
-        weights = {name: tensor.cpu() if self.rank == 0 else tensor[:0] for name, tensor in self.weights()}
-        checkpoint.export(path, self.actor.model, weights, tokenizer, rank=self.rank)

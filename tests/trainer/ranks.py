@@ -17,7 +17,6 @@ from rlvr.loss.clip_cov import clip_cov
 from rlvr.loss.flowrl import flowrl
 from rlvr.loss.kl_cov import kl_cov
 from rlvr.loss.ppo import ppo
-from rlvr.model import word_tokenizer
 from rlvr.trainer import distributed
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE
@@ -90,7 +89,6 @@ def main(directory: Path) -> None:
     made.logp(batch())  # collectives of its own, while the checkpoint is written
     made.writer.wait()
     kept = weights(made)
-    made.export(directory / f"policy-{world}", word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end"))
     if (directory / "step-1").exists() and world > 1:
         made.load(directory / "step-1")
         results["loaded"] = {"weights": weights(made), "averages": gradients(made)}

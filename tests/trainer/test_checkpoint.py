@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlvr.model import word_tokenizer
-from rlvr.trainer import distributed
+from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
 
@@ -157,9 +157,12 @@ def _dies_saving(made: Trainer, path: Path, number: int, background: bool) -> bo
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_export_is_a_model_with_the_same_log_probabilities(tmp_path: Path, tied: bool) -> None:
+    qwen2(tied=tied).save_pretrained(tmp_path / "base")
+    word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(tmp_path / "base")
     made = trainer(qwen2(tied=tied), lr=0.01)
     made.learn(batch())
-    made.export(tmp_path / "policy", word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end"))
+    made.save(tmp_path / "step-00000001", {})
+    checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
     assert type(model).__name__ == "Qwen2ForCausalLM"
     assert model.config._attn_implementation == "sdpa"
@@ -168,7 +171,18 @@ def test_export_is_a_model_with_the_same_log_probabilities(tmp_path: Path, tied:
     assert all(torch.equal(p, weights(made)[name]) for name, p in model.named_parameters())
     found = made.logp(batch())[batch().mask]
     assert torch.allclose(found, torch.cat(plain_logp(model, batch())), atol=2e-6)
-    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["base", "policy", "step-00000001"]
+
+
+def test_export_in_bfloat16_says_so(tmp_path: Path) -> None:
+    qwen2().save_pretrained(tmp_path / "base")
+    word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(tmp_path / "base")
+    made = trainer()
+    made.save(tmp_path / "step-00000001", {})
+    checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
+    assert model.config.dtype == torch.bfloat16
+    assert all(torch.equal(p, weights(made)[name].bfloat16()) for name, p in model.named_parameters())
 
 
 def test_weights_have_hugging_face_names_tied_ones_once() -> None:

@@ -12,6 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rlvr.model import word_tokenizer
+from rlvr.trainer import checkpoint
 from tests.trainer import ranks
 from tests.trainer.tiny import batch, gradients, qwen2, trainer, weights, worst
 
@@ -29,6 +31,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.learn(batch(seed=seed))
     made.save(path / "step-1", {"seen": 2})
     qwen2(seed=3).save_pretrained(path / "base")
+    word_tokenizer([f"w{i}" for i in range(14)] + ["end"], "end").save_pretrained(path / "base")
     start(2, path)
     return path
 
@@ -90,8 +93,9 @@ def test_checkpoint_of_one_rank_is_read_by_two_to_the_last_bit(directory: Path, 
         assert all(torch.equal(g, rank["loaded"]["averages"][name]) for name, g in gradients(made).items())
 
 
-def test_two_ranks_export_one_model(directory: Path, results: list[dict[str, Any]]) -> None:
-    model = AutoModelForCausalLM.from_pretrained(directory / "policy-2")
+def test_what_two_ranks_saved_is_exported_by_one(directory: Path, results: list[dict[str, Any]]) -> None:
+    checkpoint.export(directory / "policy", directory / "step-2", directory / "base", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(directory / "policy")
     assert all(torch.equal(p, results[0]["weights"][name]) for name, p in model.named_parameters())
 
 

@@ -1,0 +1,70 @@
+"""A checkpoint of a run as a directory in Hugging Face format, for transformers, vLLM or `model=hf model.path=…`.
+
+python -m rlvr.export runs/RUN_ID DIRECTORY                                  the newest checkpoint
+python -m rlvr.export runs/RUN_ID DIRECTORY --best --dtype bfloat16          the best one (checkpoint.keep_best)
+python -m rlvr.export runs/RUN_ID/checkpoints/step-00000040 DIRECTORY
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlvr.paths import STATE, best_checkpoint, checkpoints
+
+
+def chosen(source: Path, *, best: bool) -> Path:
+    """The checkpoint that is meant. Raises ValueError if there is none."""
+    if (source / STATE).is_file():
+        return source
+    found = best_checkpoint(source / "checkpoints") if best else (checkpoints(source / "checkpoints") or [None])[-1]
+    if found is None:
+        kind = "checkpoint of a best evaluation (checkpoint.keep_best=true keeps it)" if best else "checkpoint"
+        raise ValueError(f"{source} is no checkpoint, and no run with a {kind}. Pass runs/RUN_ID.")
+    return found
+
+
+def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
+    """Write the policy of a checkpoint. Raises ValueError if something is in the way."""
+    import torch
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from rlvr import config as schema
+    from rlvr.trainer.checkpoint import export as write
+
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(f"{directory} is there already and holds something. Pass a directory that does not exist yet.")
+    run_dir = checkpoint.resolve().parent.parent
+    schema.register()
+    config = OmegaConf.load(run_dir / "config.yaml")
+    task = instantiate(config.task, _convert_="all")
+    try:
+        base = instantiate(config.model, task, run_dir.parent / "stages", _convert_="all")
+    finally:
+        task.close()
+    write(directory, checkpoint, base, dtype=getattr(torch, dtype))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m rlvr.export", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("source", type=Path, metavar="RUN", help="the directory of a run, or of one of its checkpoints")
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to write; must not exist yet")
+    parser.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
+    options = parser.parse_args(arguments)
+    try:
+        checkpoint = chosen(options.source, best=options.best)
+        export(checkpoint, options.directory, dtype=options.dtype)
+    except ValueError as error:
+        print(f"rlvr.export: {error}", file=sys.stderr)
+        return 2
+    print(f"{checkpoint} is now a model: {options.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

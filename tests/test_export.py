@@ -1,0 +1,33 @@
+"""Which checkpoint is exported, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.export import chosen, main
+
+
+def make_checkpoint(run_dir: Path, step: int, score: float | None = None) -> Path:
+    (path := run_dir / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    (path / "trainer.json").write_text(json.dumps({"extra": {"step": step, "score": score}}))
+    return path
+
+
+def test_the_newest_is_chosen_or_the_best_or_the_one_that_is_named(tmp_path: Path) -> None:
+    first, second, third = (make_checkpoint(tmp_path, s, score) for s, score in ((2, 0.3), (4, 0.5), (10, None)))
+    assert chosen(tmp_path, best=False) == third
+    assert chosen(tmp_path, best=True) == second
+    assert chosen(first, best=False) == first
+
+
+@pytest.mark.parametrize(("best", "message"), [(True, "checkpoint.keep_best=true"), (False, "Pass runs/RUN_ID")])
+def test_what_has_no_checkpoint_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, message: str
+) -> None:
+    if best:
+        make_checkpoint(tmp_path, 2)
+    assert main([str(tmp_path), str(tmp_path / "out"), *(["--best"] if best else [])]) == 2
+    assert message in capsys.readouterr().err
