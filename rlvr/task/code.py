@@ -86,8 +86,7 @@ def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
     """What `rlvr.verify.program` runs, from any of the usual forms.
 
     [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text: a program's
-    standard input and output, or with an entry point calls, whose arguments are JSON, one to a line. A text or a list
-    of assertions: code that calls functions.
+    standard input and output, or with an entry point calls. A text or a list of assertions: code that calls functions.
     """
     value = tests.value
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
@@ -95,12 +94,11 @@ def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError:
             raise tests.refuse("JSON") from None
-    if isinstance(value, dict) and "inputs" in value:
-        entry = value.get("fn_name") or entry
+    if isinstance(value, dict) and "inputs" in value and len(value["inputs"]) == len(value.get("outputs", ())):
         pairs = zip(value["inputs"], value["outputs"], strict=True)
-        value = [{"input": given, "output": expected} for given, expected in pairs]
+        value = [{"input": i, "output": o, "fn_name": value.get("fn_name")} for i, o in pairs]
     if isinstance(value, list) and value and all(isinstance(t, dict) and {"input", "output"} <= set(t) for t in value):
-        return _pairs(tests, [(t["input"], t["output"]) for t in value], entry)
+        return _pairs(tests, value, entry)
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         value = "\n".join(map(str, value))
     if not isinstance(value, str) or not value.strip():
@@ -108,20 +106,38 @@ def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
     return _assertions(tests, value, prompt, entry)
 
 
-def _pairs(tests: Cell, pairs: Sequence[tuple[Any, Any]], entry: str | None) -> dict[str, Any]:
-    if entry is None:
-        if not all(isinstance(text, str) for pair in pairs for text in pair):
+def _pairs(tests: Cell, pairs: Sequence[Mapping[str, Any]], entry: str | None) -> dict[str, Any]:
+    """All tests of a problem are of the kind of the first, which may name that kind and the function."""
+    kind = pairs[0].get("testtype", pairs[0].get("type"))
+    entry = pairs[0].get("fn_name") or (pairs[0].get("metadata") or {}).get("func_name") or entry
+    if entry is None and kind in ("functional", "function_call"):
+        raise tests.refuse("the name of the function that is called (task.entry_field)")
+    if entry is None or kind in ("stdin", "stdin_stdout"):
+        lines = [[_lines(test["input"]), _lines(test["output"])] for test in pairs]
+        if not all(isinstance(text, str) for pair in lines for text in pair):
             raise tests.refuse("texts as inputs and outputs: without an entry point they are standard input and output")
-        return {"stdio": [list(pair) for pair in pairs]}
+        return {"stdio": lines}
     try:
-        cases = [[_arguments(given), json.loads(out) if isinstance(out, str) else out] for given, out in pairs]
-    except ValueError:
+        cases = [_case(test["input"], test["output"]) for test in pairs]
+    except (ValueError, TypeError):
         raise tests.refuse("JSON: one argument to a line of input, the result as output") from None
     return {"names": [entry.rsplit(".", 1)[-1]], "setup": IMPORTS, "cases": cases}
 
 
-def _arguments(given: Any) -> list[Any]:
-    return [json.loads(line) for line in given.splitlines() if line.strip()] if isinstance(given, str) else list(given)
+def _lines(value: Any) -> Any:
+    """Some data sets keep a text as the list of its lines."""
+    return "\n".join(value) if isinstance(value, list) and all(isinstance(line, str) for line in value) else value
+
+
+def _case(given: Any, expected: Any) -> list[Any]:
+    """[arguments, results that are right]. A text is JSON, one argument to a line (LiveCodeBench); else arguments are
+    a list, and the result may or may not be wrapped in one (APPS, TACO).
+    """
+    if isinstance(given, str):
+        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+        return [arguments, [json.loads(expected) if isinstance(expected, str) else expected]]
+    unwrapped = expected if isinstance(expected, list) and len(expected) == 1 else []
+    return [list(given), [expected, *unwrapped]]
 
 
 # What the authors of such problems take for granted (annotations such as List[int]).
@@ -136,7 +152,11 @@ def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[
     names = [entry.rsplit(".", 1)[-1]] if entry else _undefined(tree)
     if not names:
         raise tests.refuse("assertions that call a function, or an entry point")
-    return {"names": names, "setup": prompt if _defines(prompt, names[0]) else "", "tests": code}
+    if _defines(tree, "check") and not any(
+        isinstance(n, ast.Expr) and isinstance(n.value, ast.Call) for n in tree.body
+    ):
+        code += f"\n\ncheck({names[0]})\n"  # HumanEval as it is published
+    return {"names": names, "setup": prompt if _is_stub(prompt, names[0]) else "", "tests": code}
 
 
 def _undefined(tree: ast.Module) -> list[str]:
@@ -155,10 +175,13 @@ def _undefined(tree: ast.Module) -> list[str]:
     return list(dict.fromkeys(name for name in called if name not in known))
 
 
-def _defines(prompt: str, name: str) -> bool:
-    """Whether the prompt is itself Python, with a stub of the function (HumanEval): its imports and helpers count."""
+def _defines(tree: ast.Module, name: str) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+
+
+def _is_stub(prompt: str, name: str) -> bool:
+    """Whether the prompt is itself Python, with a stub of the function (HumanEval): its imports and functions count."""
     try:
-        tree = ast.parse(prompt)
+        return _defines(ast.parse(prompt), name)
     except SyntaxError:
         return False
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)

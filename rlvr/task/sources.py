@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +28,24 @@ class Column:
     usual: Sequence[str]
     optional: bool = False
 
-    def find(self, columns: Row, where: str) -> str:
-        """Its name in this data set. ValueError if it must be there and is not."""
+    def find(self, columns: Row, where: str) -> str | None:
+        """Its name in this data set; None for an optional one, which every row is asked for.
+
+        ValueError if it must be there and is not.
+        """
+        if self.optional and not self.wanted:
+            return None
         for name in (self.wanted,) if self.wanted else self.usual:
             if _get(columns, name) is not None:
                 return name
-        if self.optional and not self.wanted:
-            return self.usual[0]
         looked_for = self.wanted or f"any of {', '.join(self.usual)}"
         raise ValueError(f"{where} has no column {looked_for}. It has: {', '.join(columns)}. Pass task.{self.knob}=...")
+
+    def cell(self, row: Row, name: str | None, place: str) -> Cell:
+        """Its value in a row, in the column that `find` found."""
+        if name is None:
+            name = next((usual for usual in self.usual if _get(row, usual) is not None), self.usual[0])
+        return Cell(_get(row, name), place, name)
 
 
 class Cell(NamedTuple):
@@ -82,13 +93,14 @@ def _split(
     if not places or not all(places):
         raise ValueError(f"task.{split} is empty: pass task.{split}=PATH or task.{split}=organisation/name.")
     found: list[Problem] = []
-    for where, name in places.items():
+    for where, benchmark in places.items():
         table = read(where, split)
-        fields = [column.find(table.rows[0][1], where) for column in columns]
+        names = [column.find(table.rows[0][1], where) for column in columns]
         for number, (place, row) in enumerate(table.rows):
-            prompt, answer = make(*(Cell(_get(row, field), place, field) for field in fields))
-            label = str(row.get(ID_FIELD, f"{name or table.name}-{number}"))
-            found.append(Problem(label, prompt, answer, _source(row, name, table)))
+            cells = (column.cell(row, name, place) for column, name in zip(columns, names, strict=True))
+            prompt, answer = make(*cells)
+            label = str(row.get(ID_FIELD, f"{benchmark or table.name}-{number}"))
+            found.append(Problem(label, prompt, answer, _source(row, benchmark, table)))
     return _distinct(found)
 
 
@@ -106,11 +118,14 @@ def _named(sources: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def _get(row: Row, name: str) -> Any:
-    """row[name], or row["a"]["b"] for "a.b"; None if it is not there."""
+    """row[name], or row["a"]["b"] for "a.b", where row["a"] may be JSON text; None if it is not there."""
     value: Any = row.get(name)
     if value is None and "." in name:
         head, rest = name.split(".", 1)
         inner = row.get(head)
+        if isinstance(inner, str) and inner.startswith("{"):
+            with contextlib.suppress(ValueError):  # some other text
+                inner = json.loads(inner)
         value = _get(inner, rest) if isinstance(inner, dict) else None
     return value
 

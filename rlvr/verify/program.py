@@ -26,7 +26,7 @@ def judge(request: dict[str, Any]) -> dict[str, str]:
     """{"program", "tests", "cpu_s"} -> {"outcome": ...}: correct if it passes all of its tests.
 
     tests: {"stdio": [[input, expected output], ...]}, or what `rlvr.verify.inside` reads: {"names": functions that are
-    called, "setup": code, and "tests": code or "cases": [[arguments, expected result], ...]}.
+    called, "setup": code, and "tests": code or "cases": [[arguments, [right results]], ...]}.
     """
     sandbox = Sandbox(request["cpu_s"])
     run = _stdio if "stdio" in request["tests"] else _functions

@@ -67,6 +67,28 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
         "class Solution:\n    def times(self, a, b): return a * b",
     ),
     (
+        {"input_output": {"inputs": [[[2, 3]]], "outputs": [[5]], "fn_name": "total"}},  # the result wrapped in a list
+        "def total(x): return sum(x)",
+        "def total(x): return x",
+    ),
+    (
+        {"tests": json.dumps([{"input": "2\n3", "output": "6", "testtype": "functional",
+                               "metadata": {"func_name": "times"}}])},
+        "def times(a, b): return a * b",
+        "print(6)",
+    ),
+    (  # metadata as JSON text; the test says that it is standard input all the same
+        {"tests": [{"input": "2", "output": "4", "testtype": "stdin"}], "metadata": json.dumps({"func_name": "f"})},
+        "print(2 * int(input()))",
+        "def f(x): return 2 * x",
+    ),
+    ({"tests": [{"input": ["2", "3"], "output": ["6"]}]}, "print(int(input()) * int(input()))", "print(5)"),
+    (
+        {"test": "def check(candidate):\n    assert candidate(2) == 4\n", "entry_point": "twice"},  # never called
+        "def twice(x): return 2 * x",
+        "def twice(x): return 5",
+    ),
+    (
         {"test_list": ["assert twice(2) == 4", "import math\nassert math.isclose(twice(0.1), 0.2)"]},
         "def twice(x): return 2 * x",
         "def twice(x): return 4",
@@ -88,6 +110,12 @@ def test_usual_forms_of_tests_are_read(tmp_path: Path, row: dict[str, Any], righ
     task.close()
 
 
+def test_a_row_may_name_its_function_where_the_first_does_not(tmp_path: Path) -> None:
+    called = {**SUM, "id": "called", "tests": [{"input": "2", "output": "4"}], "metadata": {"func_name": "twice"}}
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", [{**SUM, "metadata": {}}, called]))
+    assert [list(task.problem("train", i).answer) for i in (0, 1)] == [["stdio"], ["names", "setup", "cases"]]
+
+
 def test_the_prompt_names_the_function_that_is_asked_for(tmp_path: Path) -> None:
     row = {"prompt": "Twice.", "test_list": ["assert twice(2) == 4"]}
     task = make_code(write_jsonl(tmp_path / "x.jsonl", [row]), template="{interface}\n{problem}")
@@ -104,6 +132,10 @@ def test_the_prompt_names_the_function_that_is_asked_for(tmp_path: Path) -> None
         ({"prompt": "x", "tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
         ({"prompt": "x", "tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
         ({"prompt": "x", "tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
+        (
+            {"prompt": "x", "tests": [{"input": "1", "output": "1", "testtype": "functional"}]},
+            r"the name of the function that is called \(task.entry_field\)",
+        ),
     ],
 )
 def test_tests_that_cannot_be_read_are_named_with_the_line(tmp_path: Path, row: Any, message: str) -> None:

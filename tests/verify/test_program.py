@@ -100,7 +100,7 @@ def test_numpy_values_count_as_numbers(pool: Pool) -> None:
 
 
 def test_cases_compare_as_json(pool: Pool) -> None:
-    tests = {"names": ["pair"], "setup": "", "cases": [[[1, "a"], [1, "a"]], [[2, "b"], [2, "b"]]]}
+    tests = {"names": ["pair"], "setup": "", "cases": [[[1, "a"], [[1, "a"]]], [[2, "b"], [[2, "b"]]]]}
     programs = ["def pair(x, y): return x, y", "def pair(x, y): return [1, 'a']"]
     assert outcomes(pool, *programs, tests=tests) == ["correct", "wrong"]
 
