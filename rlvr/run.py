@@ -114,6 +114,12 @@ def explain(error: BaseException, arguments: list[str]) -> str:
         if idle := _idle(key, key.split(".")[0], keys.get("loss", "lad")):
             return idle
         return f"{key} is not a knob.{_near(key)} `python -m rlvr.run --cfg job` lists all."
+    if found := re.search(r"Error merging override \+*([\w.]+)=", text):
+        key = found.group(1)
+        return (
+            f"{key}: a list cannot take the place of a mapping, nor a mapping that of a list. Type {key}=VALUE for one "
+            f"value, {key}={{name: value}} to set entries of a mapping, ~{key}.name to drop one."
+        )
     if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
         return f"{found.group(1)} has no value: pass {found.group(1)}=..."
     return " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("    ref"))

@@ -40,6 +40,7 @@ COMPANIONS = {
     ("loss", "lad_theoretical"): ["task=digits"],
     ("model", "hf"): ["model.path=/somewhere"],
     ("model", "table"): ["task=bandit", "rollout.prompts=1", "trainer.updates=1"],
+    ("paper", "dph_sql"): ["task.train=a.jsonl", "task.test=b.jsonl", "task.databases=c"],
     ("presample", "default"): ["loss=dph_js"],
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
@@ -55,11 +56,7 @@ EVERY = [(g.name, option) for g in sorted(schema.CONF.iterdir()) if g.is_dir() f
 
 @pytest.mark.parametrize(("group", "option"), EVERY)
 def test_every_option_of_conf_and_every_study_composes_and_checks(group: str, option: str) -> None:
-    if group == "paper":
-        overrides = [f"+paper={option}"]
-    else:
-        overrides = [f"{group}={option}", *COMPANIONS.get((group, option), [])]
-    config, choices = composed(*overrides)
+    config, choices = composed(f"{group}={option}", *COMPANIONS.get((group, option), []))
     schema.check(config, choices)
     assert len(schema.run_id(schema.frozen(config, choices))) == 12
 
