@@ -110,6 +110,26 @@ def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
+def test_an_objective_of_ones_own_needs_no_edit_here(tmp_path: Path) -> None:
+    """A function anywhere, a YAML under --config-dir: trained, and checked, like one of ours."""
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "loss" / "halved.yaml").write_text("_target_: halved.halved\n_partial_: true\nshare: 0.5\n")
+    (tmp_path / "halved.py").write_text(
+        "from rlvr.batch import Batch, Policy, Terms\n\n\n"
+        "def halved(policy: Policy, batch: Batch, *, share: float) -> Terms:\n"
+        "    return Terms(loss=-share * batch.advantage[:, None] * policy.logp)\n"
+    )
+    own = ("--config-dir", str(tmp_path), "loss=halved", "task=bandit", "model=table", "rollout.prompts=1",
+           "rollout.dynamic_sampling=none", "trainer.updates=1", "steps=2", "evaluation.every=2", "tracker=none",
+           "cluster=local")  # fmt: skip
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = rlvr(*own, home=tmp_path, PYTHONPATH=path)
+    assert "finished  halved" in done.stdout, done.stderr
+    assert "loss.share=many" in rlvr(*own, "loss.share=many", home=tmp_path, PYTHONPATH=path).stderr
+    assert "eta=1.0 has no effect with loss=halved" in rlvr(*own, "eta=1", home=tmp_path, PYTHONPATH=path).stderr
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = rlvr("loss=grpo", "eta=2", "--debug", home=tmp_path)
     assert done.returncode != 0

@@ -11,11 +11,15 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
+from rlvr import divergence
 from rlvr.batch import Batch
 from rlvr.loss import dph
 from rlvr.loss.clip_cov import clip_cov
+from rlvr.loss.entadv import entadv
 from rlvr.loss.flowrl import flowrl
 from rlvr.loss.kl_cov import kl_cov
+from rlvr.loss.lad import lad
+from rlvr.loss.pacs import pacs
 from rlvr.loss.ppo import ppo
 from rlvr.trainer import distributed
 from rlvr.trainer.sharded_load import load_for_shards
@@ -44,6 +48,9 @@ CASES: dict[str, dict[str, Any]] = {
     "first pass": {"loss": SELECTIVE, "token_budget": 1},
     "kl_cov": {"loss": partial(kl_cov, fraction=0.3, coefficient=1.0), "token_budget": 1},
     "clip_cov": {"loss": CLIP_COV, "shared_prompt": "always"},
+    "entadv": {"loss": partial(entadv, **CLIP, dual_clip=None, alpha=0.4, kappa=2.0), "token_budget": 1},
+    "lad": {"loss": partial(lad, divergence=divergence.js, eta=0.25, ratio="sequence"), "token_budget": 1},
+    "pacs": {"loss": partial(pacs, beta=1.0, score="rloo", weight="balanced", std_floor=0.1), "token_budget": 1},
     "value head": {"loss": PPO, "token_budget": 1},
     "value head, clipped, one group": {"loss": PPO, "updates": 3, "clip_norm": 0.05},
     "log Z": {"loss": FLOWRL, "token_budget": 1},
