@@ -10,10 +10,10 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import snapshot_download
@@ -28,6 +28,7 @@ from rlvr.records import Task, TaughtTask
 from rlvr.stage import pretrain_identity, stage, table_identity
 
 log = logging.getLogger(__name__)
+F = TypeVar("F", bound=Callable[..., Path])
 
 TABLE_DEMONSTRATIONS = 4096  # read to learn which word may follow which
 CHUNK_TOKENS = 4096  # tokens per forward pass of pre-training
@@ -64,6 +65,12 @@ def _download(name: str) -> Path:
         ) from error
 
 
+def native_only(function: F) -> F:
+    """Declare that only the native engine can sample from a model: other engines are refused at launch."""
+    return function
+
+
+@native_only
 def table(task: TaughtTask, store: Path) -> Path:
     """The tabular policy, uniform over the words that the task's demonstrations show after each word.
 

@@ -254,6 +254,9 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     for data in ("train", "test", "databases"):
         if data in plain["task"]:
             plain["task"][data] = _absolute(plain["task"][data])
+    engine = plain["rollout"]["engine"]
+    if "/" in (engine.get("python") or ""):  # as seen from anywhere; a link stays one: it makes the environment
+        engine["python"] = str(Path(engine["python"]).absolute())
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
 

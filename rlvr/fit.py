@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections.abc import Collection, Mapping
 
 from omegaconf import DictConfig
@@ -38,6 +40,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
     if "solution" in loss:
         _check_solution(config, choices, task)
     _check_trainer(config.trainer, loss)
+    _check_engine(config, choices)
 
 
 def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], without: Collection[str]) -> None:
@@ -119,6 +122,25 @@ def _check_schedule(trainer: DictConfig) -> None:
         )
     if not 0 <= final <= 1:
         raise ValueError(f"trainer.final_lr={final} must be a share of lr, 0 to 1.")
+
+
+def _check_engine(config: DictConfig, choices: Mapping[str, str | None]) -> None:
+    engine, rollout = config.rollout.engine, choices.get("rollout")
+    if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
+        return
+    if "native_only" in declared(config.model["_target_"]):
+        raise ValueError(
+            f"rollout={rollout} loads architectures of Hugging Face and model={choices.get('model')} is none. "
+            "Pass rollout=native."
+        )
+    python = engine.python
+    if python is not None and shutil.which(python) is None:
+        raise ValueError(f"rollout.engine.python={python} is no program. Pass the python of an environment with vLLM.")
+    if python is None and importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
+            "rollout.engine.python=/path/to/python of one that has it, or rollout=native."
+        )
 
 
 def _check_group_size(config: DictConfig) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 NOT_IDENTITY = (
     "cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also", "zip", "exclude", "when",
 )  # fmt: skip
+NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s")  # of rollout.engine's knobs
 # Knobs younger than the first runs, with the value at which a run is what it was without them: it has no part in the
 # identity then, and the runs of before keep theirs.
 SINCE: Mapping[str, Mapping[str, Any]] = {
@@ -26,7 +27,14 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     A group that is not chosen has no part in it either: adding one leaves the runs of before what they were.
     """
     kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY and v is not None}
+    if "engine" in kept.get("rollout", {}):
+        kept["rollout"] = {**kept["rollout"], "engine": of_engine(kept["rollout"]["engine"])}
     return {k: _without(v, SINCE[k]) if k in SINCE else v for k, v in kept.items()}
+
+
+def of_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `rollout.engine` that determines what is sampled."""
+    return {k: v for k, v in engine.items() if k not in NOT_IDENTITY_OF_ENGINE}
 
 
 def _without(group: Mapping[str, Any], neutral: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from rlvr import canary
 from rlvr import config as schema
 from rlvr.attempt import BUSY, EXIT_CODES, HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to
 from rlvr.batch import Batch
@@ -57,7 +58,7 @@ class Run:
         self.rank, self.world, self.device, self.task = start.rank, start.world, start.device, start.task
         self.tokenizer, self.pad, self.max_tokens = start.tokenizer, start.pad, start.max_tokens
         self.engine, self.sampler = start.engine, start.sampler
-        self.synced = -1  # updates behind the weights of the engine
+        self.synced = -1  # updates behind the weights of the engine; -1: it must be given some
         self.advantage = instantiate(config.advantage)
         # Several ranks read their own part of the weights; none holds the whole model beside the engine's.
         model = load_for_shards(start.base) if self.world > 1 else load_model(start.base, dtype=torch.float32)
@@ -100,6 +101,8 @@ class Run:
         groups, spent = self.collect(step)
         if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
             write_rollouts(groups, file_of(self.dir, step))
+        self.engine.sleep()
+        self.synced = -1
         batch = self.batch(groups, step)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
@@ -124,6 +127,10 @@ class Run:
     def _sync(self) -> None:
         if self.synced != self.trainer.num_updates:  # else an evaluation has just been given these very weights
             self.engine.sync(self.trainer.weights())
+            canary.check(
+                self.sampler, self.trainer.logp, self.problems, pad_token_id=self.pad, max_tokens=self.max_tokens,
+                temperature=self.config.rollout.temperature,
+            )  # fmt: skip
             self.synced = self.trainer.num_updates
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:

@@ -107,6 +107,7 @@ class Setting:
     copies: int = 0  # frozen copies: base policy, reference
     offload: bool = False  # frozen copies rest in main memory
     engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
+    engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
     cache_gb: float = 0.0  # the engine's keys and values
 
 
@@ -124,8 +125,8 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
         "weights": 4 * n / r,
         "optimiser": 8 * n / r,
         "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
-        "engine weights": float(setting.engine_width * n),
     }
+    engine = {"engine weights": float(setting.engine_width * n)}
     step = {"gradients": 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
     learning = step | {
         "whole gradients": float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
@@ -133,8 +134,10 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
     summing = step | {"whole gradients": float((w + 4) * model.embedding_parameters)}
-    sampling = {"engine cache": setting.cache_gb * GB}
-    return stays | max(learning, summing, sampling, key=lambda part: sum(part.values()))
+    sampling = engine | {"engine cache": setting.cache_gb * GB}
+    if not setting.engine_sleeps:
+        stays |= engine
+    return stays | max(learning, summing, sampling, key=lambda part: sum((stays | part).values()))
 
 
 def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
@@ -154,7 +157,6 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     """Of a run's resolved config."""
     trainer, rollout = config["trainer"], config["rollout"]
     engine, moves = rollout["engine"], trainer.get("reference_every") is not None
-    native = "max_cache_gb" in engine
     reference = trainer["kl"] > 0 or "reference" in declared(config["loss"]["_target_"])
     return Setting(
         ranks=config["cluster"]["ranks"], width=_width(trainer["dtype"]),
@@ -163,7 +165,8 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         checkpointing=trainer["activation_checkpointing"],
         copies=int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
         offload=bool(trainer.get("reference_offload")),
-        engine_width=_width(engine["dtype"]) if native else 0, cache_gb=engine["max_cache_gb"] if native else 0.0,
+        engine_width=_width(engine["dtype"]), cache_gb=engine["max_cache_gb"],
+        engine_sleeps=engine["_target_"].endswith("VllmEngine"),
     )  # fmt: skip
 
 

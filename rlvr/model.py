@@ -40,15 +40,19 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (evaluation mode) and tokenizer of a directory in Hugging Face format. Never asks the network."""
     directory = Path(path)
+    _check(directory)
+    model = load_model(directory, dtype=dtype)
+    model.to(torch.device(device))  # type: ignore[arg-type] - decorated without its signature
+    return model, load_tokenizer(directory)
+
+
+def _check(directory: Path) -> None:
     if not (directory / "config.json").is_file():
         found = "a directory without config.json" if directory.is_dir() else "no directory"
         raise ValueError(
             f"{directory} is {found}. A model is a local directory with config.json, safetensors and tokenizer files; "
-            f"for a model of the hub type model=hf model.path={path}: it is downloaded first."
+            f"for a model of the hub type model=hf model.path={directory}: it is downloaded first."
         )
-    model = load_model(directory, dtype=dtype)
-    model.to(torch.device(device))  # type: ignore[arg-type] - decorated without its signature
-    return model, load_tokenizer(directory)
 
 
 def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
@@ -60,6 +64,7 @@ def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
 
 def skeleton(directory: Path) -> PreTrainedModel:
     """The model of a directory without its weights: parameters (float32) on the meta device, buffers as they are."""
+    _check(directory)
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     with _weightless():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")

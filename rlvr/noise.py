@@ -19,11 +19,22 @@ def uniform(
     `keys`, `samples`: [B] 64-bit integers. Row i is the SplitMix64 stream (Steele, Lea, Flood 2014) whose seed is a
     hash of (seed, step, keys[i], samples[i]), read at `start`: any position of any row costs the same.
     """
+    state = _streams(seed, step, keys, samples)
+    positions = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    return to_unit(mix(state[:, None] + positions * GAMMA))
+
+
+def seeds(seed: int, step: int, keys: Sequence[int], samples: Sequence[int]) -> NDArray[np.int64]:
+    """[B] 63-bit seeds, one for the stream of each row: for engines that make their own noise."""
+    return (mix(_streams(seed, step, keys, samples)) >> np.uint64(1)).astype(np.int64)
+
+
+def _streams(seed: int, step: int, keys: Sequence[int], samples: Sequence[int]) -> NDArray[np.uint64]:
+    """[B] the state that each row's stream starts from."""
     state = np.zeros(1, dtype=np.uint64)
     for words in ([seed], [step], keys, samples):
         state = mix((state ^ np.array([int(word) & MASK for word in words], dtype=np.uint64)) + GAMMA)
-    positions = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    return to_unit(mix(state[:, None] + positions * GAMMA))
+    return state
 
 
 def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -126,7 +126,12 @@ class TaughtTask(Task, Protocol):
 
 
 class Engine(Protocol):
-    """Samples responses from the weights it was last given."""
+    """Samples responses from the weights it was last given, at first from those of its base policy.
+
+    With several ranks each has an engine; `sync` and `sleep` are called by all of them.
+    """
+
+    canary: float | None  # nats: trainer and engine must agree to this after every sync; None: they cannot disagree
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Take new weights: (Hugging Face parameter name, full tensor) pairs."""
@@ -134,6 +139,10 @@ class Engine(Protocol):
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
+        ...
+
+    def sleep(self) -> None:
+        """Make room for training: the next thing asked of the engine is a `sync`."""
         ...
 
     def close(self) -> None: ...

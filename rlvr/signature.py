@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 # Arguments that rlvr/job.py passes: no YAML gives them.
 PROVIDED = {
     "trainer": {"model", "loss", "device", "pad_token_id", "max_tokens"},
-    "rollout.engine": {"model", "eos_token_ids", "pad_token_id"},
+    "rollout.engine": {"model", "device", "eos_token_ids", "pad_token_id"},
     "model": {"task", "store"},
     "loss": {"policy", "batch"},
     "divergence": {"log_ratio", "a"},

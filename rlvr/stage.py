@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlvr.identity import of_engine
 from rlvr.lock import lock, unlock
 from rlvr.paths import read_json, sync, write_json
 
@@ -170,7 +171,7 @@ _SOURCES: Mapping[str, Callable[..., dict[str, Any]]] = {
 def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """What decides a base policy's answers beside the policy and the sampling."""
     rollout, model = config["rollout"], config["model"]
-    return {"task": config["task"], "engine": rollout["engine"], "chat": model.get("chat", False)}
+    return {"task": config["task"], "engine": of_engine(rollout["engine"]), "chat": model.get("chat", False)}
 
 
 def record_stages(run_dir: Path, ids: Sequence[str]) -> None:

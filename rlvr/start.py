@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -21,8 +20,9 @@ from rlvr import config as schema
 from rlvr.attempt import cause_of
 from rlvr.collate import decode, encode
 from rlvr.collect import Sampler
-from rlvr.model import end_tokens, load
+from rlvr.model import end_tokens, load_tokenizer, skeleton
 from rlvr.presample import Samples, samples
+from rlvr.records import Engine
 from rlvr.trainer import distributed
 
 
@@ -39,15 +39,16 @@ class Start:
         if not self.rank:
             distributed.barrier()
         self.stages = [self.base.name] if self.base.parent == store else []  # ids of those used
-        policy, tokenizer = load(self.base, dtype=torch.float32, device=self.device)
-        self.tokenizer = tokenizer
-        ends = end_tokens(policy, tokenizer)
+        model, tokenizer = skeleton(self.base), load_tokenizer(self.base)
+        self.tokenizer, ends = tokenizer, end_tokens(model, tokenizer)
         self.pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
         spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
         silent = [e for e in ends if e != spoken]
         self.max_tokens: int = config.rollout.max_tokens or self.task.max_tokens
-        self.engine: Any = partial(config.rollout.engine)(policy, eos_token_ids=ends, pad_token_id=self.pad)
+        self.engine: Engine = partial(config.rollout.engine)(
+            self.base, device=self.device, eos_token_ids=ends, pad_token_id=self.pad
+        )
         self.sampler = Sampler(
             self.task, self.engine, lambda problems: encode(tokenizer, problems, chat=config.model.get("chat", False)),
             lambda tokens: decode(tokenizer, tokens, silent), self.rank, self.world, distributed.gather,

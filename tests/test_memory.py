@@ -168,16 +168,27 @@ def test_seven_billion_parameters_on_eight_gpus() -> None:
     assert {k: v / GB for k, v in parts.items()} == pytest.approx(expected, abs=0.005)
 
 
+def test_an_engine_that_sleeps_leaves_its_weights_memory_to_training() -> None:
+    awake, asleep = (per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_sleeps=s)) for s in (False, True))
+    assert awake["engine weights"] == 2 * 540
+    assert asleep == {k: v for k, v in awake.items() if k != "engine weights"}
+    parts = per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_sleeps=True, cache_gb=8))
+    assert (parts["engine weights"], parts["engine cache"]) == (2 * 540, 8 * GB)
+
+
 def test_training_and_sampling_take_turns() -> None:
     parts = per_gpu(TINY, Setting(cache_gb=8))
     assert parts["engine cache"] == 8 * GB
     assert "activations" not in parts
 
 
+ENGINE = {"_target_": "rlvr.rollout.native.NativeEngine", "dtype": "bfloat16", "max_cache_gb": 8.0}
+
+
 def run(**cluster: Any) -> dict[str, Any]:
     return {
         "model": {"architecture": PUBLISHED["Qwen2.5-7B"][0]}, "cluster": {"ranks": 8, "gpu_memory_gb": 80, **cluster},
-        "rollout": {"samples": 8, "max_tokens": 1024, "engine": {"dtype": "bfloat16", "max_cache_gb": 8.0}},
+        "rollout": {"samples": 8, "max_tokens": 1024, "engine": ENGINE},
         "trainer": {"dtype": "bfloat16", "token_budget": 8192, "activation_checkpointing": True, "base_kl": False,
                     "kl": 0.0, "reference_every": None},
         "loss": {"_target_": "rlvr.loss.grpo.grpo"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.model import parse_dtype
+from rlvr.model import load, parse_dtype
 from rlvr.noise import uniform
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT
@@ -41,22 +42,28 @@ class NativeEngine:
     agree to about 1e-6 in float32; a token changes if a uniform number falls into that gap).
     """
 
+    canary: float | None = None  # the same code and weights as the trainer's
+
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Path,
         *,
+        device: torch.device | None = None,
         eos_token_ids: Sequence[int],
         pad_token_id: int,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         max_batch_sequences: int = 512,
         max_cache_gb: float = 8.0,
     ) -> None:
-        """model: the engine's own copy, on its device; it is cast to `dtype` and changed by `sync`.
+        """model: a directory in Hugging Face format, loaded to `device`, or the engine's own copy, where it is.
 
+        It is cast to `dtype` and changed by `sync`.
         max_batch_sequences: responses sampled at once. max_cache_gb: keys and values of a batch, at full length.
         """
         if max_batch_sequences < 1 or max_cache_gb <= 0:
             raise ValueError(f"{max_batch_sequences=} and {max_cache_gb=} must be positive")
+        if isinstance(model, Path):
+            model, _ = load(model, dtype=torch.float32, device=device or "cpu")
         model.to(parse_dtype(dtype))  # type: ignore[arg-type] - decorated without its signature
         self.model = model.eval().requires_grad_(False)
         self.eos = torch.tensor(sorted(eos_token_ids), device=model.device)
@@ -97,6 +104,9 @@ class NativeEngine:
             for piece, completions in zip(batch, self._sample(requests, batch, sampling), strict=True):
                 found[piece.request] += completions
         return [tuple(completions) for completions in found]
+
+    def sleep(self) -> None:
+        """Nothing to give back: keys and values live only while a batch is sampled."""
 
     def close(self) -> None:
         """Nothing to stop: the engine has no process of its own."""

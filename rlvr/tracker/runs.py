@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.identity import NOT_IDENTITY
+from rlvr.identity import NOT_IDENTITY, NOT_IDENTITY_OF_ENGINE
 from rlvr.paths import read_json
 from rlvr.tracker.store import redact
 
@@ -140,7 +140,9 @@ def choice_tags(config: Mapping[str, Any]) -> dict[str, str]:
 def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """(the config flattened with dots, names of the values that had to be cut at 6000 characters)."""
     # What may change between attempts is no param: those cannot be changed.
-    flat = dict(_flatten({k: v for k, v in config.items() if k not in NOT_IDENTITY}, ""))
+    fixed = {k: v for k, v in config.items() if k not in NOT_IDENTITY}
+    places = {f"rollout.engine.{k}" for k in NOT_IDENTITY_OF_ENGINE}
+    flat = {name: text for name, text in _flatten(fixed, "") if name not in places}
     cut = sorted(name for name, text in flat.items() if len(text) > MAX_VALUE)
     return {name: text[:MAX_VALUE] for name, text in flat.items()}, cut
 

@@ -1,0 +1,284 @@
+"""The vLLM engine: one vLLM per rank, in a process of its own, on the rank's GPU or on the CPU.
+
+A process of its own because vLLM takes over threads, random numbers and process groups, and because one that crashes
+or hangs can be replaced: the requests are then asked again, with the same seeds. The trainer never imports vLLM.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlvr.model import parse_dtype
+from rlvr.noise import seeds
+from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.child import Child, Lost
+from rlvr.rollout.vllm_server import Arrays
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SERVER = Path(__file__).with_name("vllm_server.py")
+START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
+ATTEMPTS = 3  # processes that may be killed or hang over one request before the run gives up
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.3, "float16": 0.1}  # nats
+ALIGNMENT = 64  # bytes
+
+
+class VllmEngine:
+    """Samples with vLLM. Every rank has one; `sync` is called by all ranks.
+
+    A sample's noise is seeded with (seed, step, request, sample): it does not depend on the batch beyond rounding.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        device: torch.device,
+        eos_token_ids: Sequence[int],
+        dtype: Literal["float32", "bfloat16", "float16"],
+        python: str | None,
+        eager: bool,
+        max_batch_sequences: int,
+        max_cache_gb: float,
+        canary: float | None,
+        timeout_s: float,
+        pad_token_id: int = 0,
+    ) -> None:
+        """model: directory of the base policy, which is sampled until the first `sync`. device: of this rank.
+
+        `conf/rollout/vllm.yaml` says what the knobs mean. The process starts at once; its first use waits for it.
+        """
+        self._child: Child | None = None
+        self._memory: int | None = None  # file descriptor of this process's copy of the weights, if it keeps one
+        if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
+            raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
+        self.device, self.eos, self.dtype = device, sorted(eos_token_ids), parse_dtype(dtype)
+        self.canary = TOLERANCE[dtype] if canary is None else canary
+        self.timeout_s = timeout_s
+        self._python = python or sys.executable
+        self._options = {
+            "model": str(model), "dtype": dtype, "eager": eager, "max_cache_gb": max_cache_gb,
+            "max_batch_sequences": max_batch_sequences,
+        }  # fmt: skip
+        self._environment = environment(device, eager=eager)
+        self.version, self.synced = 0, True
+        self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` tells the process
+        self._max_tokens = 0  # of prompt and response together; known once the process has started
+        self._ready = False
+        self._child = self._launch()
+
+    # --- the Engine protocol ---
+
+    def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Take (Hugging Face parameter name, full tensor) pairs, in any float format. All ranks together.
+
+        The first rank alone keeps them, in memory that all processes of the node read, until the next sync: a process
+        that has to be replaced gets them from there.
+        """
+        self.synced = False
+        if several():
+            dist.barrier()  # nobody still needs the old ones
+        self._weights = {"file": "", "tensors": []}
+        found = self._keep(weights)
+        self._weights, self.version = shared(found), self.version + 1
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
+        self._insist(lambda _: None)  # it is told whatever it does not know
+        self.synced = True
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Sample every request `num_samples` times; results in the order of the requests.
+
+        With top_p < 1 vLLM says only what the truncated distribution gave: `logp` is then NaN, unknown.
+        """
+        if not self.synced:
+            raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
+        self._insist(lambda _: None)  # it has started: its limits are known
+        self._check(requests, sampling)
+        names = [(row, sample) for row, request in enumerate(requests) for sample in range(request.num_samples)]
+        header = {
+            "do": "generate",
+            "sampling": {
+                "max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
+                "stop_token_ids": [e for e in self.eos if e >= 0],
+            },
+        }  # fmt: skip
+        arrays = {
+            "tokens": np.concatenate([request.prompt for request in requests]).astype(np.int64),
+            "lengths": np.array([len(request.prompt) for request in requests]),
+            "prompt": np.array([row for row, _ in names]),
+            "seed": seeds(sampling.seed, sampling.step, [requests[r].key for r, _ in names], [s for _, s in names]),
+        }
+        found = self._insist(lambda child: self._sample(child, header, arrays))
+        completions = iter([self._completion(*each, sampling) for each in found])
+        return [tuple(next(completions) for _ in range(request.num_samples)) for request in requests]
+
+    def sleep(self) -> None:
+        """Give the GPU's memory back. The engine is of no use until the next `sync`."""
+        if self.device.type == "cuda":
+            self._insist(lambda child: self._ask(child, {"do": "sleep"}, {}))
+
+    def __del__(self) -> None:
+        self.close()  # a run that could not be set up is never closed
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that vLLM lives in."""
+        return None if self._child is None else self._child.process.pid
+
+    # --- the process ---
+
+    def _launch(self) -> Child:
+        self._ready, self._told = False, 0  # told: the version of the weights that it has
+        return Child(self._python, SERVER, self._options, self._environment)
+
+    def _insist(self, talk: Callable[[Child], T]) -> T:
+        """What `talk` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
+        for attempt in range(1, ATTEMPTS + 1):
+            child = self._child = self._child or self._launch()
+            try:
+                if not self._ready:
+                    self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
+                    self._ready = True
+                if self._told != self.version:
+                    self._tell(child)
+                return talk(child)
+            except Lost as lost:
+                child.kill()
+                self._child = None
+                # What raised by itself will most likely raise again.
+                raised = (child.process.returncode or 0) > 0 and (not self._ready or attempt > 1)
+                if raised or attempt == ATTEMPTS:
+                    what = "was lost" if self._ready else "did not start"
+                    raise RuntimeError(f"vLLM ({self._python}) {what}: {lost}") from lost
+                log.warning("vLLM is started again: %s", lost)
+        raise AssertionError
+
+    def _ask(self, child: Child, header: dict[str, Any], arrays: Arrays) -> Arrays:
+        child.send(header, arrays, self.timeout_s)
+        return self._hear(child)
+
+    def _hear(self, child: Child) -> Arrays:
+        header, arrays = child.receive(self.timeout_s)
+        if header["version"] != self._told:
+            raise RuntimeError(f"vLLM answers from weights {header['version']}, it was given {self._told}")
+        return arrays
+
+    def _tell(self, child: Child) -> None:
+        child.send({"do": "sync", "to_version": self.version, **self._weights}, {}, self.timeout_s)
+        self._told = self.version
+        self._hear(child)
+
+    def _sample(
+        self, child: Child, header: dict[str, Any], arrays: Arrays
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.float32], bool]]:
+        """(tokens, log-probabilities, finished) of each sample."""
+        child.send(header, arrays, self.timeout_s)
+        found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], bool]] = {}
+        while len(found) < len(arrays["seed"]):
+            said = self._hear(child)
+            cuts = np.cumsum(said["lengths"])[:-1]
+            parts = (np.split(said["tokens"], cuts), np.split(said["logp"], cuts), said["finished"].tolist())
+            for sample, tokens, logp, finished in zip(said["sample"].tolist(), *parts, strict=False):
+                found[sample] = (tokens, logp, bool(finished))
+        return [found[sample] for sample in range(len(found))]
+
+    def _completion(
+        self, tokens: NDArray[np.int64], logp: NDArray[np.float32], finished: bool, sampling: Sampling
+    ) -> Completion:
+        if not np.isfinite(logp).all():
+            raise FloatingPointError("the policy's probabilities are not numbers: its weights have diverged. Lower lr.")
+        drawn = np.zeros_like(logp) if sampling.temperature == 0 else logp
+        return Completion(
+            tokens.copy(), logp.copy() if sampling.top_p == 1 else np.full_like(logp, np.nan), drawn, finished
+        )
+
+    def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
+        if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
+            raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
+        lengths = [len(request.prompt) for request in requests]
+        if min(lengths) < 1:
+            raise ValueError("A prompt has no token: sampling needs at least one, for example a begin token.")
+        if max(lengths) + sampling.max_tokens > self._max_tokens:
+            raise ValueError(
+                f"A prompt of {max(lengths)} tokens and {sampling.max_tokens} new ones exceed the {self._max_tokens} "
+                "that the model's positions and the cache allow. Lower rollout.max_tokens, drop long prompts, or raise "
+                "rollout.engine.max_cache_gb."
+            )
+
+    # --- weights ---
+
+    def _keep(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any] | None:
+        """Write the weights into memory, one after the other; None on all ranks but the first, which only take part."""
+        if several() and dist.get_rank():
+            for _ in weights:
+                pass
+            return None
+        if self._memory is None:
+            self._memory = os.memfd_create("rlvr-weights")  # gone with the last process that has it open
+        described, place = list[Any](), 0
+        for name, tensor in weights:
+            data = tensor.detach().to(self.dtype).contiguous().cpu().view(-1).view(torch.uint8).numpy()
+            described.append([name, str(self.dtype).split(".")[1], list(tensor.shape), place])
+            write(self._memory, data, place)
+            place += -(-len(data) // ALIGNMENT) * ALIGNMENT
+        return {"file": f"/proc/{os.getpid()}/fd/{self._memory}", "tensors": described}
+
+
+def write(file: int, data: NDArray[np.uint8], place: int) -> None:
+    rest = data.data
+    while rest:
+        count = os.pwrite(file, rest, place)  # 2 GB at most
+        rest, place = rest[count:], place + count
+
+
+def several() -> bool:
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def shared(found: dict[str, Any] | None) -> dict[str, Any]:
+    """What the first rank has, on every rank."""
+    given = [found]
+    if several():
+        dist.broadcast_object_list(given)
+    assert given[0] is not None
+    return given[0]
+
+
+def environment(device: torch.device, *, eager: bool) -> dict[str, str]:
+    """Of the process: our own without what makes it a rank of ours, and with one GPU at most."""
+    ours = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(("TORCHELASTIC_", "ROLE_"))}
+    chosen = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: what is killed is all there is
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every rank's threads are bound to the same cores
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if eager:
+        chosen["TORCHDYNAMO_DISABLE"] = "1"  # else small functions are still compiled: 20 s at the first token
+    if device.type == "cuda":
+        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+        index = device.index or 0
+        chosen["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+    return {"VLLM_LOGGING_LEVEL": "ERROR", **kept, **chosen}

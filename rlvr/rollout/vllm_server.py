@@ -1,0 +1,190 @@
+"""The process that vLLM lives in, started by rlvr/rollout/vllm.py; the only file that imports it.
+
+Run as a script, `python -P vllm_server.py OPTIONS`, by an interpreter that has vLLM; it needs nothing of this package.
+A message is a JSON header and raw arrays, framed by their lengths: nothing is unpickled. Asked on standard input:
+
+- sync: take the weights that lie in a file of memory, then forget all cached prefixes
+- generate: sample; completions are sent as they finish, and a sign of life at least every few seconds
+- sleep: give the GPU's memory back until the next sync
+
+Every answer names the version of the weights that it comes from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+PR_SET_PDEATHSIG = 1
+SIGN_OF_LIFE_S = 2.0
+LENGTH = struct.Struct("<Q")
+Arrays = dict[str, NDArray[Any]]
+
+
+# --- messages, the same at both ends ---
+
+
+def pack(header: dict[str, Any], arrays: Arrays) -> bytes:
+    described = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
+    text = json.dumps({**header, "arrays": described}).encode()
+    return b"".join([LENGTH.pack(len(text)), text, *(np.ascontiguousarray(a).tobytes() for a in arrays.values())])
+
+
+def receive(read: Callable[[int], bytes]) -> tuple[dict[str, Any], Arrays]:
+    """(header, arrays) of the next message. read: gives exactly so many bytes, or raises."""
+    header = json.loads(read(LENGTH.unpack(read(LENGTH.size))[0]))
+    arrays: Arrays = {}
+    for name, dtype, shape in header.pop("arrays"):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(read(count * np.dtype(dtype).itemsize), dtype).reshape(shape)
+    return header, arrays
+
+
+# --- the server ---
+
+
+class Server:
+    """vLLM with the weights of `model`, a directory in Hugging Face format, until `sync` gives others."""
+
+    def __init__(
+        self, answers: BinaryIO, *, model: str, dtype: str, eager: bool, max_cache_gb: float, max_batch_sequences: int
+    ) -> None:
+        from vllm import LLM  # type: ignore[import-not-found]
+        from vllm.platforms import current_platform  # type: ignore[import-not-found]
+
+        self.answers, self.version = answers, 0
+        self.on_cpu = current_platform.is_cpu()
+        self.llm = LLM(
+            model=model, dtype=dtype, skip_tokenizer_init=True, generation_config="vllm", enforce_eager=eager, seed=0,
+            max_model_len=-1, max_num_seqs=max_batch_sequences, kv_cache_memory_bytes=int(max_cache_gb * 2**30),
+            logprobs_mode="processed_logprobs",  # after the temperature: what the token was drawn from
+            enable_sleep_mode=not self.on_cpu,
+            # It asks at its start for this share of the GPU to be free, which the trainer's is not; the size of the
+            # cache is given above.
+            **({} if self.on_cpu else {"gpu_memory_utilization": 0.01}),
+            # vLLM rewinds the random numbers of a prompt that was cut, which those of a CPU cannot do: it crashes.
+            enable_chunked_prefill=not self.on_cpu,
+        )  # fmt: skip
+        self.asleep = False
+
+    def say(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
+        self.answers.write(pack({**header, "version": self.version}, arrays))
+        self.answers.flush()
+
+    def sync(self, header: dict[str, Any], _: Arrays) -> None:
+        """header: `file` and, per tensor, name, dtype, shape and place in it."""
+        if self.asleep:
+            self.llm.wake_up(tags=["weights"])
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors(header)})
+        if self.on_cpu:
+            self.llm.apply_model(retie)
+        if self.asleep:
+            self.llm.wake_up(tags=["kv_cache"])
+            self.asleep = False
+        # Keys and values of the old weights are wrong for the new ones.
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not forget its cached prefixes: the next samples would mix two policies")
+        self.version = header["to_version"]
+        self.say({})
+
+    def generate(self, header: dict[str, Any], arrays: Arrays) -> None:
+        """One request per sample, so that each has a seed of its own and does not depend on the batch.
+
+        header: sampling parameters. arrays: prompts end to end and their `lengths`, [N] `prompt` and `seed` of each
+        sample. Completions are numbered as the samples are.
+        """
+        from vllm import SamplingParams, TokensPrompt  # type: ignore[import-not-found]
+        from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
+
+        prompts = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
+        engine = self.llm.llm_engine
+        for index, (row, seed) in enumerate(zip(arrays["prompt"].tolist(), arrays["seed"].tolist(), strict=True)):
+            parameters = SamplingParams(
+                **header["sampling"], seed=seed, logprobs=0, flat_logprobs=True, detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )  # fmt: skip
+            engine.add_request(str(index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
+        said = time.monotonic()
+        while engine.has_unfinished_requests():
+            done = [output for output in engine.step() if output.finished]
+            if done or time.monotonic() - said > SIGN_OF_LIFE_S:
+                said = time.monotonic()
+                self._send(done)
+
+    def _send(self, outputs: list[Any]) -> None:
+        found = [output.outputs[0] for output in outputs]
+        tokens = [np.asarray(each.token_ids, dtype=np.int64) for each in found]
+        logp = [np.asarray(each.logprobs.logprobs, dtype=np.float32) for each in found]
+        none = [np.zeros(0)]
+        self.say(
+            {},
+            sample=np.array([int(output.request_id) for output in outputs], dtype=np.int64),
+            finished=np.array([each.finish_reason == "stop" for each in found], dtype=np.bool_),
+            lengths=np.array([len(each) for each in tokens], dtype=np.int64),
+            tokens=np.concatenate(tokens or none).astype(np.int64),
+            logp=np.concatenate(logp or none).astype(np.float32),
+        )
+
+    def sleep(self, *_: object) -> None:
+        if not self.on_cpu and not self.asleep:
+            self.llm.sleep(level=2)  # the weights too: the next use of the engine begins with a sync
+            self.asleep = True
+        self.say({})
+
+
+def tensors(header: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) of the weights in a file of memory, without a copy."""
+    import torch
+
+    memory = np.memmap(header["file"], dtype=np.uint8, mode="c")
+    for name, dtype, shape, start in header["tensors"]:
+        kind = getattr(torch, dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        yield name, torch.frombuffer(memory, dtype=kind, count=count, offset=start).view(shape)
+
+
+def retie(model: Any) -> None:
+    """On a CPU vLLM keeps a packed copy of the output head, which `reload_weights` leaves stale if it is tied."""
+    head = getattr(model, "lm_head", None)
+    if head is not None and getattr(head, "quant_method", None) is not None:
+        head.quant_method.process_weights_after_loading(head)
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    parent = options.pop("parent")
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it died before we asked to die with it
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what vLLM prints goes to standard error: it is the trainer's to log
+    server = Server(answers, **options)
+    server.say({"max_tokens": server.llm.llm_engine.model_config.max_model_len})
+    while True:
+        try:
+            header, arrays = receive(_exactly)
+        except EOFError:
+            os._exit(0)  # the trainer is done with us; vLLM's own tear-down takes seconds and saves nothing
+        {"sync": server.sync, "generate": server.generate, "sleep": server.sleep}[header["do"]](header, arrays)
+
+
+def _exactly(count: int) -> bytes:
+    data = sys.stdin.buffer.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The vLLM engine, with real vLLM on the CPU, against plain forward passes of the same Hugging Face model.
+
+vLLM has an environment of its own: `make vllm-env`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import PreTrainedModel
+
+from rlvr.records import Request, Sampling
+from rlvr.rollout.vllm import VllmEngine
+from tests.rollout.test_native import V, check_logp, full_forward, make_model, make_requests, make_sampling, tokens_of
+
+PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM: make vllm-env"),
+]
+END = 7
+
+
+def tied(seed: int) -> PreTrainedModel:
+    """vLLM's attention on a CPU wants heads of 32 at least."""
+    return make_model(seed, hidden_size=64, num_attention_heads=2, initializer_range=0.2)
+
+
+def start(directory: Path, **knobs: object) -> VllmEngine:
+    given = {
+        "dtype": "float32", "python": str(PYTHON), "eager": True, "max_batch_sequences": 64, "max_cache_gb": 0.05,
+        "canary": None, "timeout_s": 120, **knobs,
+    }  # fmt: skip
+    return VllmEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+    """Started from other weights (seed 0) than any test samples from: what stays behind in a sync is seen."""
+    directory = tmp_path_factory.mktemp("model")
+    tied(0).save_pretrained(directory)
+    made = start(directory)
+    yield made
+    made.close()
+
+
+def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
+    model = tied(seed)
+    engine.sync(model.named_parameters())
+    return model
+
+
+def test_logp_agrees_after_each_of_twenty_syncs_of_a_tied_model(engine: VllmEngine) -> None:
+    for seed in range(1, 21):
+        model = synced(engine, seed)
+        check_logp(model, engine, make_sampling(temperature=0.7 if seed % 2 else 1.0), 1e-4)
+    assert engine.version == 20
+
+
+def test_tokens_do_not_depend_on_batch_order_or_size(engine: VllmEngine) -> None:
+    synced(engine, 3)
+    requests, sampling = make_requests(), make_sampling(20)
+    together = tokens_of(engine.generate(requests, sampling))
+    assert tokens_of(engine.generate(requests[::-1], sampling)[::-1]) == together
+    assert [tokens_of(engine.generate([request], sampling))[0] for request in requests] == together
+
+
+def test_noise_follows_seed_step_request_and_sample(engine: VllmEngine) -> None:
+    synced(engine, 3)
+    (request,) = make_requests(8, [[3, 1, 4, 1, 5]])
+    base = tokens_of(engine.generate([request], make_sampling(20)))[0]
+    assert len({tuple(sample) for sample in base}) == 8
+    for other in (
+        engine.generate([request], make_sampling(20, seed=6)),
+        engine.generate([request], make_sampling(20, step=3)),
+        engine.generate([Request(request.prompt, 8, request.key + 1)], make_sampling(20)),
+    ):
+        assert tokens_of(other)[0] != base
+
+
+def test_a_response_ends_with_its_end_token_or_is_cut(engine: VllmEngine) -> None:
+    synced(engine, 3)
+    completions = [c for group in engine.generate(make_requests(8), make_sampling(12)) for c in group]
+    for completion in completions:
+        tokens = completion.tokens.tolist()
+        assert END not in tokens[:-1]
+        assert completion.finished == (tokens[-1] == END)
+        assert len(completion.logp) == len(tokens)
+        assert completion.finished or len(tokens) == 12
+    assert {c.finished for c in completions} == {True, False}
+
+
+def test_first_tokens_follow_the_policy(engine: VllmEngine) -> None:
+    model = synced(engine, 4)
+    (group,) = engine.generate(make_requests(3000, [[3, 1, 4]]), make_sampling(1, temperature=1.3))
+    counts = np.bincount([int(c.tokens[0]) for c in group], minlength=V)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[3, 1, 4]])).logits[0, -1].double()
+    expected = (logits / 1.3).softmax(-1).numpy() * 3000
+    assert stats.chisquare(counts, expected).pvalue > 1e-3
+
+
+def test_the_nucleus_and_the_most_likely_token(engine: VllmEngine) -> None:
+    model = synced(engine, 4)
+    requests = make_requests(50)
+    for request, group in zip(requests, engine.generate(requests, make_sampling(3, top_p=0.6)), strict=True):
+        for completion in group:
+            for step, logits in enumerate(full_forward(model, request.prompt, completion)):
+                probability = logits.softmax(-1)
+                ordered = probability.sort(descending=True).values
+                kept = ordered[(ordered.cumsum(0) - ordered) < 0.6]
+                chosen = probability[completion.tokens[step]]
+                assert chosen >= kept.min() - 1e-6
+                assert completion.logp_sampling[step] == pytest.approx(float((chosen / kept.sum()).log()), abs=1e-4)
+            assert np.isnan(completion.logp).all()  # vLLM knows only the truncated distribution
+    for request, group in zip(requests, engine.generate(requests, make_sampling(3, temperature=0.0)), strict=True):
+        expected = full_forward(model, request.prompt, group[0])
+        assert group[0].tokens.tolist() == expected.argmax(-1).tolist()
+        np.testing.assert_array_equal(group[0].logp_sampling, 0.0)
+
+
+def test_what_does_not_fit_is_refused(engine: VllmEngine) -> None:
+    with pytest.raises(ValueError, match=r"A prompt of 8 tokens and 500 new ones exceed the 128"):
+        engine.generate(make_requests(), make_sampling(500))
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_amid_its_answers_is_replaced(
+    engine: VllmEngine, blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = synced(engine, 5)
+    sampling: Sampling = make_sampling(40)
+    expected, first = tokens_of(engine.generate(make_requests(8), sampling)), engine.pid
+    child = engine._child
+    assert child is not None
+    assert first is not None
+    receive = child.receive
+
+    def struck(timeout_s: float) -> object:
+        message = receive(timeout_s)
+        os.kill(first, blow)
+        return message
+
+    monkeypatch.setattr(child, "receive", struck)
+    monkeypatch.setattr(engine, "timeout_s", 10.0)
+    assert tokens_of(engine.generate(make_requests(8), sampling)) == expected
+    assert engine.pid != first
+    check_logp(model, engine, sampling, 1e-4)
+
+
+def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
+    engine = start(tmp_path, python="/usr/bin/false")
+    with pytest.raises(RuntimeError, match="did not start"):
+        engine.generate(make_requests(), make_sampling())
+    engine.close()
