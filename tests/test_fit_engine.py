@@ -1,0 +1,56 @@
+"""Which engine can sample which model, and where vLLM is looked for: asked before launch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvr import config as schema
+from tests.test_config import _hydra, composed, identity  # noqa: F401 - a fixture
+
+HERE = f"rollout.engine.python={sys.executable}"
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ValueError) as error:
+        schema.check(*composed(*overrides))
+    return str(error.value)
+
+
+def test_a_table_is_sampled_by_the_native_engine_alone() -> None:
+    bandit = ("task=bandit", "model=table", "rollout.prompts=1", "trainer.updates=1")
+    schema.check(*composed(*bandit))
+    assert refused(*bandit, "rollout=vllm", HERE) == (
+        "rollout=vllm loads architectures of Hugging Face and model=table is none. Pass rollout=native."
+    )
+
+
+def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema.check(*composed("rollout=vllm", HERE))
+    assert "rollout.engine.python=/no/such/python is no program" in refused(
+        "rollout=vllm", "rollout.engine.python=/no/such/python"
+    )
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "rollout=vllm needs vLLM, which this environment lacks" in refused("rollout=vllm")
+
+
+def test_identity_knows_the_engine_but_not_where_it_is_found() -> None:
+    assert identity("rollout=vllm") != identity()
+    assert identity("rollout=vllm", HERE, "rollout.engine.canary=1", "rollout.engine.timeout_s=9") == identity(
+        "rollout=vllm"
+    )
+
+
+def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    config, choices = composed("rollout=vllm", "rollout.engine.python=bin/python")
+    assert schema.frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
+
+
+def test_the_engine_computes_as_the_trainer_does() -> None:
+    assert composed("rollout=vllm", "trainer.dtype=bfloat16")[0].rollout.engine.dtype == "bfloat16"
