@@ -188,11 +188,12 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     sizes: list[float] = []
     for run in todo:
         model, alike = memory.of_model(run.config["model"]), past.get(_kind(run.config))
+        kept = run.config["checkpoint"]["keep"] + bool(run.config["checkpoint"].get("keep_best"))
         if alike:
             one = statistics.median(each.checkpoint for each in alike)
-            sizes.append(statistics.median(each.other for each in alike) + run.config["checkpoint"]["keep"] * one)
+            sizes.append(statistics.median(each.other for each in alike) + kept * one)
         elif model is not None:
-            sizes.append(run.config["checkpoint"]["keep"] * memory.STATE * model.parameters)
+            sizes.append(kept * memory.STATE * model.parameters)
     if not sizes:
         return []
     unknown = f"; {_count(len(todo) - len(sizes), 'run')} not known" if len(todo) > len(sizes) else ""
