@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Sweep:
     command: str
     created: float
     run_ids: tuple[str, ...]
+    trials: Mapping[str, int]  # of a search: number of the trial that made the run, by run
 
     @property
     def name(self) -> str:
@@ -40,17 +41,19 @@ def sweeps(home: Path) -> list[Sweep]:
     for path in (home / "runs" / "sweeps").glob("*/sweep.json"):
         info = read_json(path)
         if info is not None:
-            ids = tuple(dict.fromkeys(_run_ids(path.parent / "manifest.jsonl")))
+            lines = list(_lines(path.parent / "manifest.jsonl"))
+            ids = tuple(dict.fromkeys(str(line["run_id"]) for line in lines))
+            trials = {str(line["run_id"]): int(line["trial"]) for line in lines if "trial" in line}
             name = str(info.get("sweep_id") or path.parent.name)
             study, command = info.get("study"), redact(str(info.get("command") or ""))
-            found.append(Sweep(path.parent, name, str(study or ""), command, seconds(info.get("created")), ids))
+            found.append(Sweep(path.parent, name, str(study or ""), command, seconds(info.get("created")), ids, trials))
     return sorted(found, key=lambda sweep: (sweep.created, sweep.sweep_id))
 
 
-def _run_ids(manifest: Path) -> Iterator[str]:
+def _lines(manifest: Path) -> Iterator[dict[str, Any]]:
     text = manifest.read_text(encoding="utf-8") if manifest.exists() else ""
     for line in text.split("\n")[:-1]:  # what follows the last newline is a write in progress
-        yield str(json.loads(line)["run_id"])
+        yield json.loads(line)
 
 
 def seconds(moment: object) -> float:
@@ -104,13 +107,15 @@ class Run:
             return "RUNNING"
         return {"ok": "FINISHED", "pruned": "KILLED"}.get(self.cause, "FAILED")
 
-    def tags(self, sweep_ids: list[str]) -> dict[str, str]:
+    def tags(self, sweeps: Sequence[Sweep]) -> dict[str, str]:
         """Identity and circumstances: everything that may differ between attempts is here, never in a param."""
         info = self.info
+        trials = [f"{s.sweep_id}/{s.trials[self.run_id]}" for s in sweeps if self.run_id in s.trials]
         tags = {
             "rlvr.run_id": self.run_id, "rlvr.group_id": info.get("group_id"), "rlvr.created": info.get("created"),
             "rlvr.git_sha": info.get("git_sha"), "rlvr.git_dirty": info.get("git_dirty"), "rlvr.host": self.host,
-            "rlvr.attempts": self.attempts, "rlvr.sweeps": ",".join(sweep_ids),
+            "rlvr.attempts": self.attempts, "rlvr.sweeps": ",".join(s.sweep_id for s in sweeps),
+            "rlvr.trial": ",".join(trials),
             "mlflow.source.name": redact(str(info.get("command") or "")),
             "mlflow.source.git.commit": info.get("git_sha"),
         }  # fmt: skip

@@ -176,7 +176,7 @@ class Shipper:
             cursor.offset = end
             cursor.save(run.directory, self.uri)
             self._shipped[run.directory] = (end, steps)
-        tags = run.tags([s.sweep_id for s in sweeps])
+        tags = run.tags(sweeps)
         if cursor.non_finite:
             tags["rlvr.non_finite"] = json.dumps(cursor.non_finite)[: runs.MAX_VALUE]
         self._update(client, run.directory, cursor, tags, run.status, run.ended)
