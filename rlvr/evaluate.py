@@ -61,6 +61,15 @@ def evaluate(
     return metrics, rollouts
 
 
+def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:
+    """What an evaluation of this task on these problems measures."""
+    if hasattr(task, "arms"):
+        return ["evaluation/bandit/expected_reward"]
+    sources = dict.fromkeys(problem.source for problem in problems)
+    names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
+    return [f"evaluation/{source}/{name}" for source in sources for name in names]
+
+
 def write_samples(rollouts: Sequence[Rollout], path: Path, *, step: int) -> None:
     """One Parquet row per sample, written aside and renamed into place."""
     rows = [

@@ -21,6 +21,7 @@ from rlvr.signature import close_match
 from sweeps import launcher
 from sweeps.grid import LINES
 from sweeps.plan import plan
+from sweeps.search import sweeper
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 
@@ -55,6 +56,7 @@ def main() -> None:
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in MULTIRUN)  # argparse wants it in front
     schema.register()
     launcher.register()
+    sweeper.register()
     try:
         with launcher.dry_run() if dry else nullcontext():
             _one()

@@ -20,6 +20,7 @@ PROVIDED = {
     "rollout.engine": {"model", "device", "eos_token_ids", "pad_token_id"},
     "model": {"task", "store"},
     "loss": {"policy", "batch"},
+    "hydra.sweeper.sampler": {"asked"},
     "divergence": {"log_ratio", "a"},
     "advantage": {"reward", "group", "mask", "logp_old", "value", "entropy"},
 }

@@ -35,14 +35,14 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
 
     Raises ValueError for a rule that cannot be meant: what came, what is allowed, what to type.
     """
-    given = axes(o for o in overrides if _key(o.get_key_element()) not in LINES)
+    given = axes(o for o in overrides if key_of(o.get_key_element()) not in LINES)
     own = set(own) or {key for key, values in given.items() if len(values) > 1}
     arms = [axes(parse(shlex.split(line))) for line in rules.also]
     pairs = _pairs(rules.zip, [given, *arms])
     grid, further = cross(given, pairs), [point for arm in arms for point in cross(arm, pairs)]
-    whens = [_when(line) for line in rules.when]
+    whens = [when(line) for line in rules.when]
     excluded = [_condition("exclude", line, line) for line in rules.exclude]
-    _check_keys([*whens, *excluded], [*grid, *further])
+    check_keys([*whens, *excluded], [*grid, *further])
     points = _distinct(_with_own_axes(point, whens, usual) for point in grid)
     # What the user sweeps beside the study's own axes (seeds, say) repeats its further arms too.
     repeats = _distinct({k: v for k, v in point.items() if k not in own} for point in grid)
@@ -71,11 +71,11 @@ def axes(overrides: Iterable[Override]) -> dict[str, list[str]]:
                 "Pass hydra/sweeper=optuna to search an interval."
             )
         if one.is_delete():
-            found[_key(element)] = [one.input_line or element]
+            found[key_of(element)] = [one.input_line or element]
         elif one.is_sweep_override():
-            found[_key(element)] = [f"{element}={value}" for value in one.sweep_string_iterator()]
+            found[key_of(element)] = [f"{element}={value}" for value in one.sweep_string_iterator()]
         else:
-            found[_key(element)] = [f"{element}={one.get_value_element_as_str()}"]
+            found[key_of(element)] = [f"{element}={one.get_value_element_as_str()}"]
     return found
 
 
@@ -100,7 +100,7 @@ def cross(given: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = (
 
 def _pairs(lines: Sequence[str], given: Sequence[Mapping[str, Sequence[str]]]) -> list[list[str]]:
     swept = sorted({key for arm in given for key, values in arm.items() if len(values) > 1})
-    pairs = [[_key(key) for key in line.replace(",", " ").split()] for line in lines]
+    pairs = [[key_of(key) for key in line.replace(",", " ").split()] for line in lines]
     for line, keys in zip(lines, pairs, strict=True):
         if len(keys) < 2:
             raise ValueError(f"zip={line} names one key. Write keys that go in step on one line: zip=eta,lr.")
@@ -111,7 +111,7 @@ def _pairs(lines: Sequence[str], given: Sequence[Mapping[str, Sequence[str]]]) -
     return pairs
 
 
-def _with_own_axes(point: Point, whens: Sequence[_Rule], usual: Usual, keep: Collection[str] = ()) -> Point:
+def _with_own_axes(point: Point, whens: Sequence[Rule], usual: Usual, keep: Collection[str] = ()) -> Point:
     """The point without the axes that are for others; `keep`: what a line of `also` sets itself."""
     for rule in whens:
         if rule.only and not rule.holds(point, usual):
@@ -127,7 +127,7 @@ def _distinct(points: Iterable[Point]) -> list[Point]:
 
 
 @dataclass
-class _Rule:
+class Rule:
     """`exclude` or `when`: what a point must have, and what then holds of it."""
 
     told: str  # as written
@@ -147,16 +147,16 @@ class _Rule:
         return {**point, **self.sets} if self.sets and self.holds(point, usual) else point
 
 
-def _condition(kind: str, line: str, condition: str) -> _Rule:
+def _condition(kind: str, line: str, condition: str) -> Rule:
     told = f"{kind}={line!r}"
     words = shlex.split(condition)
     if not words or any("=" not in word for word in words):
         raise ValueError(f"{told}: a condition is key=value, several separated by spaces, such as loss=grpo eta=1,2.")
     wanted = axes(parse(words))
-    return _Rule(told, {key: [_value(one) for one in values] for key, values in wanted.items()})
+    return Rule(told, {key: [_value(one) for one in values] for key, values in wanted.items()})
 
 
-def _when(line: str) -> _Rule:
+def when(line: str) -> Rule:
     what, _, condition = line.rpartition(" if ")
     if not what.strip():
         raise ValueError(
@@ -164,7 +164,7 @@ def _when(line: str) -> _Rule:
             "eta if loss=lad, or cluster.gpus=2 if loss=ppo."
         )
     rule = _condition("when", line, condition)
-    rule.only = [_key(word) for word in shlex.split(what) if "=" not in word]
+    rule.only = [key_of(word) for word in shlex.split(what) if "=" not in word]
     settings = axes(parse([word for word in shlex.split(what) if "=" in word]))
     if swept := [key for key, values in settings.items() if len(values) > 1]:
         raise ValueError(f"{rule.told} gives {swept[0]} several values: a rule sets one. Sweep it in `also`.")
@@ -172,7 +172,7 @@ def _when(line: str) -> _Rule:
     return rule
 
 
-def _check_keys(rules: Sequence[_Rule], points: Sequence[Point]) -> None:
+def check_keys(rules: Sequence[Rule], points: Sequence[Point]) -> None:
     known = {key for point in points for key in point}
     for rule in rules:
         if unknown := [key for key in (*rule.wanted, *rule.only) if key not in known]:
@@ -194,5 +194,5 @@ def _value(override: str) -> object:
     return parse([override])[0].value()
 
 
-def _key(element: str) -> str:
+def key_of(element: str) -> str:
     return element.lstrip("+~")

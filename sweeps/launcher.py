@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import shutil
@@ -87,13 +88,14 @@ class GridSweeper(Sweeper):
         parser = OverridesParser.create(config_loader=self.context.config_loader)
         overrides = parser.parse_overrides([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         rules = grid.Rules(**{name: list(self.config[name]) for name in grid.LINES})
-        return grid.expand(overrides, set(self.params), rules, self._usual)
+        return grid.expand(overrides, set(self.params), rules, functools.partial(usual, self.config))
 
-    def _usual(self, key: str) -> object:
-        """What holds for points that do not set this key."""
-        choices = self.config.hydra.runtime.choices
-        value = choices[key] if key in choices else OmegaConf.select(self.config, key)
-        return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+def usual(config: DictConfig, key: str) -> object:
+    """What holds for points that do not set this key."""
+    choices = config.hydra.runtime.choices
+    value = choices[key] if key in choices else OmegaConf.select(config, key)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def register() -> None:
@@ -126,7 +128,7 @@ def launch(planned: Plan) -> Outcome:
     ledger = Ledger(home())
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
-    on_slurm = _is_for_slurm(cluster.backend)
+    on_slurm = is_for_slurm(cluster.backend)
     _check_shared(planned, on_slurm=on_slurm)
     if on_paper is not None:
         on_paper.append((planned, on_slurm))
@@ -161,7 +163,7 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
     since = yaml.safe_load((CONF / "cluster" / "slurm.yaml").read_text())
     configs = {run_id: {**config, "cluster": {**since, **config["cluster"]}} for run_id, config in configs.items()}
     first = OmegaConf.create(next(iter(configs.values())))
-    on_slurm = _is_for_slurm(first.cluster.backend)
+    on_slurm = is_for_slurm(first.cluster.backend)
     return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm)
 
 
@@ -170,11 +172,7 @@ def _start(
     on_slurm: bool,
 ) -> Outcome:  # fmt: skip
     """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch."""
-    shipper = None
-    if tracker.enabled:
-        shipper = shipping(ledger.home, "--sweep", sweep_id, "--follow")
-        if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
-            os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
+    shipper = shipper_of(ledger, sweep_id, tracker)
     if on_slurm:
         return run_slurm(ledger, sweep_id, configs, shipper=shipper, wait=cluster.wait)
     return run_local(
@@ -183,7 +181,16 @@ def _start(
     )  # fmt: skip
 
 
-def _is_for_slurm(backend: str) -> bool:
+def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
+    """Command that ships a sweep's metrics while it runs; None: tracker=none."""
+    if not tracker.enabled:
+        return None
+    if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
+        os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
+    return shipping(ledger.home, "--sweep", sweep_id, "--follow")
+
+
+def is_for_slurm(backend: str) -> bool:
     """auto: SLURM where it is set up, else this machine. ValueError: a SLURM that does not answer."""
     if backend not in ("auto", "local", "slurm"):
         raise ValueError(f"cluster.backend={backend} is unknown: use auto, local or slurm.")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlvr.collect import NothingToLearn, Sampler, Spent, Stream, collect, noise_key
-from rlvr.evaluate import evaluate
+from rlvr.evaluate import evaluate, metric_names
 from rlvr.records import Completion, Outcome, Problem, Request, Reward, Rollout, Sampling, Split
 
 SAMPLING = Sampling(max_tokens=1, seed=0, step=1)
@@ -193,3 +193,4 @@ def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
     assert metrics["evaluation/bench/pass_at_4"] == 1.0  # only problem 0 has four judged samples
     assert metrics["evaluation/bench/error"] == pytest.approx(5 / 12)
     assert not any(math.isnan(v) for v in metrics.values())
+    assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1, 2, 4]))

@@ -1,0 +1,84 @@
+"""What a search found: its best trials, on the screen and, with the command of each, in the sweep's directory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from rlvr.paths import write_text
+from sweeps.search.controller import Search
+
+
+def report(search: Search) -> list[dict[str, Any]]:
+    """Print the best trial, or the Pareto front if there are several metrics; write best.md and trials.csv.
+
+    Returns [{trial, run_id, values, overrides}], overrides as one would type them.
+    """
+    target = search.ledger.sweep_dir(search.sweep_id)
+    counts = ", ".join(f"{n} {name}" for name, n in search.counts.items())
+    best = [_best(trial) for trial in _front(search)]
+    lines = [f"Search {search.sweep_id}: {counts or 'no trials'}.", *_table(search, best)]
+    commands = [f"    python -m rlvr.run {shlex.join(each['overrides'])}" for each in best]
+    write_text(target / "best.md", "\n".join([*lines, "", *commands]) + "\n")
+    write_text(target / "trials.csv", _csv(search))
+    places = f"All trials: {target / 'trials.csv'}   Commands of the best: {target / 'best.md'}"
+    print("\n".join(["", *lines, "", places]), flush=True)
+    return best
+
+
+def _front(search: Search) -> list[FrozenTrial]:
+    """The best trial, or those that no other beats in every metric; one for each run."""
+    if not search.trials(TrialState.COMPLETE):
+        return []
+    trials = search.study.best_trials if len(search.goal.metrics) > 1 else [search.study.best_trial]
+    by_run = {t.user_attrs["run_id"]: t for t in reversed(trials)}
+    return sorted(by_run.values(), key=lambda t: t.values[0], reverse=search.goal.directions[0] == "maximize")
+
+
+def _best(trial: FrozenTrial) -> dict[str, Any]:
+    told = trial.user_attrs
+    return {"trial": trial.number, "run_id": told["run_id"], "values": trial.values, "overrides": told["overrides"]}
+
+
+def _table(search: Search, best: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown."""
+    if not best:
+        return ["No trial has a value."]
+    keys = [axis.key for axis in search.space.axes]
+    rows = [
+        [str(b["trial"]), b["run_id"], *(f"{v:.6g}" for v in b["values"]), *(_by_key(b["overrides"], keys))]
+        for b in best
+    ]
+    head = ["trial", "run", *search.goal.metrics, *keys]
+    several = len(search.goal.metrics) > 1
+    ways = ", ".join(f"{d} {m}" for d, m in zip(search.goal.directions, search.goal.metrics, strict=True))
+    return [
+        f"{'Pareto front' if several else 'Best'} ({ways}):", "",
+        *(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]),
+    ]  # fmt: skip
+
+
+def _by_key(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
+    """The value of each key; "" where a trial does not have it."""
+    values = dict(override.split("=", 1) for override in overrides if "=" in override)
+    return [values.get(key, "") for key in keys]
+
+
+def _csv(search: Search) -> str:
+    """Every trial: number, state, metrics, parameters, run, and why it ended early."""
+    keys = [axis.key for axis in search.space.axes]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["trial", "state", *search.goal.metrics, *keys, "run_id", "cause", "message"])
+    for t in search.trials():
+        values = t.values if t.state == TrialState.COMPLETE else [""] * len(search.goal.metrics)
+        told = t.user_attrs
+        row = _by_key(told["overrides"], keys) if "overrides" in told else [t.params.get(key, "") for key in keys]
+        message = told.get("pruned" if t.state == TrialState.PRUNED else "message", "")
+        writer.writerow([t.number, t.state.name, *values, *row, told.get("run_id", ""), told.get("cause", ""), message])
+    return out.getvalue()

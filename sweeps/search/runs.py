@@ -1,0 +1,173 @@
+"""Runs that become known one by one, on this machine or on SLURM: what a search starts and waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rlvr.stop import StopFlag
+from sweeps import submissions
+from sweeps.ledger import Ledger
+from sweeps.local import Launch, at_once
+from sweeps.plan import Planned
+from sweeps.progress import Progress
+from sweeps.slurm import submit
+from sweeps.slurm_follow import LOOK_S, SHIPPER_S
+from sweeps.worker import WARM, Shipper, Worker, new_tag, torchrun
+
+SLURM_AT_ONCE = 8
+SLICE_S = 0.2
+
+
+def here_at_once(cluster: Any) -> int:
+    """Runs that this machine has room for."""
+    return cluster.workers or at_once(cluster.threads, cluster.ranks)
+
+
+class LocalRuns(contextlib.ExitStack):
+    """A pool of warm workers (sweeps/local.py), fed as it goes. Ctrl-C: runs save and end, `stopping` is true."""
+
+    def __init__(self, ledger: Ledger, sweep_id: str, cluster: Any, size: int, shipper: Sequence[str] | None) -> None:
+        super().__init__()
+        self.ledger, self.logs, self.command = ledger, ledger.sweep_dir(sweep_id), shipper
+        tag, ranks = new_tag(), cluster.ranks
+        command = WARM if ranks == 1 else torchrun(ranks)
+        pool = [
+            Worker(
+                command, threads=cluster.threads, tag=f"{tag}-{k}", log=self.logs / f"worker-{k}.log", warm=ranks == 1
+            )
+            for k in range(size)
+        ]
+        self.progress = Progress(ledger, [], show=True)
+        self.launch = Launch(ledger, [], pool, self.progress, cluster.retries, tag)
+
+    def __enter__(self) -> LocalRuns:
+        super().__enter__()
+        self.enter_context(self.launch.signals())
+        if self.command:
+            shipper = Shipper(self.command, self.logs / "shipper.log")
+            self.callback(lambda: self._say_if(shipper.finish(SHIPPER_S, hurry=self.launch.told_again())))
+        self.enter_context(self.launch.at_work())
+        self.push(self._save)
+        return self
+
+    def _save(self, *error: object) -> None:
+        """An error of ours is no reason for runs to lose a step."""
+        if error[0] is not None:
+            self.launch.told = max(1, self.launch.told)
+        while error[0] is not None and (self.launch.active() or not self.launch.stopping):
+            self.launch.turn()
+
+    def _say_if(self, text: str) -> None:
+        if text:
+            self.say(text)
+
+    @property
+    def stopping(self) -> bool:
+        return self.launch.stopping
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.launch.active())
+
+    def start(self, run: Planned) -> None:
+        self.progress.states[run.run_id] = self.ledger.state(run.run_id)
+        self.launch.queue.append(run.run_id)
+
+    def turn(self) -> dict[str, str]:
+        """What was stopped with the launch has not ended: it goes on with the same command."""
+        self.launch.turn()
+        ended: dict[str, str] = {}
+        outcome = self.launch.outcome
+        for runs in (outcome.finished, outcome.failed, outcome.pruned, outcome.preempted):
+            if not (self.stopping and runs is outcome.preempted):
+                ended |= {run_id: outcome.messages.get(run_id, "") for run_id in runs}
+            runs.clear()
+        return ended
+
+    def may_prune(self, run_id: str) -> bool:
+        return run_id in self.launch.active()
+
+    def say(self, text: str) -> None:
+        self.progress.say(text)
+
+
+class SlurmRuns(contextlib.ExitStack):
+    """Jobs that are submitted as they become known, and followed. Ctrl-C: no longer followed; they go on."""
+
+    def __init__(self, ledger: Ledger, sweep_id: str, shipper: Sequence[str] | None) -> None:
+        super().__init__()
+        self.ledger, self.sweep_id, self.command = ledger, sweep_id, shipper
+        self.waiting: list[Planned] = []  # to be submitted
+        self.followed: dict[str, int] = {}  # looks in a row at which a run had ended
+        self.stop = StopFlag(signal.SIGINT, signal.SIGTERM)
+        self.said = ""
+
+    def __enter__(self) -> SlurmRuns:
+        super().__enter__()
+        self.enter_context(self.stop)
+        if self.command:
+            shipper = Shipper(self.command, self.ledger.sweep_dir(self.sweep_id) / "shipper.log")
+            self.callback(lambda: shipper.finish(SHIPPER_S, hurry=lambda: False))
+        self.say(
+            "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs go on and "
+            "the same command goes on with the search."
+        )
+        return self
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self.stop)
+
+    @property
+    def busy(self) -> bool:
+        return False
+
+    def start(self, run: Planned) -> None:
+        self.waiting.append(run)
+
+    def turn(self) -> dict[str, str]:
+        """A SLURM that does not answer is asked again, for as long as it takes."""
+        self._submit()
+        until = time.monotonic() + LOOK_S
+        while time.monotonic() < until and not self.stop:
+            time.sleep(SLICE_S)
+        queue = submissions.read_queue(self.ledger)
+        states = submissions.joined(self.ledger, self.ledger.states(self.followed), queue)
+        for state in states:
+            known = queue.answered and state.run_id not in queue.tasks and state.state != "running"
+            self.followed[state.run_id] = self.followed[state.run_id] + 1 if known else 0
+        # Twice: one look may fall between the end of a job and its return to the queue.
+        ended = {state.run_id: state.message for state in states if self.followed[state.run_id] >= 2}
+        for run_id in ended:
+            del self.followed[run_id]
+        return ended
+
+    def _submit(self) -> None:
+        if not self.waiting:
+            return
+        runs = [
+            (run.run_id, {**run.config, "cluster": {**run.config["cluster"], "report": False}}) for run in self.waiting
+        ]
+        try:
+            done = submit(self.ledger, self.sweep_id, runs, ship=False)
+        except ValueError as error:
+            if not self.followed and not self.said:
+                raise
+            if str(error) != self.said:
+                self.say(f"not submitted, tried again: {error}")
+            self.said = str(error)
+            return
+        if done.jobs:
+            self.say(f"submitted {', '.join(run.name for run in self.waiting)} (job {', '.join(done.jobs)})")
+        self.followed |= {run_id: 0 for run_id, _ in runs}
+        self.waiting.clear()
+
+    def may_prune(self, run_id: str) -> bool:
+        return run_id in self.followed
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)

@@ -1,0 +1,157 @@
+"""Hydra's sweep syntax as Optuna's search space, and a trial's parameters as overrides again.
+
+| typed                          | searched                                                          |
+|--------------------------------|-------------------------------------------------------------------|
+| `loss=lad,grpo`, `choice(...)` | options without an order                                          |
+| `range(1,9,2)`                 | the numbers of Hydra's range: 1, 3, 5, 7; floats too              |
+| `interval(0.5,4)`              | every number between; `int(interval(1,8))` the integers 1 to 8    |
+| `tag(log,interval(1e-5,1e-3))` | the same, evenly in the logarithm; also `tag(log,range(1,100))`   |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from optuna import Trial
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from sweeps import grid
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One swept key. `values`: of a float range, as Hydra counts them."""
+
+    key: str
+    typed: str
+    distribution: BaseDistribution
+    values: tuple[float, ...] = ()
+
+    def suggest(self, trial: Trial) -> str:
+        """The override for a trial. What was suggested to it before stays."""
+        at = self.distribution
+        if isinstance(at, CategoricalDistribution):
+            return f"{self.key}={trial.suggest_categorical(self.key, at.choices)}"
+        if isinstance(at, IntDistribution):
+            return f"{self.key}={trial.suggest_int(self.key, at.low, at.high, step=at.step, log=at.log)}"
+        assert isinstance(at, FloatDistribution)
+        number = trial.suggest_float(self.key, at.low, at.high, step=at.step, log=at.log)
+        # low + k * step is not always the float that a grid has: 0.1 + 2 * 0.1 > 0.3.
+        return f"{self.key}={min(self.values, key=lambda v: abs(v - number), default=number)}"
+
+    def points(self) -> list[Any]:
+        """Every value. Raises ValueError for an interval."""
+        if isinstance(self.distribution, CategoricalDistribution):
+            return list(self.distribution.choices)
+        if isinstance(self.distribution, IntDistribution):
+            return list(range(self.distribution.low, self.distribution.high + 1, self.distribution.step))
+        if not self.values:
+            raise ValueError(
+                f"sampler=grid cannot visit every point of {self.key}={self.typed}: write range(a,b,step) or a list, "
+                "or pass hydra/sweeper/sampler=tpe."
+            )
+        return list(self.values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Everything that a trial is made of."""
+
+    axes: Sequence[Axis]
+    fixed: Mapping[str, str]  # key -> the override that all trials share
+    whens: Sequence[grid.Rule] = ()
+    usual: grid.Usual = lambda key: None
+
+    def point(self, suggest: Callable[[int], str]) -> list[str]:
+        """The overrides of a trial. `suggest`: that of the axis at a position, asked only for axes of this trial."""
+        conditional = {key for rule in self.whens for key in rule.only}
+        order = sorted(range(len(self.axes)), key=lambda k: self.axes[k].key in conditional)
+        made = dict(self.fixed)
+        for k in order:
+            key = grid.key_of(self.axes[k].key)
+            if all(rule.holds(made, self.usual) for rule in self.whens if key in rule.only):
+                made[key] = suggest(k)
+        return list(functools.reduce(lambda now, rule: rule.set(now, self.usual), self.whens, made).values())
+
+
+def search_space(
+    overrides: Sequence[Override], whens: Sequence[str] = (), usual: grid.Usual = lambda key: None
+) -> Space:
+    """What is typed, the last word on a key counting; `whens`: lines such as `eta if loss=lad` (sweeps/grid.py).
+
+    Raises ValueError, naming the key, for what cannot be searched.
+    """
+    axes: dict[str, Axis] = {}
+    fixed: dict[str, str] = {}
+    for override in overrides:
+        key = grid.key_of(override.get_key_element())
+        if key in grid.LINES:
+            continue
+        axes.pop(key, None)
+        fixed.pop(key, None)
+        alternatives = (
+            [] if override.is_sweep_override() and not override.is_choice_sweep() else grid.axes([override])[key]
+        )
+        if len(alternatives) == 1:
+            fixed[key] = alternatives[0]
+        else:
+            axes[key] = _axis(override.get_key_element(), override)
+    if not axes:
+        raise ValueError(
+            "nothing to search: no key has several values. Pass for example eta=interval(0.5,4) or loss=lad,grpo."
+        )
+    rules = [grid.when(line) for line in whens]
+    grid.check_keys(rules, [{**fixed, **dict.fromkeys(axes, "")}])
+    return Space(list(axes.values()), fixed, rules, usual)
+
+
+def _axis(key: str, override: Override) -> Axis:
+    typed = override.get_value_string()
+    told = override.value()
+    tags: set[str] = set(getattr(told, "tags", ()))
+    log = "log" in tags
+    if tags - {"log"}:
+        raise ValueError(f"{key}={typed}: the tag {', '.join(sorted(tags - {'log'}))} is unknown. Known: log.")
+    if isinstance(told, IntervalSweep):
+        return Axis(key, typed, _interval(f"{key}={typed}", told, log=log))
+    if isinstance(told, RangeSweep):
+        return _range(key, typed, told, log=log)
+    if log:
+        raise ValueError(f"{key}={typed}: a list of options has no logarithm. Write tag(log,interval(a,b)).")
+    return Axis(key, typed, CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator()))))
+
+
+def _interval(what: str, told: IntervalSweep, *, log: bool) -> BaseDistribution:
+    low, high = told.start, told.end
+    assert low is not None
+    assert high is not None
+    if not low < high:
+        raise ValueError(f"{what} is empty: its first number must be smaller than its second.")
+    _check_log(what, low, log=log)
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(low, high, log=log)
+
+
+def _range(key: str, typed: str, told: RangeSweep, *, log: bool) -> Axis:
+    numbers = sorted(told.range())
+    if len(numbers) < 2:
+        raise ValueError(f"{key}={typed} has {len(numbers)} values. Hydra's range stops before its second number.")
+    _check_log(f"{key}={typed}", numbers[0], log=log)
+    step = abs(told.step)
+    if all(isinstance(n, int) for n in numbers):
+        if log and step != 1:
+            raise ValueError(f"{key}={typed}: a logarithmic range has step 1. Write tag(log,range(a,b)).")
+        return Axis(key, typed, IntDistribution(int(numbers[0]), int(numbers[-1]), log=log, step=int(step)))
+    if log:
+        raise ValueError(f"{key}={typed}: a logarithmic range is one of integers. Write tag(log,interval(a,b)).")
+    return Axis(key, typed, FloatDistribution(numbers[0], numbers[-1], step=step), tuple(map(float, numbers)))
+
+
+def _check_log(what: str, low: float, *, log: bool) -> None:
+    if log and low <= 0:
+        raise ValueError(f"{what}: a logarithm needs numbers greater than 0.")

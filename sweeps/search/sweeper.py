@@ -1,0 +1,276 @@
+"""Hydra's sweeper `hydra/sweeper=optuna`: a search over the swept keys instead of their grid (docs/optuna.md).
+
+Optuna itself is imported only when a search starts: `--help` and grids do without.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.config import run_name
+from rlvr.identity import NOT_IDENTITY, identity
+from rlvr.lock import lock, unlock
+from rlvr.paths import home
+from rlvr.signature import bind, close_match
+from sweeps import launcher
+from sweeps.grid import key_of
+from sweeps.ledger import Ledger
+from sweeps.plan import Plan, Planned, plan
+from sweeps.verdict import Outcome
+
+if TYPE_CHECKING:
+    from sweeps.search.controller import Search
+    from sweeps.search.space import Axis, Space
+    from sweeps.search.study import Goal
+
+STUDY = "search"  # of runs that a study file did not ask for: they stay out of the tables of grids
+N_TRIALS = 20
+
+
+def register() -> None:
+    """Make the sweeper known to Hydra; its config is conf/hydra/sweeper/optuna.yaml. Harmless when repeated."""
+    setattr(sys.modules[launcher.PLUGIN], OptunaSweeper.__qualname__, OptunaSweeper)
+    Plugins.instance().register(OptunaSweeper)
+
+
+@dataclass
+class Searched(Outcome):
+    """What a search came to. A failed trial is part of one; a search without a value, or cut short, is not done."""
+
+    complete: int = 0
+    done: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return 130
+        return 0 if self.done and self.complete else 1
+
+
+class OptunaSweeper(Sweeper):
+    """Checks everything that can be checked, then hands over to the controller (sweeps/search/controller.py)."""
+
+    __module__ = launcher.PLUGIN
+
+    def __init__(
+        self, metrics: str | Sequence[str] | None, directions: str | Sequence[str] | None, n_trials: int | None,
+        n_jobs: int | None, retries: int, sampler: DictConfig, pruner: DictConfig, params: Mapping[str, str] | None,
+    ) -> None:  # fmt: skip
+        self.metrics, self.directions, self.params = _words(metrics), _words(directions), dict(params or {})
+        self.n_trials, self.n_jobs, self.retries = n_trials, n_jobs, retries
+        self.sampler, self.pruner = sampler, pruner
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context, self.base = hydra_context, config
+        made = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+        assert isinstance(made, launcher.RlvrLauncher)
+        self.composer = made
+
+    def sweep(self, arguments: list[str]) -> list[dict[str, Any]]:
+        """Search; returns the best trials."""
+        from sweeps.search.space import search_space
+
+        typed = [*(f"{k}={v}" for k, v in self.params.items()), *arguments]
+        overrides = OverridesParser.create(self.context.config_loader).parse_overrides(typed)
+        space = search_space(overrides, list(self.base.when), functools.partial(launcher.usual, self.base))
+        self.swept = [key_of(axis.key) for axis in space.axes]
+        self._check()
+        goal = self._goal(space.axes)
+        self.study = self.base.hydra.runtime.choices.get("study") or STUDY
+        on_slurm = launcher.is_for_slurm(self.base.cluster.backend)
+        at_once = min(self._at_once(on_slurm=on_slurm), goal.n_trials)
+        sweep_id, first = self._sweep_id(space, goal), self._first(space, goal, at_once)
+        if launcher.on_paper is not None:
+            told = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
+            print(f"Search {sweep_id}: {goal.n_trials} trials of {told}, {at_once} at a time. The first ones:")
+            launcher.on_paper.append((Plan(sweep_id, self.study, launcher.command(), tuple(first)), on_slurm))
+            return []
+        return self._search(Ledger(home()), sweep_id, space, goal, at_once, on_slurm=on_slurm)
+
+    # --- before
+
+    def _check(self) -> None:
+        for name, least in {"n_trials": 1, "n_jobs": 1, "retries": 0}.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(f"hydra.sweeper.{name}={value} must be a whole number, {least} or more.")
+        ways = "maximize or minimize"
+        if unknown := [word for word in self.directions if word not in ("maximize", "minimize")]:
+            raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {ways}.")
+        if not self.metrics:
+            known = _evaluated(self.base)
+            raise ValueError(
+                f"nothing says what to optimise: pass hydra.sweeper.metrics={known[0]} hydra.sweeper.directions="
+                f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps will do, too."
+            )
+        if len(self.directions) != len(self.metrics):
+            raise ValueError(
+                f"hydra.sweeper.directions=[{','.join(self.directions)}] for hydra.sweeper.metrics="
+                f"[{','.join(self.metrics)}]: pass {ways} for each metric."
+            )
+        if useless := [key for key in self.swept if key.split(".")[0] in NOT_IDENTITY]:
+            raise ValueError(f"{useless[0]} changes no result: there is nothing to search in it. Give it one value.")
+        for line in ("also", "zip", "exclude"):
+            if self.base[line]:
+                raise ValueError(f"{line} shapes a grid, not a search. Drop it; `when` makes an axis conditional.")
+        bind("hydra.sweeper.sampler", self.sampler)
+        bind("hydra.sweeper.pruner", self.pruner)
+
+    def _goal(self, axes: Sequence[Axis]) -> Goal:
+        import optuna
+
+        from sweeps.search import sampler as samplers
+        from sweeps.search.study import Goal
+
+        make = instantiate(self.sampler, _partial_=True)
+
+        def sampler(trial: int, axis: int) -> optuna.samplers.BaseSampler:
+            return make(samplers.Asked(axes, len(self.metrics), trial, axis))
+
+        pruner = instantiate(self.pruner)
+        if len(self.metrics) > 1 and not isinstance(pruner, optuna.pruners.NopPruner):
+            raise ValueError("a pruner compares one metric: with several pass hydra/sweeper/pruner=none.")
+        n_trials = self.n_trials or N_TRIALS
+        if isinstance(sampler(0, 0), optuna.samplers.GridSampler):
+            n_trials = min(self.n_trials or samplers.size(axes), samplers.size(axes))
+        directions: list[Literal["maximize", "minimize"]] = [
+            "maximize" if word == "maximize" else "minimize" for word in self.directions
+        ]
+        return Goal(self.metrics, directions, sampler, pruner, n_trials, self.retries)
+
+    def _sweep_id(self, space: Space, goal: Goal) -> str:
+        """8 hexadecimal digits of what defines the search: the same command finds it again, with more trials too."""
+        base = OmegaConf.to_container(self.base, resolve=False)
+        assert isinstance(base, dict)
+        parts = {
+            "config": identity({str(k): v for k, v in base.items() if k != "hydra"}),
+            "fixed": sorted(o for key, o in space.fixed.items() if key.split(".")[0] not in NOT_IDENTITY),
+            "axes": sorted(f"{axis.key}={axis.typed}" for axis in space.axes), "when": list(self.base.when),
+            "metrics": goal.metrics, "directions": goal.directions,
+            "sampler": OmegaConf.to_container(self.sampler), "pruner": OmegaConf.to_container(self.pruner),
+        }  # fmt: skip
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
+
+    def _at_once(self, *, on_slurm: bool) -> int:
+        from sweeps.search.runs import SLURM_AT_ONCE, here_at_once
+
+        cluster = self.base.cluster
+        if on_slurm:
+            return self.n_jobs or cluster.max_parallel or SLURM_AT_ONCE
+        return self.n_jobs or here_at_once(cluster)
+
+    def _first(self, space: Space, goal: Goal, count: int) -> list[Planned]:
+        """The first trials, planned on paper: what is wrong with all of them is found here, before anything is written.
+
+        ValueError if not one of them makes a legal run.
+        """
+        from sweeps.search.study import study_on_paper, suggest
+
+        study, found, wrong = study_on_paper(goal), dict[str, Planned](), list[ValueError]()
+        for number in range(count):
+            study.sampler = goal.sampler(number, 0)
+            overrides = suggest(study, study.ask(), space, goal)
+            try:
+                run = self._plan_point(overrides)
+            except ValueError as error:
+                wrong.append(error)
+            else:
+                self._check_metrics(run.config)
+                found[run.run_id] = run
+        if not found:
+            raise wrong[0]
+        return list(found.values())
+
+    def _plan_point(self, overrides: Sequence[str]) -> Planned:
+        """The run of a trial. Its name has four digits of each number; its config has all."""
+        (run,) = plan([self.composer.compose(0, overrides)], command=launcher.command()).runs
+        return replace(run, name=run_name(run.config, [_short(o) for o in run.overrides], self.swept))
+
+    def _check_metrics(self, config: Mapping[str, Any]) -> None:
+        """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""
+        known = _evaluated(OmegaConf.create(dict(config)))
+        for name in self.metrics:
+            if name.startswith("evaluation/") and name not in known:
+                match = close_match(name, known)
+                raise ValueError(f"no run measures {name}.{match} Evaluations measure {', '.join(known)}.")
+
+    # --- the search
+
+    def _search(
+        self, ledger: Ledger, sweep_id: str, space: Space, goal: Goal, at_once: int, *, on_slurm: bool
+    ) -> list[dict[str, Any]]:
+        from sweeps.search.controller import Search
+        from sweeps.search.report import report
+        from sweeps.search.runs import LocalRuns, SlurmRuns
+        from sweeps.search.study import open_study
+
+        target = ledger.sweep_dir(sweep_id)
+        target.mkdir(parents=True, exist_ok=True)
+        held = lock(target / "lock")
+        if held is None:
+            raise ValueError(
+                f"another process is at work on this search ({target}/lock). Look at it: python -m sweeps watch "
+                f"{sweep_id}. A second search beside it: another seed, hydra.sweeper.sampler.seed=1."
+            )
+        try:
+            info = {
+                "sweep_id": sweep_id, "study": self.study, "command": launcher.command(), "created": time.time(),
+                "swept": {axis.key: [axis.typed] for axis in space.axes}, "metrics": list(goal.metrics),
+            }  # fmt: skip
+            study = open_study(target / "optuna.journal", goal)
+            search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
+            cluster, shipper = self.base.cluster, launcher.shipper_of(ledger, sweep_id, self.base.tracker)
+            made = (
+                SlurmRuns(ledger, sweep_id, shipper)
+                if on_slurm
+                else LocalRuns(ledger, sweep_id, cluster, at_once, shipper)
+            )
+            with made as runs:
+                search.run(runs, at_once)
+            best = report(search)
+        finally:
+            unlock(held)
+        launcher.outcomes.append(_outcome(search, interrupted=made.stopping))
+        return best
+
+
+def _outcome(search: Search, *, interrupted: bool) -> Searched:
+    return Searched(complete=search.counts["complete"], done=search.done, interrupted=interrupted and not search.done)
+
+
+def _evaluated(config: DictConfig) -> list[str]:
+    from rlvr.evaluate import held_out, metric_names
+
+    told, task = config.evaluation, instantiate(config.task)
+    known = metric_names(task, held_out(task, told.problems), samples=told.samples, k=list(told.k))
+    task.close()
+    return known
+
+
+def _words(told: str | Sequence[str] | None) -> list[str]:
+    return [told] if isinstance(told, str) else [str(word) for word in told or ()]
+
+
+def _short(override: str) -> str:
+    key, _, value = override.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        return override
+    return f"{key}={value if value.lstrip('-').isdigit() else format(number, '.4g')}"

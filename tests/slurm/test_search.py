@@ -1,0 +1,52 @@
+"""A search whose trials are jobs of a real SLURM: one is cancelled, told FAIL and tried again; one is pruned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm.local_cluster.settings import Settings
+from tests.slurm.test_sweep import BANDIT, Place, causes, steps_done, wait_for
+from tests.sweeps.search.test_search import GOAL, trials
+from tests.test_sweep import deterministic
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+
+
+def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_path: Path) -> None:
+    place = Place(tmp_path, cluster)
+    options = [
+        *BANDIT, *GOAL, "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.sampler.seed=1",
+        "hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.retries=1",
+        "lr=3e-2,1e-9", "steps=200", "evaluation.every=20", "checkpoint.every=20", "tracker=none",
+        "hydra.sweeper.n_jobs=1", "cluster.requeues=0",
+    ]  # fmt: skip
+    environment = {**os.environ, "RLVR_HOME": str(place.home), "SLURM_CONF": str(cluster.conf)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlvr.run", *options], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: process.poll() is not None or any(steps_done(run) >= 20 for run in place.runs().values()))
+        place.client("scancel", *place.queue())
+        out, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
+    told = trials(place.home)
+    assert [(t["lr"], t["state"]) for t in told] == [
+        ("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED"),
+    ]  # fmt: skip
+    assert told[0]["cause"] == "preempted"
+    good, hopeless = [place.home / "runs" / t["run_id"] for t in told[1:]]
+    assert causes(good) == ["preempted", "ok"]
+    assert list(deterministic(good)) == list(range(201))
+    assert causes(hopeless) == ["pruned"]
+    assert place.queue() == {}
+    submissions = [json.loads(p.read_text())["runs"] for p in place.home.glob("runs/submissions/*/submission.json")]
+    assert sorted(run for runs in submissions for run in runs) == sorted(t["run_id"] for t in told)

@@ -1,0 +1,150 @@
+"""The controller on a known surface: what it asks, prunes and tells, and that it may be killed at any write."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.pruners import MedianPruner
+from optuna.trial import TrialState
+
+from rlvr.tracker import spool
+from sweeps.search.pruner import patient
+from sweeps.search.report import report
+from tests.sweeps.search.surface import STEPS, Here, in_a_child, rows, search
+
+MEDIAN = {"n_startup_trials": 2, "n_warmup_steps": 0, "n_min_trials": 1}
+PARETO = {"up": "maximize", "down": "minimize"}
+
+
+def complete(home: Path, *, at_once: int = 1, deaths: int = 0, **options: Any) -> list[tuple[Any, ...]]:
+    made = search(home, **options)
+    made.run(Here(made.ledger, deaths), at_once)
+    return rows(made)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "writes", "metrics"),
+    [("tpe", 17, None), ("random", 29, None), ("cmaes", 23, None), ("nsgaii", 31, PARETO)],
+)
+def test_killed_again_and_again_it_proposes_and_tells_the_same(
+    sampler: str, writes: int, metrics: dict[str, str] | None, tmp_path: Path
+) -> None:
+    options = {"sampler": sampler, "metrics": metrics, "pruner": None if metrics else MedianPruner(**MEDIAN)}
+    undisturbed = complete(tmp_path / "undisturbed", **options)
+    home, lives = tmp_path / "killed", 1
+    while not in_a_child(lambda: complete(home, **options), writes + lives):
+        lives += 1
+        assert lives < 100
+    made = search(home, **options)
+    assert rows(made) == undisturbed
+    assert lives > 5
+    manifest = [json.loads(line) for line in (made.ledger.sweep_dir("s") / "manifest.jsonl").read_text().splitlines()]
+    first = {t.user_attrs["run_id"]: t.number for t in reversed(made.trials())}  # a point may come twice: one run
+    assert {line["run_id"]: line["trial"] for line in manifest} == first
+    for line in manifest:
+        records, _ = spool.read(made.ledger.run_dir(line["run_id"]) / spool.FILE)
+        assert [r.step for r in records] == list(range(1, len(records) + 1))
+
+
+def test_killed_with_several_trials_at_work_it_loses_and_doubles_none(tmp_path: Path) -> None:
+    lives = 1
+    while not in_a_child(lambda: complete(tmp_path, at_once=3), 37 + lives):
+        lives += 1
+        assert lives < 100
+    assert lives > 2
+    made = search(tmp_path)
+    assert Counter(row[1] for row in rows(made)) == {"COMPLETE": 8}
+    finished = [s for s in made.ledger.states(made.ledger.runs()) if s.state == "finished"]
+    assert {s.run_id for s in finished} == {t.user_attrs["run_id"] for t in made.trials()}
+    assert len(finished) == 8
+
+
+def test_a_line_that_a_full_disk_has_torn_costs_nothing(tmp_path: Path) -> None:
+    undisturbed = complete(tmp_path)
+    with (tmp_path / "runs/sweeps/s/optuna.journal").open("a") as journal:
+        journal.write('{"op_code":4,"worker_id"')
+    assert complete(tmp_path, n_trials=9)[:8] == undisturbed
+
+
+def test_more_trials_go_on_from_those_there_are(tmp_path: Path) -> None:
+    assert complete(tmp_path, n_trials=4) + complete(tmp_path, n_trials=9)[4:] == complete(tmp_path / "b", n_trials=9)
+
+
+def test_a_pruned_trial_ends_frees_its_place_and_keeps_its_metrics(tmp_path: Path) -> None:
+    """Worse at a step than the median of the trials that were complete then: by hand, from x alone."""
+    made = search(tmp_path, sampler="random", pruner=MedianPruner(**MEDIAN), n_trials=12)
+    runs = Here(made.ledger)
+    made.run(runs, at_once=1)
+    complete = list[float]()
+    for trial in made.trials():
+        value = 1 - (trial.params["x"] - 0.3) ** 2
+        # Trials stand in the same order at every step, so that each is judged at its first.
+        pruned = len(complete) >= MEDIAN["n_startup_trials"] and value < statistics.median(complete)
+        assert (trial.state == TrialState.PRUNED) == pruned
+        state = made.ledger.state(trial.user_attrs["run_id"])
+        records, _ = spool.read(made.ledger.run_dir(state.run_id) / spool.FILE)
+        if pruned:
+            why = f"MedianPruner at step 1: trial {trial.number} of search s"
+            assert (state.state, state.message, [r.step for r in records]) == ("pruned", why, [1])
+        else:
+            complete.append(value)
+            assert (state.state, [r.step for r in records]) == ("finished", list(range(1, STEPS + 1)))
+    assert 2 < len(complete) < 10
+    assert not runs.at_work
+
+
+def test_a_pareto_front_is_that_of_brute_force(tmp_path: Path) -> None:
+    made = search(tmp_path, sampler="nsgaii", metrics=PARETO, n_trials=20)
+    made.run(Here(made.ledger), at_once=3)
+    points = {t.user_attrs["run_id"]: (1 - (t.params["x"] - 0.3) ** 2, t.params["x"]) for t in made.trials()}
+    front = {
+        run_id for run_id, (up, down) in points.items()
+        if not any(u >= up and d <= down and (u, d) != (up, down) for u, d in points.values())
+    }  # fmt: skip
+    assert 2 < len(front) < len(points)
+    best = report(made)
+    assert {each["run_id"]: tuple(each["values"]) for each in best} == {run_id: points[run_id] for run_id in front}
+    text = (made.ledger.sweep_dir("s") / "best.md").read_text()
+    assert "Pareto front (maximize up, minimize down)" in text
+    assert text.count("python -m rlvr.run") == len(front)
+
+
+def test_a_trial_whose_node_is_gone_fails_and_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
+    told = complete(tmp_path, deaths=2, retries=2, n_trials=3)
+    assert Counter(row[1] for row in told) == {"FAIL": 6, "COMPLETE": 3}
+    made = search(tmp_path)
+    of = {t.number: t.user_attrs.get("retry_of") for t in made.trials()}
+    for trial in made.trials(TrialState.COMPLETE):
+        first = of[of[trial.number] or 0]
+        assert first is not None
+        assert trial.params == made.trials()[first].params
+        assert made.ledger.state(trial.user_attrs["run_id"]).attempt == 3
+    assert {t.user_attrs["cause"] for t in made.trials(TrialState.FAIL)} == {"node"}
+    assert Counter(row[1] for row in complete(tmp_path / "b", deaths=2, n_trials=3)) == {"FAIL": 3}
+
+
+def test_the_same_point_again_is_not_run_again(tmp_path: Path) -> None:
+    made = search(tmp_path, n_trials=2)
+    for _ in range(2):
+        made.study.enqueue_trial({"x": 0.25, "y": 2, "kind": "one"})
+    made.run(Here(made.ledger), at_once=1)
+    assert [row[3] for row in rows(made)] == [[1 - (0.25 - 0.3) ** 2]] * 2
+    assert made.ledger.state(made.trials()[0].user_attrs["run_id"]).attempt == 1
+    assert len(made.ledger.runs()) == 1
+
+
+def test_an_unknown_metric_of_a_training_step_is_named_at_the_first(tmp_path: Path) -> None:
+    made = search(tmp_path, metrics={"upp": "maximize"})
+    with pytest.raises(ValueError, match="no metric upp: a training step has down, up"):
+        made.run(Here(made.ledger), at_once=1)
+
+
+def test_patience_counts_evaluations_since_the_best(tmp_path: Path) -> None:
+    """`up` rises from the first step, so when it is minimised the steps 2 and 3 are one more than a patience of 1."""
+    told = complete(tmp_path, metrics={"up": "minimize"}, pruner=patient(patience=1, min_delta=0.0), n_trials=2)
+    assert [(row[1], list(row[4])) for row in told] == [("PRUNED", [1, 2, 3])] * 2

@@ -1,0 +1,234 @@
+"""`hydra/sweeper=optuna` as a user meets it: real commands, real training, a real ledger."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_run import rlvr
+from tests.test_sweep import attempts, deterministic
+
+METRIC = "evaluation/bandit/expected_reward"
+BANDIT = [
+    "-m", "hydra/sweeper=optuna", "task=bandit", "model=table", "advantage=reinforce", "loss=lad", "rollout.prompts=1",
+    "rollout.samples=16", "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1",
+    "evaluation.k=[1]", "cluster=local",
+]  # fmt: skip
+GOAL = [f"hydra.sweeper.metrics={METRIC}", "hydra.sweeper.directions=maximize"]
+GOOD_FIRST = 1  # seed of an order in which the first of three points comes first
+SHORT = [*BANDIT, "lr=tag(log,interval(1e-4,1e-1))", "eta=range(0.5,2.5,0.5)", "steps=6", "evaluation.every=3"]
+
+MISTAKES = {
+    "nothing to optimise": (["eta=interval(1,2)"], f"pass hydra.sweeper.metrics={METRIC} hydra.sweeper.directions="),
+    "an unknown metric": (
+        ["eta=interval(1,2)", "hydra.sweeper.metrics=evaluation/bandit/reward", "hydra.sweeper.directions=maximize"],
+        f"no run measures evaluation/bandit/reward. Did you mean {METRIC}? Evaluations measure {METRIC}.",
+    ),
+    "no direction": (
+        ["eta=interval(1,2)", f"hydra.sweeper.metrics=[{METRIC},reward/mean]", "hydra.sweeper.directions=[maximize]"],
+        f"hydra.sweeper.directions=[maximize] for hydra.sweeper.metrics=[{METRIC},reward/mean]: pass maximize or "
+        "minimize for each metric.",
+    ),
+    "an unknown direction": (
+        ["eta=interval(1,2)", GOAL[0], "hydra.sweeper.directions=up"],
+        "hydra.sweeper.directions=up must be maximize or minimize.",
+    ),
+    "an empty space": (["eta=2", *GOAL], "nothing to search: no key has several values."),
+    "a grid without end": (
+        ["eta=interval(1,2)", *GOAL, "hydra/sweeper/sampler=grid"],
+        "sampler=grid cannot visit every point of eta=interval(1,2): write range(a,b,step) or a list",
+    ),
+    "a space of no result": (["cluster.threads=1,2", *GOAL], "cluster.threads changes no result"),
+    "a space without a legal point": (["eta=interval(-2,-1)", *GOAL], "must be greater than 0"),
+    "a line of grids": (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
+    "a pruner of several metrics": (
+        ["eta=interval(1,2)", f"hydra.sweeper.metrics=[{METRIC},reward/mean]", "hydra/sweeper/pruner=median",
+         "hydra.sweeper.directions=[maximize,maximize]"],
+        "a pruner compares one metric: with several pass hydra/sweeper/pruner=none.",
+    ),
+    "a misspelt knob of a sampler": (
+        ["eta=interval(1,2)", *GOAL, "+hydra.sweeper.sampler.sede=1"],
+        "hydra.sweeper.sampler.sede is unknown: hydra.sweeper.sampler takes n_ei_candidates, n_startup_trials, seed.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_path: Path) -> None:
+    arguments, message = MISTAKES[mistake]
+    done = rlvr(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_shows_the_first_trials_and_writes_nothing(tmp_path: Path) -> None:
+    done = rlvr(*SHORT, *GOAL, "hydra.sweeper.n_jobs=2", "--dry-run", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20 trials of lr=tag(log,interval(1e-4,1e-1))  eta=range(0.5,2.5,0.5), 2 at a time" in done.stdout
+    assert "2 runs, 0 finished, 2 to do" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- real searches
+
+
+def real(test: Any) -> Any:
+    return pytest.mark.slow(pytest.mark.real(pytest.mark.timeout(600)(test)))
+
+
+def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "RLVR_HOME": str(home), "COLUMNS": "120"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlvr.run", *arguments], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def search(home: Path, *arguments: str) -> tuple[int, str]:
+    process = start(home, *arguments)
+    out, _ = process.communicate(timeout=400)
+    return process.returncode, out
+
+
+def trials(home: Path) -> list[dict[str, Any]]:
+    (path,) = home.glob("runs/sweeps/*/trials.csv")
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def wait_for(claim: Callable[[], object], process: subprocess.Popen[str], patience_s: float = 200) -> None:
+    deadline = time.monotonic() + patience_s
+    while not claim():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def last(run_dir: Path) -> float:
+    return max(deterministic(run_dir).items())[1][METRIC]
+
+
+OPTIONS = (*SHORT, *GOAL, "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=1", "hydra.sweeper.sampler.seed=1")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One search of three trials, one at a time."""
+    home = tmp_path_factory.mktemp("search")
+    code, out = search(home, *OPTIONS)
+    assert code == 0, out
+    return home
+
+
+@real
+def test_the_value_of_a_trial_is_the_metric_of_its_run_at_the_last_step(home: Path) -> None:
+    told = trials(home)
+    assert [t["state"] for t in told] == ["COMPLETE"] * 3
+    for trial in told:
+        run_dir = home / "runs" / trial["run_id"]
+        assert float(trial[METRIC]) == last(run_dir)
+        assert f"eta: {float(trial['eta'])}" in (run_dir / "config.yaml").read_text()
+    best = max(told, key=lambda t: float(t[METRIC]))
+    (text,) = [p.read_text() for p in home.glob("runs/sweeps/*/best.md")]
+    assert best["run_id"] in text
+    assert f"lr={best['lr']}" in text
+
+
+@real
+def test_the_command_that_is_told_is_that_of_the_best_run(home: Path) -> None:
+    (text,) = [p.read_text() for p in home.glob("runs/sweeps/*/best.md")]
+    (line,) = [line.strip() for line in text.splitlines() if "python -m rlvr.run" in line]
+    done = subprocess.run(
+        [sys.executable, *line.replace("'", "").split()[1:], "--dry-run"], check=True, capture_output=True,
+        text=True, env={**os.environ, "RLVR_HOME": str(home)},
+    )  # fmt: skip
+    assert "1 run, 1 finished" in done.stdout
+
+
+@real
+def test_mlflow_says_which_trial_made_a_run(home: Path) -> None:
+    with sqlite3.connect(home / "mlflow.db") as store:
+        rows = store.execute(
+            "select r.value, t.value from tags r join tags t on r.run_uuid = t.run_uuid "
+            "where r.key = 'rlvr.run_id' and t.key = 'rlvr.trial'"
+        ).fetchall()
+    (sweep,) = [p.name for p in (home / "runs/sweeps").iterdir()]
+    assert dict(rows) == {t["run_id"]: f"{sweep}/{t['trial']}" for t in trials(home)}
+
+
+@real
+def test_killed_and_repeated_it_ends_as_if_it_had_not_been(home: Path, tmp_path: Path) -> None:
+    process = start(tmp_path, *OPTIONS, "tracker=none")
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/metrics.jsonl"))) > 1, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    code, out = search(tmp_path, *OPTIONS, "tracker=none")
+    assert code == 0, out
+    assert trials(tmp_path) == trials(home)
+    for trial in trials(home):
+        assert deterministic(tmp_path / "runs" / trial["run_id"]) == deterministic(home / "runs" / trial["run_id"])
+
+
+@real
+def test_more_trials_go_on_from_it(home: Path) -> None:
+    before = trials(home)
+    code, out = search(home, *OPTIONS, "hydra.sweeper.n_trials=4")
+    assert code == 0, out
+    assert trials(home)[:3] == before
+    assert [t["state"] for t in trials(home)] == ["COMPLETE"] * 4
+    assert all(attempts(home / "runs" / t["run_id"]) == 1 for t in trials(home))
+
+
+@real
+def test_a_hopeless_trial_is_pruned_and_its_worker_goes_on_with_the_next(tmp_path: Path) -> None:
+    """Learning rates that learn nothing, after one that does: worse than its values at the same step."""
+    code, out = search(
+        tmp_path, *BANDIT, *GOAL, "lr=3e-2,1e-9,1e-8", "steps=300", "evaluation.every=20", "tracker=none",
+        "hydra/sweeper/sampler=grid", f"hydra.sweeper.sampler.seed={GOOD_FIRST}", "hydra/sweeper/pruner=median",
+        "hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.n_jobs=1",
+    )  # fmt: skip
+    assert code == 0, out
+    first, *rest = trials(tmp_path)
+    assert (first["lr"], first["state"]) == ("0.03", "COMPLETE")
+    for trial in rest:
+        run_dir = tmp_path / "runs" / trial["run_id"]
+        assert trial["state"] == "PRUNED"
+        assert json.loads((run_dir / "attempts/1/exit.json").read_text())["cause"] == "pruned"
+        assert list(deterministic(run_dir)) == list(range(len(deterministic(run_dir))))
+        assert 20 < len(deterministic(run_dir)) < 300
+        assert "MedianPruner at step 20:" in trial["message"]
+    pids = {json.loads(p.read_text())["pid"] for p in tmp_path.glob("runs/*/attempts/1/job.json")}
+    assert len(pids) == 1
+
+
+@real
+def test_a_killed_trial_fails_and_is_tried_again(tmp_path: Path) -> None:
+    options = ["lr=1e-3,1e-2", "steps=120", "evaluation.every=120", "checkpoint.every=30", "cluster.retries=0"]
+    process = start(
+        tmp_path, *BANDIT, *GOAL, *options, "tracker=none", "hydra/sweeper/sampler=grid", "hydra.sweeper.retries=1",
+        "hydra.sweeper.n_jobs=1",
+    )  # fmt: skip
+    wait_for(lambda: list(tmp_path.glob("runs/*/checkpoints/step-00000030")), process)
+    (struck,) = tmp_path.glob("runs/*/attempts/1/job.json")
+    os.kill(json.loads(struck.read_text())["pid"], signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    told = trials(tmp_path)
+    run_id = struck.parent.parent.parent.name
+    assert [(t["state"], t["cause"]) for t in told if t["run_id"] == run_id] == [("FAIL", "error"), ("COMPLETE", "")]
+    assert sorted(t["state"] for t in told) == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert attempts(tmp_path / "runs" / run_id) == 2
+    assert list(deterministic(tmp_path / "runs" / run_id)) == list(range(121))
