@@ -76,3 +76,9 @@ def causes(run_dir: Path) -> list[str]:
         path = run_dir / "attempts" / str(number) / "exit.json"
         found.append(json.loads(path.read_text())["cause"] if path.exists() else "")
     return found
+
+
+def steps_done(run_dir: Path) -> int:
+    """Of the first attempt."""
+    path = run_dir / "attempts/1/heartbeat.json"
+    return json.loads(path.read_text())["step"] if path.exists() else 0

@@ -15,7 +15,7 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
-from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
 from tests.test_sweep import deterministic
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
@@ -47,11 +47,6 @@ def kill_node(cluster: Settings, name: str) -> None:
     assert nodes
     for pid in [*nodes, *steps, *jobs]:
         os.kill(pid, signal.SIGKILL)
-
-
-def steps_done(run_dir: Path) -> int:
-    path = run_dir / "attempts/1/heartbeat.json"
-    return json.loads(path.read_text())["step"] if path.exists() else 0
 
 
 def test_twelve_jobs_are_twelve_runs_finished_once(cluster: Settings, tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Faults on a real SLURM, all in one sweep at once: every run ends once, with the numbers of one left in peace."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from slurm.local_cluster import cluster as local
+from slurm.local_cluster import processes
+from slurm.local_cluster.settings import Settings
+from sweeps import submissions
+from sweeps.ledger import Ledger
+from tests.slurm.place import Place, causes, steps_done, wait_for
+from tests.test_sweep import deterministic
+from tests.tracker.places import Server, stored
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = ["steps=1000", "evaluation.every=1000", "checkpoint.every=100"]
+ALONE = ["cluster.memory_gb=9", "cluster.partition=preemptible", "tracker=none", "cluster.report=false"]  # on its node
+SUPERVISOR, SLURMD, LIMIT, MEMORY = range(4)  # seeds, by what strikes the run
+RANKS = ["rollout.prompts=2", "cluster.ranks=2", "cluster.cpus=2"]
+
+
+def process_of(run_dir: Path) -> psutil.Process:
+    return psutil.Process(json.loads((run_dir / "attempts/1/job.json").read_text())["pid"])
+
+
+def frozen(run_dir: Path) -> bool:
+    """Stops the run's process, as soon as it has done some steps: it cannot end before it is struck."""
+    if steps_done(run_dir) < 5:
+        return False
+    process_of(run_dir).suspend()
+    return True
+
+
+def supervisor_of(run_dir: Path) -> psutil.Process:
+    return next(each for each in process_of(run_dir).parents() if "sweeps.slurm_task" in each.cmdline())
+
+
+def slurmd_of(cluster: Settings, node: str) -> int:
+    """The daemon alone: jobs on its node live on, and nobody hears of them."""
+    commands = {pid: psutil.Process(pid).cmdline() for pid in processes.daemons(cluster.root, "slurmd")}
+    return next(pid for pid, command in commands.items() if node in command)
+
+
+def by_seed(place: Place) -> dict[int, Path]:
+    return {int(name.rpartition("-s")[2]): path for name, path in place.runs().items()}
+
+
+def said(place: Place, run_dir: Path) -> str:
+    """What the supervisors of the run's job wrote."""
+    job = json.loads((run_dir / "attempts/1/job.json").read_text())["slurm_job"]
+    return submissions.task_logs(Ledger(place.home))[job].read_text()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], dict[str, Path]]:
+    """The same runs on this machine, by name. Asked for when there is time: while SLURM takes its own."""
+    place = Place(tmp_path_factory.mktemp("undisturbed"), cluster)
+
+    def made() -> dict[str, Path]:
+        if not place.runs():
+            place.launch(*RUN, "seed=0,1,2,3", "cluster=local", "tracker=none")
+            place.launch(*RUN, *RANKS, "cluster=local", "tracker=none")
+        return place.runs()
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def struck(
+    cluster: Settings, undisturbed: Callable[[], dict[str, Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Place, dict[int, dict[str, Any]]]]:
+    """The home, and how each run was shown when SLURM had nothing left to do. Then the same command, once more.
+
+    Seed 0 loses its supervisor, 1 the slurmd of its node, 2 hangs beyond its time limit, 3 gets too little memory.
+    """
+    place = Place(tmp_path_factory.mktemp("struck"), cluster)
+    place.launch(*RUN, *ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
+    place.launch(*RUN, *ALONE, "seed=0,1,2")
+    runs = by_seed(place)
+    waiting = {SUPERVISOR, SLURMD, LIMIT}
+    wait_for(lambda: not waiting.difference_update({seed for seed in waiting if frozen(runs[seed])}) and not waiting)
+    jobs = {int(name.rpartition("-s")[2]): run for name, run in place.status().items()}
+    place.client("scontrol", "update", f"JobId={jobs[LIMIT]['job']}", "TimeLimit=1")
+    os.kill(slurmd_of(cluster, jobs[SLURMD]["node"]), signal.SIGKILL)
+    supervisor_of(runs[SUPERVISOR]).kill()
+    undisturbed()
+    wait_for(lambda: "again in" in said(place, runs[SLURMD]))  # SLURM started it elsewhere, and it found the run held
+    process_of(runs[SLURMD]).resume()
+    wait_for(lambda: not place.queue())
+    code, out = place.python("-m", "sweeps", "status", "--all", "--json")
+    assert code == 0, out
+    shown = {int(run["name"].rpartition("-s")[2]): run for sweep in json.loads(out) for run in sweep["runs"]}
+    local.start_node(cluster, jobs[SLURMD]["node"])
+    assert "3 runs submitted to SLURM, 1 finished before" in place.launch(*RUN, *ALONE, "seed=0,1,2,3")
+    wait_for(lambda: not place.queue())
+    yield place, shown
+
+
+@pytest.mark.parametrize(
+    ("seed", "state", "cause", "ends"),
+    [
+        pytest.param(SUPERVISOR, "lost", "", ["", "ok"], id="kill -9 of the supervisor"),
+        pytest.param(SLURMD, "finished", "ok", ["ok"], id="kill -9 of slurmd alone"),
+        pytest.param(LIMIT, "preempted", "time_limit", ["", "ok"], id="time limit"),
+        pytest.param(MEMORY, "failed", "host_oom", ["", "ok"], id="out of memory"),
+    ],
+)
+def test_a_struck_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_same(
+    struck: tuple[Place, dict[int, dict[str, Any]]], undisturbed: Callable[[], dict[str, Path]], seed: int, state: str,
+    cause: str, ends: list[str],
+) -> None:  # fmt: skip
+    place, shown = struck
+    assert (shown[seed]["state"], shown[seed]["cause"]) == (state, cause)
+    run_dir = by_seed(place)[seed]
+    assert causes(run_dir) == ends
+    (reference,) = (path for name, path in undisturbed().items() if name.endswith(f"-s{seed}") and "0-s" not in name)
+    assert deterministic(run_dir) == deterministic(reference)
+
+
+def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the_end_lose_nothing(
+    cluster: Settings, undisturbed: Callable[[], dict[str, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job runs in the checkout that submitted it: here a copy, whose conf/ is spoilt before the job starts."""
+    checkout, server = tmp_path / "checkout", Server(tmp_path)
+    for name in ("conf", "rlvr", "sweeps", "slurm", "analysis"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+    monkeypatch.chdir(checkout)
+    place = Place(tmp_path / "home", cluster)
+    place.client("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        place.launch(*RUN, *RANKS, f"tracker.uri={server.uri}")
+        (checkout / "conf/run.yaml").write_text("defaults: [nothing_of_this_kind]\n")
+        shutil.rmtree(checkout / "conf/loss")
+    finally:
+        place.client("scontrol", "update", "PartitionName=main", "State=UP")
+    ((name, run_dir),) = place.runs().items()
+    wait_for(lambda: frozen(run_dir))
+    launcher = process_of(run_dir).parent()
+    assert launcher is not None
+    (second,) = (each for each in launcher.children() if each.environ().get("RANK") == "1")
+    second.kill()
+    process_of(run_dir).resume()
+    wait_for(lambda: not place.queue())
+    assert len(causes(run_dir)) == 2
+    assert causes(run_dir)[-1] == "ok"
+    assert deterministic(run_dir) == deterministic(undisturbed()[name])
+    (report,) = place.home.glob("runs/sweeps/*/report.out")
+    assert "`python -m sweeps sync` ships the rest" in report.read_text()
+    assert (place.home / "reports/main/index.html").exists()
+    server.start()
+    try:
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        code, out = place.python("-m", "sweeps", "sync", "--uri", server.uri)
+        assert code == 0, out
+    finally:
+        server.kill()
+    rows = stored(server.database)[run_dir.name]
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    finite = [(key, line["step"]) for line in lines for key, value in line["metrics"].items() if value not in ODD]
+    assert Counter((key, step) for key, step, *_ in rows) == Counter(finite)
+
+
+ODD = ("nan", "inf", "-inf")  # not sent: MLflow cannot hold them
