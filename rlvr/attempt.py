@@ -247,6 +247,19 @@ def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: s
     return True
 
 
+def record_rank(run_dir: Path, rank: int, cause: Cause, message: str) -> None:
+    """What another rank than the first, which writes exit.json, died of: the first sees only that it is gone."""
+    path = run_dir / "attempts" / str(newest_attempt(run_dir))
+    if path.is_dir():
+        write_json(path / f"rank-{rank}.json", {"cause": cause.value, "message": f"rank {rank}: {message}"})
+
+
+def rank_record(run_dir: Path, number: int) -> tuple[Cause, str] | None:
+    """Cause and message of a rank of this attempt that wrote them down, the lowest one's."""
+    words = (read_json(path) for path in sorted((run_dir / "attempts" / str(number)).glob("rank-*.json")))
+    return next(((Cause(word["cause"]), str(word["message"])) for word in words if word), None)
+
+
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[IO[str]]:
     """Log records, prints and warnings of this attempt go to its own file."""

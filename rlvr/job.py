@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr import canary
 from rlvr import config as schema
-from rlvr.attempt import BUSY, EXIT_CODES, HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to
+from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to, record_rank
 from rlvr.batch import Batch
 from rlvr.checkpoints import Checkpoints
 from rlvr.collate import collate, encode, solved, with_advantage
@@ -226,8 +226,11 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     assert isinstance(config, DictConfig)
     config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
     with StopFlag() as stop:
-        if int(os.environ.get("RANK", "0")):
-            return _guarded(lambda: _train(config, run_dir, None, stop))
+        if rank := int(os.environ.get("RANK", "0")):
+            cause, message = _guarded(lambda: _train(config, run_dir, None, stop))
+            if message:
+                record_rank(run_dir, rank, cause, message)
+            return cause, message
         world = int(os.environ.get("WORLD_SIZE", "1"))
         with Attempt.open(run_dir, ranks=world, token_budget=config.trainer.token_budget) as attempt:
             with logging_to(attempt.log_path):
@@ -251,6 +254,8 @@ def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:
         return work(), ""
     except Exception as error:
         log.exception("the run failed")
+        if distributed.lost_a_rank(error):  # the word is that rank's; if it was killed, there is none
+            distributed.leave(Cause.ERROR.code)
         return cause_of(error), f"{type(error).__name__}: {error}"
 
 
@@ -275,8 +280,8 @@ def attempt_once(run_dir: Path) -> tuple[str, int, str]:
     try:
         cause, message = run(run_dir)
     except Busy as error:
-        return "busy", BUSY, str(error)
-    return cause, EXIT_CODES[cause], message
+        return Cause.BUSY, Cause.BUSY.code, str(error)
+    return cause, cause.code, message
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr import lock
-from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, gpu_ooms, newest_attempt, record_death
+from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, gpu_ooms, newest_attempt, rank_record, record_death
 from rlvr.paths import read_json
 from sweeps.progress import duration
 
@@ -84,7 +84,10 @@ def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Pa
         return written
     if lock.lock_is_held(run_dir / "lock"):  # not by ours, they are dead
         return Verdict(Cause.BUSY, "")
-    opened = newest_attempt(run_dir) > before
+    opened = (newest := newest_attempt(run_dir)) > before
+    if opened and (word := rank_record(run_dir, newest)):
+        record_death(run_dir, newest, word[0], word[0].code, word[1])
+        return _written(run_dir, before) or Verdict(*word)
     if not stopping:
         verdict = Verdict(Cause.ERROR, f"its process {_say(status)}; see {log}", again=opened or status < 0)
         return _write_down(run_dir, before, verdict)

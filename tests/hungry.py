@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from rlvr.batch import Batch, Policy, Terms
 from rlvr.loss.reinforce import reinforce
 
 
-def hungry(policy: Policy, batch: Batch, *, rows: int) -> Terms:
-    """REINFORCE, for micro-batches of at most `rows` responses."""
-    if len(batch.tokens) > rows:
+def hungry(policy: Policy, batch: Batch, *, rows: int, rank: int = 0) -> Terms:
+    """REINFORCE, for micro-batches of at most `rows` responses on this rank, any number on others."""
+    if len(batch.tokens) > rows and int(os.environ.get("RANK", "0")) == rank:
         raise torch.OutOfMemoryError(f"CUDA out of memory: {len(batch.tokens)} rows")
     return reinforce(policy, batch)

@@ -89,3 +89,13 @@ class TestReal:
         assert mine.keys() == theirs.keys() == set(range(13))
         for step in mine:
             assert mine[step] == pytest.approx(theirs[step], rel=1e-4, abs=1e-6)
+
+    def test_memory_that_another_rank_than_the_first_lacks_is_told_by_it(self, tmp_path: Path) -> None:
+        """2 groups of 8 for each of two ranks: 16 responses do not fit on rank 1, 8 do."""
+        ranks = ["cluster.ranks=2", "trainer.token_budget=16", "+loss.rank=1"]
+        code, out = launch(tmp_path, *BANDIT, *HUNGRY, *ranks, "+loss.rows=8")
+        assert code == 0, out
+        (run_dir,) = runs(tmp_path).values()
+        assert told(run_dir, "exit.json", "cause") == ["gpu_oom", "ok"]
+        assert told(run_dir, "job.json", "token_budget") == [16, 8]
+        assert "rank 1: OutOfMemoryError: CUDA out of memory: 16 rows" in str(told(run_dir, "exit.json", "message")[0])

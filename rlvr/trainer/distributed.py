@@ -56,6 +56,11 @@ def free_memory() -> None:
     torch.cuda.empty_cache()
 
 
+def lost_a_rank(error: Exception) -> bool:
+    """Does the error say only that another process of the group is gone? gloo has no class of its own for that."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+
+
 def leave(code: int) -> NoReturn:
     """Leave the group and end this process with `code`, without tearing the interpreter down if there were several.
 
