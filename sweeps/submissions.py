@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlvr.attempt import Cause
 from rlvr.paths import read_json, write_json
 from rlvr.stage import recorded_stages
 from slurm import client
 from slurm.client import Task
 from sweeps.ledger import Ledger
-from sweeps.state import RunState, State
+from sweeps.slurm_ends import explained
+from sweeps.state import RunState
 
 PREFIX = "rlvr-"
 WAITING = (
@@ -42,15 +42,6 @@ WAITING = (
 )
 UNKNOWN = "SLURM does not answer"
 STAGE_LOG = "stage.out"
-TAIL = 4096  # bytes of a job's log
-# What slurmstepd writes when it kills all of a job, the supervisor too.
-KILLED: tuple[tuple[str, State, Cause, str], ...] = (
-    ("exceeded memory limit", "failed", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
-    ("oom_kill event", "failed", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
-    ("DUE TO TIME LIMIT", "preempted", Cause.TIME_LIMIT, "killed at its time limit before it could save"),
-    ("DUE TO NODE FAILURE", "preempted", Cause.NODE, "its node failed"),
-    ("DUE TO PREEMPTION", "preempted", Cause.PREEMPTED, "preempted before it could save"),
-)
 
 
 @dataclass(frozen=True)
@@ -132,35 +123,10 @@ def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = Non
         known = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
         lost = [s.run_id for s in known if s.state == "queued" and not s.attempt and s.run_id not in queue.tasks]
         missing = _missing_stages(ledger, lost, queue) if lost else {}
-        logs = task_logs(ledger) if any(state.state == "lost" and state.job for state in known) else {}
-        return [_named(_without_stage(state, missing.get(state.run_id)), logs) for state in known]
+        known = [_without_stage(state, missing.get(state.run_id)) for state in known]
+        return explained(ledger, known, queue.tasks)
     ours = submitted(ledger)
     return [_unknown(state) if state.run_id in ours else state for state in states]
-
-
-def task_logs(ledger: Ledger) -> dict[str, Path]:
-    """The log of each task of SLURM that ever ran from this home, by its job: 12_3."""
-    jobs = ((path, read_json(path)) for path in folder(ledger).glob("*/job.json"))
-    arrays = {str(content["job"]): path.parent for path, content in jobs if content}
-    return {
-        f"{job}_{log.stem.removeprefix('task_')}": log
-        for job, target in arrays.items()
-        for log in target.glob("task_*.out")
-    }
-
-
-def _named(state: RunState, logs: Mapping[str, Path]) -> RunState:
-    """A lost run with the end that SLURM wrote into its job's log: it killed process and supervisor together."""
-    if state.state != "lost" or state.job not in logs:
-        return state
-    log = logs[state.job]
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL))
-        words = file.read().decode(errors="replace")
-    for text, becomes, cause, message in KILLED:
-        if text in words:
-            return replace(state, state=becomes, cause=cause.value, message=f"{message}; see {log}")
-    return state
 
 
 def _with_task(state: RunState, task: Task | None) -> RunState:

@@ -18,7 +18,7 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
-from sweeps import submissions
+from sweeps import slurm_ends
 from sweeps.ledger import Ledger
 from tests.slurm.place import Place, causes, steps_done, wait_for
 from tests.test_sweep import deterministic
@@ -61,8 +61,7 @@ def by_seed(place: Place) -> dict[int, Path]:
 
 def said(place: Place, run_dir: Path) -> str:
     """What the supervisors of the run's job wrote."""
-    job = json.loads((run_dir / "attempts/1/job.json").read_text())["slurm_job"]
-    return submissions.task_logs(Ledger(place.home))[job].read_text()
+    return slurm_ends.task_logs(Ledger(place.home))[run_dir.name].read_text()
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +121,7 @@ def struck(
         pytest.param(SUPERVISOR, "lost", "", ["", "ok"], id="kill -9 of the supervisor"),
         pytest.param(SLURMD, "finished", "ok", ["ok"], id="kill -9 of slurmd alone"),
         pytest.param(LIMIT, "finished", "ok", ["time_limit", "ok"], id="time limit"),
-        pytest.param(MEMORY, "failed", "host_oom", ["", "ok"], id="out of memory"),
+        pytest.param(MEMORY, "failed", "host_oom", ["ok"], id="out of memory before it began"),
     ],
 )
 def test_a_struck_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_same(

@@ -123,6 +123,37 @@ def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+MEMORY = """\
+slurmstepd-n1: error: StepId=2.0 exceeded memory limit (199704576 > 161480704), being killed
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-11-21T08:45:39 ***
+"""
+LIMIT = "slurmstepd-n1: error: *** STEP 3.0 ON n1 CANCELLED AT 2026-11-21T08:49:35 DUE TO TIME LIMIT ***\n"
+CANCELLED = "slurmstepd-n1: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-21T08:49:35 ***\nsrun: got SIGCONT\n"
+NO_PYTHON = "slurmstepd-n1: error: execve(): /gone/bin/python: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "state", "cause", "said"),
+    [
+        (MEMORY, "failed", "host_oom", "out of memory: raise cluster.memory_gb; see "),
+        (LIMIT, "preempted", "time_limit", "killed at its time limit before it could save; see "),
+        (CANCELLED, "preempted", "preempted", "cancelled before it began"),
+        (NO_PYTHON, "failed", "error", "its job ended before the run began: slurmstepd-n1: error: execve(): /gone/bin"),
+        ("", "queued", "", ""),
+    ],
+)
+def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(
+    tmp_path: Path, log: str, state: str, cause: str, said: str
+) -> None:
+    ledger, token = made(tmp_path)
+    (tmp_path / "runs/submissions" / token / "task_0.out").write_text(log)
+    shown = joined(ledger, ledger.states("a"), Queue({}))[0]
+    assert (shown.state, shown.cause) == (state, cause)
+    assert shown.message.startswith(said)
+    assert joined(ledger, ledger.states("a"), Queue({"a": task(token, 0, "PENDING")}))[0].state == "queued"
+
+
 def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
     ledger, _ = made(tmp_path)
     assert [s.state for s in joined(ledger, ledger.states("abc"), Queue({}))] == ["queued", "lost", "finished"]
