@@ -74,6 +74,7 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
     if trainer.get("reference_resets_optimiser") and every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
     _check_schedule(trainer)
+    _check_lora(trainer, every)
     if trainer.get("reference_offload") and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
         raise ValueError(
             "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
@@ -85,6 +86,19 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
         )
     if head_lr is not None and not head_lr > 0:
         raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
+
+
+def _check_lora(trainer: DictConfig, every: int | None) -> None:
+    rank, alpha = trainer.get("lora_rank"), trainer.get("lora_alpha", 32.0)
+    if rank is None and alpha != 32.0:
+        raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
+    if rank is not None and (rank < 1 or alpha <= 0):
+        raise ValueError(f"trainer.lora_rank={rank} must be 1 or more and trainer.lora_alpha={alpha} greater than 0.")
+    if rank is not None and (every is not None or trainer.get("reference_offload")):
+        raise ValueError(
+            f"trainer.lora_rank={rank} makes no copy of the policy: the reference is the policy without its adapters. "
+            "Drop trainer.reference_every and trainer.reference_offload, or trainer.lora_rank."
+        )
 
 
 def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:

@@ -17,7 +17,14 @@ NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s")  # of rollout.engine'
 SINCE: Mapping[str, Mapping[str, Any]] = {
     "task": {"binary": False},
     "rollout": {"overlong_buffer": None, "overlong_penalty": 1.0, "overlong_filter": False},
-    "trainer": {"decay_steps": None, "final_lr": 0.0, "compile": False, "reference_offload": False},
+    "trainer": {
+        "decay_steps": None,
+        "final_lr": 0.0,
+        "compile": False,
+        "reference_offload": False,
+        "lora_rank": None,
+        "lora_alpha": 32.0,
+    },
 }
 
 

@@ -106,6 +106,7 @@ class Setting:
     checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
     copies: int = 0  # frozen copies: base policy, reference
     offload: bool = False  # frozen copies rest in main memory
+    adapters: bool = False  # low-rank adapters alone are trained; they count nothing, the weights they adapt `width`
     engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
     engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
     cache_gb: float = 0.0  # the engine's keys and values
@@ -120,20 +121,21 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     Attention keeps no scores (fused kernels).
     """
     n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
+    trained = 0 if setting.adapters else 1
     gathered = n if r == 1 else model.embedding_parameters + 2 * model.layer_parameters
     stays = {
-        "weights": 4 * n / r,
-        "optimiser": 8 * n / r,
+        "weights": (4 if trained else w) * n / r,
+        "optimiser": trained * 8 * n / r,
         "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
     }
     engine = {"engine weights": float(setting.engine_width * n)}
-    step = {"gradients": 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
+    step = {"gradients": trained * 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
     learning = step | {
-        "whole gradients": float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
+        "whole gradients": trained * float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
         "activations": float(t * _activations(model, w, checkpointing=setting.checkpointing)),
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
-    summing = step | {"whole gradients": float((w + 4) * model.embedding_parameters)}
+    summing = step | {"whole gradients": trained * float((w + 4) * model.embedding_parameters)}
     sampling = engine | {"engine cache": setting.cache_gb * GB}
     if not setting.engine_sleeps:
         stays |= engine
@@ -157,14 +159,15 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     """Of a run's resolved config."""
     trainer, rollout = config["trainer"], config["rollout"]
     engine, moves = rollout["engine"], trainer.get("reference_every") is not None
+    adapters = trainer.get("lora_rank") is not None
     reference = trainer["kl"] > 0 or "reference" in declared(config["loss"]["_target_"])
     return Setting(
         ranks=config["cluster"]["ranks"], width=_width(trainer["dtype"]),
         # A group stays whole, however long.
         tokens=max(trainer["token_budget"], rollout["samples"] * (rollout["max_tokens"] or 0)),
         checkpointing=trainer["activation_checkpointing"],
-        copies=int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
-        offload=bool(trainer.get("reference_offload")),
+        copies=0 if adapters else int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
+        offload=bool(trainer.get("reference_offload")), adapters=adapters,
         engine_width=_width(engine["dtype"]), cache_gb=engine["max_cache_gb"],
         engine_sleeps=engine["_target_"].endswith("VllmEngine"),
     )  # fmt: skip

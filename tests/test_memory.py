@@ -98,6 +98,13 @@ def test_frozen_copies_in_main_memory_take_only_what_is_gathered() -> None:
     assert there == {**here, "frozen copies": 0}
 
 
+def test_adapters_leave_no_gradients_no_optimiser_and_half_the_weights() -> None:
+    whole, adapted = (per_gpu(TINY, Setting(ranks=4, width=2, tokens=5, adapters=a)) for a in (False, True))
+    assert adapted["weights"] == whole["weights"] / 2
+    assert adapted["optimiser"] == adapted["gradients"] == adapted["whole gradients"] == 0
+    assert adapted["activations"] == whole["activations"]
+
+
 def test_gradients_of_the_embeddings_are_whole_when_activations_are_gone() -> None:
     """Embedding and head of 80 numbers, in bfloat16 and once more in float32 to be summed."""
     wide = replace(TINY, vocab=1000)

@@ -18,9 +18,9 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
-from rlvr.model import load_tokenizer, skeleton
+from rlvr.model import load_model, load_tokenizer
 from rlvr.paths import STATE, sync, write_json
-from rlvr.trainer import distributed
+from rlvr.trainer import distributed, lora
 
 # One rank saves without collectives, which may not run beside training's own: that is meant.
 warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
@@ -88,9 +88,11 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     """Write the policy of the checkpoint `source`, which started from the directory `base`, as a directory for
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
-    model, tokenizer = skeleton(base), load_tokenizer(base)
-    weights = {name: torch.empty(p.shape) for name, p in model.named_parameters()}
-    load(source, {"parameter": weights})
+    model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
+    if adapters := json.loads((source / STATE).read_text()).get("lora"):
+        lora.adapt(model, **adapters, seed=0)
+    load(source, {"parameter": {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}})
+    weights = dict(lora.merged(model))
     model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
 
     def write(directory: Path) -> None:

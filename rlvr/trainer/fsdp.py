@@ -10,14 +10,13 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from rlvr import reduce
 from rlvr.batch import Batch, Loss, Policy, first_pass_of
 from rlvr.diverged import Diverged
 from rlvr.model import miniature
-from rlvr.trainer import checkpoint, distributed, noise, packer
+from rlvr.trainer import checkpoint, distributed, lora, noise, packer
 from rlvr.trainer.heads import LogZ
 from rlvr.trainer.logprob import Actor, Seen, check_head, policy_of, scatter
 from rlvr.trainer.objective import Objective
@@ -71,6 +70,8 @@ class Trainer:
     final_lr: float = 0.0
     compile: bool = False
     reference_offload: bool = False
+    lora_rank: int | None = None
+    lora_alpha: float = 32.0
 
     def __post_init__(self) -> None:
         self.rank, self.world, _ = distributed.start()
@@ -91,6 +92,8 @@ class Trainer:
             self.actor, trial, packing=self.packing, shared_prompt=self.shared_prompt, pad_token_id=self.pad_token_id
         )
         mesh, precision = distributed.mesh(self.device), getattr(torch, self.dtype)
+        if self.lora_rank is not None:
+            lora.adapt(model, rank=self.lora_rank, alpha=self.lora_alpha, seed=self.seed, dtype=precision)
         self.frozen = Frozen(
             self.actor, mesh, precision, base=self.base_kl, reference=self.objective.needs_reference,
             every=self.reference_every, offload=self.reference_offload,
@@ -266,13 +269,13 @@ class Trainer:
         Exhaust it on every rank. On a single rank the tensors may be the policy's own memory: copy what you keep.
         """
         release(self.actor)
-        for name, parameter in self.actor.model.named_parameters():
-            yield name, cast(DTensor, parameter.detach()).full_tensor()
+        yield from lora.merged(self.actor.model)
 
     def save(self, path: Path, extra: dict[str, Any], **how: Any) -> None:
         """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back. how: see `Writer`."""
         counted = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
-        state = {**counted, "world": self.world, "extra": extra}
+        adapters = None if self.lora_rank is None else {"rank": self.lora_rank, "alpha": self.lora_alpha}
+        state = {**counted, "world": self.world, "lora": adapters, "extra": extra}
         self.writer.save(path, self._tensors(), state, **how)
 
     def load(self, path: Path) -> dict[str, Any]:
@@ -289,6 +292,7 @@ class Trainer:
         release(self.actor)
         named = dict(self.actor.model.named_parameters())
         named |= {f"heads.{name}": p for name, p in self.actor.heads.named_parameters()}
+        named = {name: p for name, p in named.items() if p.requires_grad}
         return {
             **checkpoint.training_state(named, self.optimiser),
             "reference": self.frozen.tensors(),

@@ -54,7 +54,7 @@ def adamw(
     groups: parameters and their learning rate, kept as `lr` and, for schedules, as `peak`. Its state exists from the
     start, so that a checkpoint has the same tensors at any step.
     """
-    given = [{"params": list(parameters), "lr": lr, "peak": lr} for parameters, lr in groups]
+    given = [{"params": [p for p in parameters if p.requires_grad], "lr": lr, "peak": lr} for parameters, lr in groups]
     optimiser = torch.optim.AdamW(
         [group for group in given if group["params"]], betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay,
         fused=True,

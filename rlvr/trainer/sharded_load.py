@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from transformers import PreTrainedModel
 
 from rlvr.model import load_model, skeleton
+from rlvr.trainer.lora import is_adapter
 
 log = logging.getLogger("rlvr")
 
@@ -60,6 +61,8 @@ def _named(model: nn.Module) -> dict[int, tuple[list[str], Tensor]]:
     """Each parameter with all its names: a tied one has several, and a file may hold it under any of them."""
     found = dict[int, tuple[list[str], Tensor]]()
     for name, parameter in model.named_parameters(remove_duplicate=False):
+        if is_adapter(name):
+            continue  # no file holds it
         found.setdefault(id(parameter), ([], parameter))[0].append(name)
     return found
 

@@ -54,6 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
     "value head": {"loss": PPO, "token_budget": 1},
     "value head, clipped, one group": {"loss": PPO, "updates": 3, "clip_norm": 0.05},
     "log Z": {"loss": FLOWRL, "token_budget": 1},
+    "adapters, to the base policy": {"lora_rank": 2, "kl": 0.3, "base_kl": True, "token_budget": 1},
+    "adapters, bfloat16": {"lora_rank": 2, "dtype": "bfloat16"},
     "log Z, reference reset": {"loss": FLOWRL, "updates": 3, "reference_every": 1},
 }
 

@@ -58,7 +58,8 @@ def gradients(made: Trainer) -> dict[str, Tensor]:
     """Gradient of the last update by name, after clipping: AdamW's first average, where betas[0] is 0."""
     named = dict(made.actor.model.named_parameters())
     named |= {f"heads.{name}": p for name, p in made.actor.heads.named_parameters()}
-    return {name: made.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in named.items()}
+    trained = {name: p for name, p in named.items() if p.requires_grad}
+    return {name: made.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in trained.items()}
 
 
 def weights(made: Trainer) -> dict[str, Tensor]:

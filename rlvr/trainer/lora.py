@@ -1,0 +1,94 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685): all weights stay as they are, and small matrices beside them are trained.
+
+The base policy is the model with its adapters off, so that no copy of it is needed. Whoever asks for weights is given
+the sum, under the names that the model always had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+from rlvr.trainer.shard import decoder_layers
+
+NAMES = ("lora_a", "lora_b")
+
+
+class Adapted(nn.Linear):
+    """x ↦ W x + bias + alpha/rank · B A x. Starts as the linear layer it was: B is 0."""
+
+    lora_a: nn.Parameter  # A [rank, in]
+    lora_b: nn.Parameter  # B [out, rank]
+    scale: float
+    active: bool
+
+    def forward(self, input: Tensor) -> Tensor:
+        out = super().forward(input)
+        return out + self.scale * linear(linear(input, self.lora_a), self.lora_b) if self.active else out
+
+    def difference(self) -> Tensor:
+        """alpha/rank · B A, [out, in] float32: what merging adds to the weight."""
+        return self.scale * (_full(self.lora_b) @ _full(self.lora_a))
+
+
+def adapt(model: PreTrainedModel, *, rank: int, alpha: float, seed: int, dtype: torch.dtype = torch.float32) -> None:
+    """Freeze a model, in `dtype`, and give every linear layer of its decoder's layers an adapter in float32.
+
+    A is drawn as `nn.Linear` draws weights. Raises ValueError if there is no linear layer.
+    """
+    model.requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    found = [m for layer in decoder_layers(model) for m in layer.modules() if type(m) is nn.Linear]
+    if not found:
+        raise ValueError(f"trainer.lora_rank={rank}: {type(model).__name__} has no linear layers to adapt. Drop it.")
+    generator = torch.Generator().manual_seed(seed)
+    for module in found:
+        module.__class__ = Adapted
+        assert isinstance(module, Adapted)
+        bound = 1 / math.sqrt(module.in_features)
+        a = torch.empty(rank, module.in_features).uniform_(-bound, bound, generator=generator)
+        device = None if module.weight.is_meta else module.weight.device
+        module.lora_a = nn.Parameter(a.to(device))
+        module.lora_b = nn.Parameter(torch.zeros(module.out_features, rank, device=device))
+        module.scale, module.active = alpha / rank, True
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter of this name belongs to an adapter."""
+    return name.rpartition(".")[2] in NAMES
+
+
+@contextlib.contextmanager
+def off(module: nn.Module) -> Iterator[None]:
+    """Inside, the model is the base policy."""
+    adapted = [m for m in module.modules() if isinstance(m, Adapted)]
+    for each in adapted:
+        each.active = False
+    try:
+        yield
+    finally:
+        for each in adapted:
+            each.active = True
+
+
+@torch.no_grad()
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, full float32 tensor) of every parameter, adapters added to what they adapt; tied ones once."""
+    adapted = {f"{name}.weight": m for name, m in model.named_modules() if isinstance(m, Adapted)}
+    for name, parameter in model.named_parameters():
+        if not is_adapter(name):
+            full = _full(parameter)
+            yield name, full + adapted[name].difference() if name in adapted else full
+
+
+def _full(parameter: Tensor) -> Tensor:
+    detached = parameter.detach()
+    return (detached.full_tensor() if isinstance(detached, DTensor) else detached).float()
