@@ -85,6 +85,13 @@ def read(directory: Path, rank: int) -> None:
     torch.save({"weights": kept, "metrics": metrics}, directory / f"resumed-{rank}.pt")
 
 
+def curve(**knobs: Any) -> dict[str, list[float]]:
+    """Loss, entropy and gradient norm over five rollouts of two updates each."""
+    made = trainer(**{**TRAINING, **knobs})
+    steps = [made.learn(batch(seed=seed)) for seed in range(5)]
+    return {name: [step[name] for step in steps] for name in ("loss/total", "policy/entropy", "optim/grad_norm")}
+
+
 def main(directory: Path) -> None:
     rank, world, device = distributed.start()
     if world > 2:
@@ -106,6 +113,9 @@ def main(directory: Path) -> None:
         local = {name: cast(DTensor, p).to_local().shape[0] for name, p in empty.actor.model.named_parameters()}
         results["sharded load"] = {"weights": weights(empty), "metrics": empty.learn(data()), "rows": local}
         results["sharded load"]["after"] = weights(empty)
+        adapted = trainer(load_for_shards(directory / "base"), lora_rank=2, kl=0.1, base_kl=True)
+        results["sharded load, adapters"] = {"metrics": adapted.learn(data()), "gradients": gradients(adapted)}
+    results["curve"] = curve()
     results["collectives"] = {
         "gather": distributed.gather([rank]),
         "any": (distributed.any_rank(rank == world - 1), distributed.any_rank(False)),

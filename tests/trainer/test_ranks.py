@@ -112,6 +112,27 @@ def test_ranks_that_read_their_own_rows_have_the_model_of_one(results: list[dict
         assert all(2 * rows == len(before[name]) for name, rows in rank["rows"].items())
 
 
+def test_adapters_beside_weights_that_each_rank_reads_itself(results: list[dict[str, Any]]) -> None:
+    one = trainer(qwen2(seed=3), lora_rank=2, kl=0.1, base_kl=True)
+    metrics = one.learn(ranks.data())
+    for rank in (each["sharded load, adapters"] for each in results):
+        assert rank["metrics"] == pytest.approx(metrics, rel=1e-5, abs=1e-6)
+        assert worst(rank["gradients"], gradients(one)) < CLOSE
+
+
+def test_curves_coincide_however_the_work_is_cut(results: list[dict[str, Any]]) -> None:
+    """One rank and two, groups one by one and all at once, packed and padded: ten updates in float32, 1e-4."""
+    expected = ranks.curve()
+    assert len({f"{value:.3f}" for value in expected["loss/total"]}) == 5
+    ways: list[dict[str, Any]] = [
+        {"token_budget": 1}, {"token_budget": 16384}, {"packing": False}, {"shared_prompt": "always"},
+        {"packing": False, "token_budget": 1}, {"activation_checkpointing": True},
+    ]  # fmt: skip
+    for found in [*(rank["curve"] for rank in results), *(ranks.curve(**way) for way in ways)]:
+        for name, values in expected.items():
+            assert found[name] == pytest.approx(values, rel=1e-4, abs=1e-5)
+
+
 def test_collectives(results: list[dict[str, Any]]) -> None:
     for rank in results:
         assert rank["collectives"] == {"gather": [[0], [1]], "any": (True, False), "device": "cpu"}
