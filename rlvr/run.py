@@ -36,7 +36,9 @@ def _one(config: DictConfig) -> None:
     _single.append((overrides, config, {str(k): v for k, v in choices.items()}))
 
 
-def _check_sweeps_nothing(overrides: list[str]) -> None:
+def _check_sweeps_nothing(overrides: list[str], choices: dict[str, Any]) -> None:
+    if (sweeper := choices.get("hydra/sweeper")) != "grid":
+        raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
     for key in (o.partition("=")[0] for o in overrides):
         if key in LINES:
             raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
@@ -61,7 +63,7 @@ def main() -> None:
         with launcher.dry_run() if dry else nullcontext():
             _one()
             for point in _single:  # a sweep of one
-                _check_sweeps_nothing(point[0])
+                _check_sweeps_nothing(point[0], point[2])
                 launcher.launch(plan([point], command=launcher.command()))
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if debug:

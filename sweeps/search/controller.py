@@ -66,7 +66,6 @@ class Search:
         self.study, self.space, self.goal, self.plan_point = study, space, goal, plan_point
         known = ledger.sweep(sweep_id).runs if (ledger.sweep_dir(sweep_id) / "sweep.json").exists() else ()
         self.lines = {run["run_id"]: dict(run) for run in known}  # of the manifest
-        ledger.record_sweep(sweep_id, info, list(self.lines.values()))
         self.open: dict[int, Open] = {}  # by trial
         self.started: set[str] = set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlvr.stop import StopFlag
@@ -27,12 +27,28 @@ def here_at_once(cluster: Any) -> int:
     return cluster.workers or at_once(cluster.threads, cluster.ranks)
 
 
-class LocalRuns(contextlib.ExitStack):
+class _Shipping(contextlib.ExitStack):
+    """A shipper from the first run on, which is when the sweep is on the ledger."""
+
+    def __init__(self, ledger: Ledger, sweep_id: str, command: Sequence[str] | None) -> None:
+        super().__init__()
+        self.ledger, self.logs, self.command = ledger, ledger.sweep_dir(sweep_id), command
+        self.shipper: Shipper | None = None
+
+    def ship(self) -> None:
+        if self.command and self.shipper is None:
+            self.shipper = Shipper(self.command, self.logs / "shipper.log")
+
+    def finish(self, hurry: Callable[[], bool]) -> str:
+        """What to tell the user, or nothing."""
+        return self.shipper.finish(SHIPPER_S, hurry=hurry) if self.shipper else ""
+
+
+class LocalRuns(_Shipping):
     """A pool of warm workers (sweeps/local.py), fed as it goes. Ctrl-C: runs save and end, `stopping` is true."""
 
     def __init__(self, ledger: Ledger, sweep_id: str, cluster: Any, size: int, shipper: Sequence[str] | None) -> None:
-        super().__init__()
-        self.ledger, self.logs, self.command = ledger, ledger.sweep_dir(sweep_id), shipper
+        super().__init__(ledger, sweep_id, shipper)
         tag, ranks = new_tag(), cluster.ranks
         command = WARM if ranks == 1 else torchrun(ranks)
         pool = [
@@ -47,9 +63,7 @@ class LocalRuns(contextlib.ExitStack):
     def __enter__(self) -> LocalRuns:
         super().__enter__()
         self.enter_context(self.launch.signals())
-        if self.command:
-            shipper = Shipper(self.command, self.logs / "shipper.log")
-            self.callback(lambda: self._say_if(shipper.finish(SHIPPER_S, hurry=self.launch.told_again())))
+        self.callback(lambda: self.say(self.finish(self.launch.told_again())))
         self.enter_context(self.launch.at_work())
         self.push(self._save)
         return self
@@ -61,10 +75,6 @@ class LocalRuns(contextlib.ExitStack):
         while error[0] is not None and (self.launch.active() or not self.launch.stopping):
             self.launch.turn()
 
-    def _say_if(self, text: str) -> None:
-        if text:
-            self.say(text)
-
     @property
     def stopping(self) -> bool:
         return self.launch.stopping
@@ -74,6 +84,7 @@ class LocalRuns(contextlib.ExitStack):
         return bool(self.launch.active())
 
     def start(self, run: Planned) -> None:
+        self.ship()
         self.progress.states[run.run_id] = self.ledger.state(run.run_id)
         self.launch.queue.append(run.run_id)
 
@@ -92,26 +103,25 @@ class LocalRuns(contextlib.ExitStack):
         return run_id in self.launch.active()
 
     def say(self, text: str) -> None:
-        self.progress.say(text)
+        if text:
+            self.progress.say(text)
 
 
-class SlurmRuns(contextlib.ExitStack):
+class SlurmRuns(_Shipping):
     """Jobs that are submitted as they become known, and followed. Ctrl-C: no longer followed; they go on."""
 
     def __init__(self, ledger: Ledger, sweep_id: str, shipper: Sequence[str] | None) -> None:
-        super().__init__()
-        self.ledger, self.sweep_id, self.command = ledger, sweep_id, shipper
+        super().__init__(ledger, sweep_id, shipper)
+        self.sweep_id = sweep_id
         self.waiting: list[Planned] = []  # to be submitted
         self.followed: dict[str, int] = {}  # looks in a row at which a run had ended
         self.stop = StopFlag(signal.SIGINT, signal.SIGTERM)
-        self.said = ""
+        self.accepted, self.said = False, ""  # has SLURM ever taken a job of ours; what it answered last
 
     def __enter__(self) -> SlurmRuns:
         super().__enter__()
         self.enter_context(self.stop)
-        if self.command:
-            shipper = Shipper(self.command, self.ledger.sweep_dir(self.sweep_id) / "shipper.log")
-            self.callback(lambda: shipper.finish(SHIPPER_S, hurry=lambda: False))
+        self.callback(lambda: self.say(self.finish(lambda: False)))
         self.say(
             "The search follows its jobs and submits new ones: leave it running (tmux). If it ends, the jobs go on and "
             "the same command goes on with the search."
@@ -127,6 +137,7 @@ class SlurmRuns(contextlib.ExitStack):
         return False
 
     def start(self, run: Planned) -> None:
+        self.ship()
         self.waiting.append(run)
 
     def turn(self) -> dict[str, str]:
@@ -147,6 +158,7 @@ class SlurmRuns(contextlib.ExitStack):
         return ended
 
     def _submit(self) -> None:
+        """ValueError if SLURM refuses the first: more likely the command than SLURM. Later it is asked again."""
         if not self.waiting:
             return
         runs = [
@@ -155,7 +167,7 @@ class SlurmRuns(contextlib.ExitStack):
         try:
             done = submit(self.ledger, self.sweep_id, runs, ship=False)
         except ValueError as error:
-            if not self.followed and not self.said:
+            if not self.accepted:
                 raise
             if str(error) != self.said:
                 self.say(f"not submitted, tried again: {error}")
@@ -163,6 +175,7 @@ class SlurmRuns(contextlib.ExitStack):
             return
         if done.jobs:
             self.say(f"submitted {', '.join(run.name for run in self.waiting)} (job {', '.join(done.jobs)})")
+        self.accepted, self.said = True, ""
         self.followed |= {run_id: 0 for run_id, _ in runs}
         self.waiting.clear()
 
@@ -170,4 +183,5 @@ class SlurmRuns(contextlib.ExitStack):
         return run_id in self.followed
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        if text:
+            print(text, flush=True)

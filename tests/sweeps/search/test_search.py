@@ -74,6 +74,17 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_search_is_no_single_run(tmp_path: Path) -> None:
+    done = rlvr("hydra/sweeper=optuna", *BANDIT[2:], "eta=2", home=tmp_path)
+    assert "hydra/sweeper=optuna has no effect on a single run. Search with -m" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_search_does_not_wait_for_optuna() -> None:
+    check = "import rlvr.run, sys; sys.exit('optuna' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
 def test_a_dry_run_shows_the_first_trials_and_writes_nothing(tmp_path: Path) -> None:
     done = rlvr(*SHORT, *GOAL, "hydra.sweeper.n_jobs=2", "--dry-run", home=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -14,6 +16,8 @@ from optuna.distributions import (
 )
 from optuna.study import create_study
 
+from rlvr.config import CONF
+from rlvr.signature import bind
 from sweeps import grid
 from sweeps.search import sampler as samplers
 from sweeps.search.space import Axis, search_space
@@ -104,6 +108,26 @@ def test_an_axis_with_a_condition_belongs_to_the_trials_that_meet_it() -> None:
     assert sorted(point()) == ["eta=1.5", "loss=lad", "steps=3"]
     with pytest.raises(ValueError, match="no point of the sweep sets lr"):
         search_space(overrides, ["lr if loss=lad"])
+
+
+OPTIONS = {
+    "sampler": {"tpe": "TPESampler", "random": "RandomSampler", "grid": "_Grid", "cmaes": "CmaEsSampler",
+                "nsgaii": "NSGAIISampler"},
+    "pruner": {"none": "NopPruner", "median": "MedianPruner", "patient": "PatientPruner",
+               "successive_halving": "SuccessiveHalvingPruner"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("group", OPTIONS)
+def test_every_option_is_what_its_name_says(group: str) -> None:
+    files = {path.stem: OmegaConf.load(path) for path in (CONF / "hydra/sweeper" / group).glob("*.yaml")}
+    assert set(files) == set(OPTIONS[group])
+    for name, node in files.items():
+        assert isinstance(node, DictConfig)
+        bind(f"hydra.sweeper.{group}", node)
+        made = instantiate(node, _partial_=True)
+        option = made(_asked("seed=range(3)")) if group == "sampler" else made()
+        assert type(option).__name__ == OPTIONS[group][name]
 
 
 def _asked(*typed: str, objectives: int = 1) -> samplers.Asked:
