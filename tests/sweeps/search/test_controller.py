@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -49,6 +50,24 @@ def test_killed_again_and_again_it_proposes_and_tells_the_same(
     for line in manifest:
         records, _ = spool.read(made.ledger.run_dir(line["run_id"]) / spool.FILE)
         assert [r.step for r in records] == list(range(1, len(records) + 1))
+
+
+def test_killed_at_each_write_of_a_trial_that_is_pruned_it_prunes_it(tmp_path: Path) -> None:
+    options = {"sampler": "random", "pruner": MedianPruner(**MEDIAN)}
+    undisturbed = complete(tmp_path / "undisturbed", **options)
+    last = [row[1] for row in undisturbed].index("PRUNED")
+    complete(tmp_path / "before", n_trials=last, **options)
+    lives, unjudged, ended = 0, 0, False
+    while not ended:
+        lives += 1
+        home = tmp_path / str(lives)
+        shutil.copytree(tmp_path / "before", home)
+        ended = in_a_child(lambda: complete(home, n_trials=last + 1, **options), lives)  # noqa: B023
+        left = search(home, **options).trials(TrialState.RUNNING)
+        unjudged += any(t.intermediate_values and "pruned" not in t.user_attrs for t in left)
+        assert complete(home, n_trials=last + 1, **options) == undisturbed[: last + 1]
+    assert unjudged > 0  # killed after a value was reported, before the pruner was asked
+    assert lives > 20
 
 
 def test_killed_with_several_trials_at_work_it_loses_and_doubles_none(tmp_path: Path) -> None:
