@@ -29,6 +29,8 @@ class Batch:
     value_old: Tensor | None = None  # [B, T] what the value head said when the advantages were taken
     returns: Tensor | None = None  # [B, T] what the value head learns
     noise: Tensor | None = None  # [B, T] in (0, 1), uniform: a function of seed, update, row's content and position
+    logp_engine: Tensor | None = None  # [B, T] nats, what the engine said of `logp_old`; NaN: it did not say
+    weight: Tensor | None = None  # [B, T] of each token's loss (rlvr/mismatch.py); None: 1
     extra: Tensor | None = None  # [B] or [B, T] what the loss's own `first_pass` found in the whole mini-batch
 
     def __post_init__(self) -> None:
@@ -37,6 +39,7 @@ class Batch:
         expected = {
             "mask": (B, T), "logp_old": (B, T), "logp_ref": (B, T), "reward": (B,), "group": (B,), "kind": (B,),
             "prompt_mask": (P, L), "value_old": (B, T), "returns": (B, T), "noise": (B, T),
+            "logp_engine": (B, T), "weight": (B, T),
         }  # fmt: skip
         for name, shape in expected.items():
             value: Tensor | None = getattr(self, name)
@@ -118,6 +121,11 @@ def binary_rewards(function: F) -> F:
 
 def one_token_responses(function: F) -> F:
     """Declare that a loss takes responses of one token only: refused at launch with a task of longer ones."""
+    return function
+
+
+def per_response(function: F) -> F:
+    """Declare that a loss has one term per response: what weighs tokens is refused with it at launch."""
     return function
 
 

@@ -66,11 +66,13 @@ def collate(
     *,
     pad_token_id: int,
     look: Callable[[Batch], Policy] | None = None,
+    own: bool = False,
 ) -> Batch:
     """Whole groups, in order, as one right-padded batch on the CPU. Advantages are taken over all groups at once.
 
     look: what the policy says of a batch, for an advantage that reads its values or entropies (`with_advantage`) and
     for the log-probabilities of known answers (`solved`).
+    own: all log-probabilities are the policy's own, by `look`, and those of the engine stand beside them.
     Raises ValueError if a completion has no reward because its verifier failed: such groups are dropped before.
     """
     rows = [
@@ -95,8 +97,8 @@ def collate(
         prompt=_pad([p[::-1] for p in prompts], L, pad_token_id).flip(1),  # left-padded
         prompt_mask=(torch.arange(L) < torch.tensor([len(p) for p in prompts])[:, None]).flip(1),
     )
-    if look is not None and bool(batch.logp_old.isnan().any()):
-        batch = replace(batch, logp_old=look(batch).logp.cpu())
+    if look is not None and (own or bool(batch.logp_old.isnan().any())):
+        batch = replace(batch, logp_old=look(batch).logp.cpu(), logp_engine=batch.logp_old if own else None)
     return with_advantage(batch, advantage, look)
 
 

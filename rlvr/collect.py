@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -95,6 +95,16 @@ class Spent:
             "rollout/rounds": float(self.rounds),
             "throughput/rollout_tokens_per_s": self.tokens / max(self.rollout_s, 1e-9),
         }
+
+
+def throughput(step: Mapping[str, float], *, world: int) -> dict[str, float]:
+    """Tokens per second of a step, by its tokens and seconds."""
+    tokens = max(step["tokens/rollout"], 1.0)
+    return {
+        "throughput/train_tokens_per_s": step["tokens/train"] / step["time/train_s"],
+        "throughput/tokens_per_s": tokens / step["time/step_s"],
+        "throughput/gpu_s_per_token": world * step["time/step_s"] / tokens,
+    }
 
 
 @dataclass(frozen=True)

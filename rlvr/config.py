@@ -23,7 +23,6 @@ from rlvr.signature import bind, components
 
 PACKAGE = Path(__file__).parent
 CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
-
 LONG_NAME = 60  # characters
 
 
@@ -40,6 +39,10 @@ class RolloutConfig:
     overlong_buffer: int | None = None
     overlong_penalty: float = 1.0
     overlong_filter: bool = False
+    logp_old: str = "engine"
+    importance: str = "none"
+    importance_cap: float = 2.0
+    max_mismatch: float | None = None
     engine: Any = MISSING
 
 
@@ -176,13 +179,13 @@ def _check_shorthands(config: DictConfig, choices: Mapping[str, str | None]) -> 
 
 
 def _check_ranges(config: DictConfig) -> None:
-    positive = ("eta", "beta", "lr", "steps", "rollout.prompts", "rollout.samples", "rollout.temperature",
-                "rollout.max_tokens", "rollout.max_rounds", "evaluation.every", "evaluation.samples",
-                "rollout.overlong_buffer", "rollout.overlong_penalty",
-                "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "checkpoint.every",
-                "cluster.time_min", "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel",
-                "cluster.gpu_memory_gb", "checkpoint.keep", "trainer.updates", "trainer.epochs",
-                "trainer.token_budget", "min_entropy")  # fmt: skip
+    positive = ("eta", "beta", "lr", "steps", "min_entropy", "rollout.prompts", "rollout.samples",
+                "rollout.temperature", "rollout.max_tokens", "rollout.max_rounds", "rollout.max_mismatch",
+                "rollout.overlong_buffer", "rollout.overlong_penalty", "evaluation.every", "evaluation.samples",
+                "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "cluster.time_min",
+                "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel", "cluster.gpu_memory_gb",
+                "checkpoint.every", "checkpoint.keep", "trainer.updates", "trainer.epochs",
+                "trainer.token_budget")  # fmt: skip
     for key in positive:
         value = OmegaConf.select(config, key)
         if value is not None and not value > 0:
@@ -254,8 +257,7 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     for data in ("train", "test", "databases"):
         if data in plain["task"]:
             plain["task"][data] = _absolute(plain["task"][data])
-    engine = plain["rollout"]["engine"]
-    if "/" in (engine.get("python") or ""):  # as seen from anywhere; a link stays one: it makes the environment
+    if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
         engine["python"] = str(Path(engine["python"]).absolute())
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**{str(k): v for k, v in plain.items()}, "choices": chosen}

@@ -41,6 +41,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
         _check_solution(config, choices, task)
     _check_trainer(config.trainer, loss)
     _check_engine(config, choices)
+    _check_mismatch(config.rollout, choices, loss)
 
 
 def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], without: Collection[str]) -> None:
@@ -136,6 +137,37 @@ def _check_schedule(trainer: DictConfig) -> None:
         )
     if not 0 <= final <= 1:
         raise ValueError(f"trainer.final_lr={final} must be a share of lr, 0 to 1.")
+
+
+def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
+    logp_old, importance, cap = rollout.get("logp_old"), rollout.get("importance"), rollout.get("importance_cap")
+    for key, value, allowed in (
+        ("logp_old", logp_old, ("engine", "trainer")), ("importance", importance, ("none", "truncate", "mask")),
+    ):  # fmt: skip
+        if value not in (None, *allowed):
+            raise ValueError(f"rollout.{key}={value} must be {' or '.join(allowed)}.")
+    weighs = importance not in (None, "none")
+    if cap is not None and (not cap > 1 or (cap != 2.0 and not weighs)):
+        raise ValueError(f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate or mask.")
+    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.get('max_mismatch')}"
+    if not weighs and rollout.get("max_mismatch") is None:
+        return
+    if logp_old != "trainer":
+        raise ValueError(
+            f"{asked} compares the engine's log-probabilities with the trainer's own. Pass rollout.logp_old=trainer."
+        )
+    if rollout.top_p < 1:
+        raise ValueError(
+            f"{asked} with rollout.top_p={rollout.top_p}: an engine knows what it truncated, not the policy. "
+            "Pass rollout.top_p=1."
+        )
+    if "solution" in loss:
+        raise ValueError(f"{asked} has no effect with loss={choices.get('loss')}: no engine samples what it learns.")
+    if weighs and "per_response" in loss:
+        raise ValueError(
+            f"{asked} weighs tokens and loss={choices.get('loss')} has one term per response. "
+            "Pass rollout.importance=none."
+        )
 
 
 def _check_engine(config: DictConfig, choices: Mapping[str, str | None]) -> None:

@@ -16,16 +16,15 @@ NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s")  # of rollout.engine'
 # identity then, and the runs of before keep theirs.
 SINCE: Mapping[str, Mapping[str, Any]] = {
     "task": {"binary": False},
-    "rollout": {"overlong_buffer": None, "overlong_penalty": 1.0, "overlong_filter": False},
+    "rollout": {
+        "overlong_buffer": None, "overlong_penalty": 1.0, "overlong_filter": False, "logp_old": "engine",
+        "importance": "none", "importance_cap": 2.0, "max_mismatch": None,
+    },
     "trainer": {
-        "decay_steps": None,
-        "final_lr": 0.0,
-        "compile": False,
-        "reference_offload": False,
-        "lora_rank": None,
+        "decay_steps": None, "final_lr": 0.0, "compile": False, "reference_offload": False, "lora_rank": None,
         "lora_alpha": 32.0,
     },
-}
+}  # fmt: skip
 
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,13 +21,13 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr import canary
+from rlvr import canary, mismatch
 from rlvr import config as schema
 from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to, record_rank
 from rlvr.batch import Batch
 from rlvr.checkpoints import Checkpoints
 from rlvr.collate import collate, encode, solved, with_advantage
-from rlvr.collect import Spent, Stream, collect
+from rlvr.collect import Spent, Stream, collect, throughput
 from rlvr.diverged import check_limits
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_policy, write_samples
 from rlvr.model import load_model
@@ -104,15 +104,12 @@ class Run:
         self.engine.sleep()
         self.synced = -1
         batch = self.batch(groups, step)
+        apart = mismatch.measure(batch, self.config.rollout.get("max_mismatch"))
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
-        metrics = {**spent.metrics(), **learned, "time/train_s": ended - ready, "time/step_s": ended - began}
-        tokens = max(metrics["tokens/rollout"], 1.0)
-        metrics["throughput/train_tokens_per_s"] = metrics["tokens/train"] / metrics["time/train_s"]
-        metrics["throughput/tokens_per_s"] = tokens / metrics["time/step_s"]
-        metrics["throughput/gpu_s_per_token"] = self.world * metrics["time/step_s"] / tokens
-        return metrics
+        metrics = {**spent.metrics(), **apart, **learned, "time/train_s": ended - ready, "time/step_s": ended - began}
+        return metrics | throughput(metrics, world=self.world)
 
     def collect(self, step: int) -> tuple[list[Rollout], Spent]:
         """The groups to train on at a step, sampled from the policy as it stands, and what they cost."""
@@ -127,22 +124,23 @@ class Run:
     def _sync(self) -> None:
         if self.synced != self.trainer.num_updates:  # else an evaluation has just been given these very weights
             self.engine.sync(self.trainer.weights())
-            canary.check(
-                self.sampler, self.trainer.logp, self.problems, pad_token_id=self.pad, max_tokens=self.max_tokens,
-                temperature=self.config.rollout.temperature,
-            )  # fmt: skip
+            knobs = {"pad_token_id": self.pad, "max_tokens": self.max_tokens, "temperature": self.trainer.temperature}
+            canary.check(self.sampler, self.trainer.logp, self.problems, **knobs)
             self.synced = self.trainer.num_updates
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
         """The groups as the trainer wants them, with all that the objective reads."""
         if "solution" in self.trainer.objective.needs:
             groups = solved(groups, self.task, self.tokenizer, max_tokens=self.max_tokens)
-        buffer, factor = (self.config.rollout.get(f"overlong_{name}") for name in ("buffer", "penalty"))
+        given = self.config.rollout
+        buffer, factor = (given.get(f"overlong_{name}") for name in ("buffer", "penalty"))
         groups = penalised(groups, max_tokens=self.max_tokens, buffer=buffer, factor=factor)
-        batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look)
-        if self.config.rollout.get("overlong_filter"):
+        own = given.get("logp_old") == "trainer"
+        batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look, own=own)
+        if given.get("overlong_filter"):
             batch = without_cut(batch, groups)
-        return batch if self.mixture is None else self.mixture.add(batch, step)
+        batch = batch if self.mixture is None else self.mixture.add(batch, step)
+        return mismatch.weigh(batch, given.get("importance", "none"), given.get("importance_cap", 2.0))
 
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()

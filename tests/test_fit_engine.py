@@ -52,5 +52,31 @@ def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypat
     assert schema.frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
 
 
+MISMATCH = {
+    "rollout.importance=truncate": "Pass rollout.logp_old=trainer.",
+    "rollout.max_mismatch=0.1": "Pass rollout.logp_old=trainer.",
+    "rollout.importance_cap=3": "rollout.importance_cap=3.0 is more than 1 and needs rollout.importance=truncate",
+    "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "is more than 1",
+    "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
+    "rollout.importance=some": "rollout.importance=some must be none or truncate or mask.",
+    "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
+    "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
+    "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",
+    "rollout.logp_old=trainer rollout.max_mismatch=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect",
+}
+
+
+@pytest.mark.parametrize("line", MISMATCH)
+def test_what_mismatch_cannot_do_is_refused(line: str) -> None:
+    assert MISMATCH[line] in refused(*line.split())
+
+
+def test_a_run_of_before_has_the_identity_it_had() -> None:
+    same = ("rollout.logp_old=engine", "rollout.importance=none", "rollout.importance_cap=2.0")
+    assert identity(*same) == identity()
+    assert identity("rollout.logp_old=trainer") != identity()
+    assert identity("rollout=vllm", "rollout.logp_old=engine") != identity("rollout=vllm")
+
+
 def test_the_engine_computes_as_the_trainer_does() -> None:
     assert composed("rollout=vllm", "trainer.dtype=bfloat16")[0].rollout.engine.dtype == "bfloat16"

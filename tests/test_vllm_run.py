@@ -100,6 +100,16 @@ def one_rank(homes: dict[str, Path], native: dict[int, dict[str, float]]) -> dic
     return finished(home, *VLLM)
 
 
+def test_engine_and_trainer_agree_on_all_that_is_trained_on(
+    native: dict[int, dict[str, float]], one_rank: dict[int, dict[str, float]], two_ranks: dict[int, dict[str, float]]
+) -> None:
+    """In every step of sixteen, each after a sync of its own."""
+    assert "mismatch/max" not in native[1]  # one and the same code: not asked
+    for run in (one_rank, two_ranks):
+        for step in range(1, STEPS + 1):
+            assert 0 < run[step]["mismatch/mean"] <= run[step]["mismatch/max"] < 1e-4, step
+
+
 def test_a_killed_run_goes_on_where_it_was(one_rank: dict[int, dict[str, float]], homes: dict[str, Path]) -> None:
     assert list(one_rank) == list(range(STEPS + 1))
     (run,) = (homes["one"] / "runs").glob("*/run.json")

@@ -7,12 +7,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.batch import Batch, Policy, Terms, needs, per_response
 
 Weight = Literal["clip", "cap", "none"]
 CAP = 10.0
 
 
+@per_response
 @needs("log_z", "reference")
 def flowrl(policy: Policy, batch: Batch, *, beta: float, weight: Weight, clip_low: float, clip_high: float) -> Terms:
     """w·δ² of each response [B] with δ = log Z + mean_t logp − β·A − mean_t logp_ref (FlowRL, arXiv:2509.15207).

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlvr.batch import Batch, Policy, Terms, binary_rewards, needs
+from rlvr.batch import Batch, Policy, Terms, binary_rewards, needs, per_response
 
 Score = Literal["rloo", "dr_grpo", "grpo", "naive"]
 Weight = Literal["balanced", "none", "only_positive", "only_negative"]
@@ -26,6 +26,7 @@ EPSILON = 1e-6
 
 
 @binary_rewards
+@per_response
 @needs("reference")
 def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float) -> Terms:
     """weight·BCE(σ(ψ), R) per response, [B], for rewards 0 and 1. The gradient flows through ψ's baseline and std.

@@ -70,8 +70,16 @@ class Objective:
             num_sequences=counts[0, 1], max_tokens=self.max_tokens,
         )  # fmt: skip
         terms = self.loss(self.visible(policy), batch)
+        losses = terms.loss
+        if batch.weight is not None:
+            if losses.dim() != 2:
+                raise ValueError(
+                    "rollout.importance weighs tokens and this loss has one term per response: pass "
+                    "rollout.importance=none, and declare the loss with @per_response."
+                )
+            losses = losses * batch.weight
         total = reduce.aggregate_streams(
-            terms.loss, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
+            losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
         )
         if self.kl > 0:
             assert batch.logp_ref is not None
