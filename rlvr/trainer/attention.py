@@ -63,7 +63,7 @@ def attend(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     unknown = [name for name in UNKNOWN if kwargs.get(name) is not None]
     if unknown:
-        raise ValueError(f"packed attention cannot do {', '.join(unknown)}: pass trainer.packing=never")
+        raise ValueError(f"packed attention cannot do {', '.join(unknown)}: pass trainer.packing=false")
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, heads, D]
     scale = kwargs.get("scaling")
     results = [_segment(query, key, value, each, scale) for each in packed.segments]
