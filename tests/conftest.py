@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import settings
+
+# Two test files run at a time on two cores: threads of OpenMP that wait for one another would take most of it. Read by
+# torch when it is imported, and inherited by what the suite starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts the suite in the background (&, nohup) has it ignore these, and what the suite starts would too.
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
