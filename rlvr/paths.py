@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,6 +21,16 @@ def home() -> Path:
     if (root / "pyproject.toml").is_file() and (root / "conf").is_dir():
         return root
     return Path.cwd()
+
+
+def denied(error: BaseException) -> str:
+    """What to do about a file that may not be written, in one line; "" for any other error."""
+    if not isinstance(error, OSError) or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ""
+    return (
+        f"{error.filename} cannot be written: {error.strerror}. Runs go to {home()}: set RLVR_HOME to a directory that "
+        "you may write to (on SLURM, one that the nodes see too)."
+    )
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:

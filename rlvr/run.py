@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlvr import config as schema
-from rlvr.paths import home
+from rlvr.paths import denied, home
 from rlvr.signature import close_match
 from sweeps import launcher
 from sweeps.grid import LINES
@@ -101,6 +101,8 @@ def explain(error: BaseException, arguments: list[str]) -> str:
     """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
+    if said := denied(error):
+        return said
     while isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException | HydraException):
         if str(error.__cause__).split("\n")[0] not in str(error):
             break

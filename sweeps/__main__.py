@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvr.paths import home, read_json
+from rlvr.paths import denied, home, read_json
 from sweeps.arms import arms, total
 from sweeps.ledger import Ledger, Sweep, sweep_id
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.state import RunState
 from sweeps.submissions import joined, read_queue
-from sweeps.worker import shipping
+from sweeps.sync import sync
 
 EPILOG = """examples:
   python -m sweeps status               the sweep that was launched last
@@ -79,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     logs.set_defaults(run=_logs)
 
     sync = commands.add_parser("sync", parents=[place], help="ship metrics to MLflow that are not there yet")
-    sync.add_argument("--uri", default=None, help="tracking server (default: sqlite in the home directory)")
+    sync.add_argument("--uri", default=None, help="store for all runs (default: that of each launch)")
     sync.set_defaults(run=_sync)
     return made
 
@@ -93,14 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         return options.run(options, Ledger(options.home or home()))
-    except ValueError as error:
-        print(f"sweeps: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         sys.stderr.close()
         return 0
+    except (ValueError, OSError) as error:
+        print(f"sweeps: {denied(error) or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 # --- status and watch
@@ -287,8 +286,7 @@ def _print_from(path: Path, place: int) -> int:
 
 
 def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
-    uri = ["--uri", options.uri] if options.uri else []
-    return subprocess.run(shipping(ledger.home, *uri), check=False).returncode
+    return sync(ledger, options.uri)
 
 
 if __name__ == "__main__":

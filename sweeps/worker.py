@@ -195,8 +195,10 @@ class Shipper:
             self.process.wait()
         if code == 0:
             return ""
-        why = "was cut off" if code is None else f"ended with code {code} ({self.log_path})"
-        return f"The MLflow shipper {why}. All metrics are safe in runs/: `python -m sweeps sync` ships the rest."
+        said = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        why = "its shipper was cut off" if code is None or not said else said[-1].removeprefix("MLflow: ")
+        text = f"MLflow has not got everything: {why} ({self.log_path}). "
+        return text + "All metrics are safe in runs/: `python -m sweeps sync` ships the rest."
 
 
 class Guard:

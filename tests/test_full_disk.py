@@ -58,3 +58,10 @@ def test_a_run_stopped_by_a_full_disk_goes_on_bit_for_bit_when_there_is_room(dis
     resumed = deterministic(run_dir)
     assert sorted(resumed) == list(range(401))
     assert resumed == deterministic(undisturbed)
+
+
+def test_a_directory_that_cannot_be_written_is_named_with_what_to_set(disk: Path) -> None:
+    assert mount("-o", "remount,ro", str(disk))
+    code, out = launch(disk)
+    assert (code, len(out.strip().splitlines())) == (2, 1)
+    assert f"{disk}/runs cannot be written: Read-only file system. Runs go to {disk}: set RLVR_HOME to" in out

@@ -169,7 +169,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     try:
         monkeypatch.chdir(ROOT)
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        code, out = place.python("-m", "sweeps", "sync", "--uri", server.uri)
+        code, out = place.python("-m", "sweeps", "sync")
         assert code == 0, out
     finally:
         server.kill()

@@ -1,0 +1,34 @@
+"""`python -m sweeps sync`: what launches could not ship goes to the stores that they named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import yaml
+
+from sweeps.ledger import Ledger, Sweep
+from sweeps.worker import shipping
+
+
+def sync(ledger: Ledger, uri: str | None) -> int:
+    """One pass over all runs. uri: a store for all of them. Exit codes: those of `python -m rlvr.tracker.mlflow`."""
+    sweeps = ledger.sweeps()
+    if uri or not sweeps:
+        return subprocess.run(shipping(ledger.home, *(["--uri", uri] if uri else [])), check=False).returncode
+    stores: dict[str, list[str]] = {}
+    for sweep in sweeps:
+        stores.setdefault(_store(ledger, sweep), []).append(sweep.sweep_id)
+    codes = []
+    for store, ids in stores.items():  # in the environment: `ps` shows arguments to all, and a URI may hold a password
+        environment = {**os.environ, **({"MLFLOW_TRACKING_URI": store} if store else {})}
+        codes.append(subprocess.run(shipping(ledger.home, "--sweep", *ids), env=environment, check=False).returncode)
+    return max(codes)
+
+
+def _store(ledger: Ledger, sweep: Sweep) -> str:
+    """`tracker.uri` of a sweep's launch; "": none was named, then the environment or a file decide."""
+    for run_id in sweep.run_ids[:1]:
+        config = yaml.safe_load((ledger.run_dir(run_id) / "config.yaml").read_text(encoding="utf-8"))
+        return str((config.get("tracker") or {}).get("uri") or "")
+    return ""
