@@ -17,7 +17,6 @@ from sweeps.ledger import Ledger, Sweep, sweep_id
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.state import RunState
 from sweeps.submissions import joined, read_queue
-from sweeps.sync import sync
 
 EPILOG = """examples:
   python -m sweeps status               the sweep that was launched last
@@ -286,6 +285,8 @@ def _print_from(path: Path, place: int) -> int:
 
 
 def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
+    from sweeps.sync import sync
+
     return sync(ledger, options.uri)
 
 

@@ -106,8 +106,9 @@ def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
 
 def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:
     """The job of each stage, or of each sweep's report."""
-    about = [(read_json(folder(ledger) / t.name.removeprefix(PREFIX) / "submission.json") or {}, t) for t in tasks]
-    return {str(content[word]): task for content, task in about if word in content}
+    named = [(task.name.removeprefix(PREFIX), task) for task in tasks]
+    about = {token: read_json(folder(ledger) / token / "submission.json") or {} for token in {t for t, _ in named}}
+    return {str(about[token][word]): task for token, task in named if word in about[token]}
 
 
 def submitted(ledger: Ledger) -> set[str]:

@@ -45,24 +45,30 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
             return
         with _cluster() as cluster:
             environment = {"SLURM_CONF": str(cluster.conf)}
-            yield _submission(home / "many", cluster, environment)
+            yield from _submission(home / "many", cluster, environment)
             yield _status(home / "many", environment)
             local.client(cluster, "scancel", "--me")
             local.client(cluster, "scontrol", "update", "PartitionName=main", "State=UP")
             yield _first_step(home, environment)
 
 
-def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> dict[str, Any]:
-    """The whole command: planned, checked, on the ledger, one array in the queue. Nothing runs meanwhile."""
+def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """One array, from its record to its number; and the whole command: planned, checked, recorded, in the queue."""
     local.client(cluster, "scontrol", "update", "PartitionName=main", "State=DOWN")
-    ours = _seconds(lambda: _run(home, environment, "-m", "rlvr.run", *BANDIT, f"seed=range({RUNS})"))
+    whole = _seconds(lambda: _run(home, environment, "-m", "rlvr.run", *BANDIT, f"seed=range({RUNS})"))
     (script,) = home.glob("runs/submissions/*/array.sbatch")
+    record, number = (json.loads(script.with_name(f"{name}.json").read_text()) for name in ("submission", "job"))
+    ours = number["time"] - record["created"]
     one = script.with_name("one.sbatch")
     one.write_text("".join(x for x in script.read_text().splitlines(keepends=True) if "--array" not in x))
     each = min(_seconds(lambda: local.client(cluster, "sbatch", str(one))) for _ in range(REPEATS))
-    return {
-        "name": f"submission of a run, {RUNS:,} at once", "value": 1e3 * ours / RUNS, "unit": "ms",
-        "peer": "sbatch for each, nothing else", "peer_value": 1e3 * each, "ratio": each * RUNS / ours, "target": 1.0,
+    yield {
+        "name": f"submission of one of {RUNS:,} jobs", "value": 1e3 * ours / RUNS, "unit": "ms",
+        "peer": "sbatch for each", "peer_value": 1e3 * each, "ratio": each * RUNS / ours, "target": 10.0,
+    }  # fmt: skip
+    yield {
+        "name": f"launch of one of {RUNS:,} runs", "value": 1e3 * whole / RUNS, "unit": "ms", "peer": None,
+        "peer_value": None, "ratio": None, "target": None,
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.paths import write_json
+from sweeps import submissions
 from sweeps.__main__ import main
 from sweeps.arms import arms, total
 from sweeps.ledger import Ledger
@@ -94,3 +95,26 @@ def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
     assert main(["status", "--json", "--home", str(tmp_path)]) == 0
     (sweep,) = json.loads(capsys.readouterr().out)
     assert (len(sweep["runs"]), len(sweep["arms"]), sweep["total"]["hours_useful"]) == (105, 21, 105.0)
+
+
+def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Programs that write down that they were called; squeue answers as SLURM's does."""
+    ledger = Ledger(tmp_path)
+    runs = [{"run_id": f"{k:012x}", "name": f"lad-eta{k // 5}-s{k % 5}"} for k in range(1000)]
+    for run in runs:
+        ledger.create_run(run["run_id"], "{}", run)
+    ledger.record_sweep("s", {"study": "big"}, runs)
+    token = submissions.record(ledger, "s", [run["run_id"] for run in runs], {}).name
+    (tmp_path / "queue").write_text("".join(f"7_{k}|{k}|PENDING|Priority||rlvr-{token}\n" for k in range(1000)))
+    for name in ("squeue", "sacct", "scontrol", "sinfo"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/calls\nexec /bin/cat {tmp_path}/queue\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert main(["status", "--json", "--home", str(tmp_path)]) == 0
+    (sweep,) = json.loads(capsys.readouterr().out)
+    assert [run["phase"] for run in sweep["runs"]] == ["PENDING (Priority)"] * 1000
+    assert (tmp_path / "calls").read_text().split() == ["squeue"]
