@@ -27,7 +27,8 @@ def report(search: Search) -> list[dict[str, Any]]:
     write_text(target / "best.md", "\n".join([*lines, "", *commands]) + "\n")
     write_text(target / "trials.csv", _csv(search))
     places = f"All trials: {target / 'trials.csv'}   Commands of the best: {target / 'best.md'}"
-    print("\n".join(["", *lines, "", places]), flush=True)
+    more = [] if search.done else ["Not at its end: the same command goes on with it."]
+    print("\n".join(["", *lines, "", places, *more]), flush=True)
     return best
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.local_cluster.settings import Settings
-from tests.slurm.test_sweep import BANDIT, Place, causes, steps_done, wait_for
+from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
 from tests.sweeps.search.test_search import GOAL, trials
 from tests.test_sweep import deterministic
 
@@ -23,8 +23,8 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
     options = [
         *BANDIT, *GOAL, "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.sampler.seed=1",
         "hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.retries=1",
-        "lr=3e-2,1e-9", "steps=200", "evaluation.every=20", "checkpoint.every=20", "tracker=none",
-        "hydra.sweeper.n_jobs=1", "cluster.requeues=0",
+        "lr=3e-2,1e-9", "steps=600", "when=steps=5000 if lr=1e-9", "evaluation.every=20", "checkpoint.every=20",
+        "tracker=none", "hydra.sweeper.n_jobs=1", "cluster.requeues=0",
     ]  # fmt: skip
     environment = {**os.environ, "RLVR_HOME": str(place.home), "SLURM_CONF": str(cluster.conf)}
     process = subprocess.Popen(
@@ -45,7 +45,7 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
     assert told[0]["cause"] == "preempted"
     good, hopeless = [place.home / "runs" / t["run_id"] for t in told[1:]]
     assert causes(good) == ["preempted", "ok"]
-    assert list(deterministic(good)) == list(range(201))
+    assert list(deterministic(good)) == list(range(601))
     assert causes(hopeless) == ["pruned"]
     assert place.queue() == {}
     submissions = [json.loads(p.read_text())["runs"] for p in place.home.glob("runs/submissions/*/submission.json")]
