@@ -22,11 +22,8 @@ def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=bench.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    assert (
-        {row["bench"] for row in rows}
-        == set(bench.names())
-        >= {"expand", "rollout", "step", "sweeps", "tracker", "train"}
-    )
+    assert {row["bench"] for row in rows} == set(bench.names())
+    assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm"}
     for row in rows:
         assert row.keys() == FIELDS
         assert row["value"] > 0
@@ -58,4 +55,4 @@ def test_an_unknown_bench_is_named_with_those_that_exist(capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as stopped:
         bench.main(["steps"])
     assert stopped.value.code == 2
-    assert "no bench steps. Type some of: expand rollout step sweeps tracker train" in capsys.readouterr().err
+    assert "no bench steps. Type some of: expand rollout step sweeps tracker train vllm" in capsys.readouterr().err
