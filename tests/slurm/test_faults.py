@@ -139,6 +139,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     cluster: Settings, undisturbed: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job runs in the checkout that submitted it: here a copy, whose conf/ is spoilt before the job starts."""
+    reference = undisturbed()  # from the whole checkout
     checkout, server = tmp_path / "checkout", Server(tmp_path)
     for name in ("conf", "rlvr", "sweeps", "slurm", "analysis"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -161,7 +162,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     process_of(run_dir).resume()
     wait_for(lambda: not place.queue())
     assert causes(run_dir) == ["error", "ok"]
-    assert deterministic(run_dir) == deterministic(undisturbed() / run_dir.name)
+    assert deterministic(run_dir) == deterministic(reference / run_dir.name)
     (report,) = place.home.glob("runs/sweeps/*/report.out")
     assert "`python -m sweeps sync` ships the rest" in report.read_text()
     assert (place.home / "reports/main/index.html").exists()
