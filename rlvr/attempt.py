@@ -116,9 +116,12 @@ def _job(number: int, ranks: int, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _allocation() -> dict[str, Any]:
-    """What SLURM gave: the node's name, the job's number, GPUs on this node. Elsewhere GPUs as far as they are told."""
+    """What SLURM gave: the node's name, the job's number, GPUs on all nodes. Elsewhere GPUs as far as they are told."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    found: dict[str, Any] = {"gpus": len([each for each in devices.split(",") if each.strip() not in ("", "-1")])}
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    nodes = int(ranks) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    gpus = len([each for each in devices.split(",") if each.strip() not in ("", "-1")])
+    found: dict[str, Any] = {"gpus": gpus * nodes}
     if node := os.environ.get("SLURMD_NODENAME"):
         array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
         found |= {"node": node, "slurm_job": f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "")}

@@ -68,6 +68,8 @@ class ClusterConfig:
     workers: int | None = None
     threads: int = 1
     ranks: int = 1
+    nodes: int = 1
+    pack: int = 1
     retries: int = 1
     partition: str | None = None
     account: str | None = None
@@ -81,6 +83,10 @@ class ClusterConfig:
     requeues: int = MISSING
     report: bool = MISSING
     setup: list[str] = field(default_factory=list[str])
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    container: str | None = None
+    scratch: str | None = None
+    sbatch: dict[str, Any] = field(default_factory=dict[str, Any])
     wait: bool = False
 
 
@@ -182,9 +188,9 @@ def _check_ranges(config: DictConfig) -> None:
     positive = ("eta", "beta", "lr", "steps", "min_entropy", "rollout.prompts", "rollout.samples",
                 "rollout.temperature", "rollout.max_tokens", "rollout.max_rounds", "rollout.max_mismatch",
                 "rollout.overlong_buffer", "rollout.overlong_penalty", "evaluation.every", "evaluation.samples",
-                "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "cluster.time_min",
-                "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel", "cluster.gpu_memory_gb",
-                "checkpoint.every", "checkpoint.keep", "trainer.updates", "trainer.epochs",
+                "evaluation.problems", "cluster.workers", "cluster.threads", "cluster.ranks", "cluster.nodes",
+                "cluster.pack", "cluster.time_min", "cluster.cpus", "cluster.memory_gb", "cluster.max_parallel",
+                "cluster.gpu_memory_gb", "checkpoint.every", "checkpoint.keep", "trainer.updates", "trainer.epochs",
                 "trainer.token_budget")  # fmt: skip
     for key in positive:
         value = OmegaConf.select(config, key)
@@ -221,11 +227,6 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
         raise ValueError(
             f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
             f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
-        )
-    if 0 < config.cluster.gpus < config.cluster.ranks:
-        raise ValueError(
-            f"cluster.ranks={config.cluster.ranks} processes, each with a GPU of its own, and cluster.gpus="
-            f"{config.cluster.gpus}. Pass cluster.gpus={config.cluster.ranks}, or fewer ranks."
         )
     if G < 2 and choices.get("advantage") not in (None, "reinforce", "none", "gae"):
         raise ValueError(

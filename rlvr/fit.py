@@ -1,4 +1,4 @@
-"""Do the chosen loss, advantage, task and rollout fit one another? Asked before launch, from source. No torch."""
+"""Do the chosen loss, advantage, task and rollout, and processes and places, fit? Asked before launch. No torch."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
     """
     _check_advantage(config, choices, without_advantage)
     _check_group_size(config)
+    _check_places(config.cluster)
     loss, advantage, task = (declared(config[group]["_target_"]) for group in ("loss", "advantage", "task"))
     _check_overlong(config.rollout, choices, loss)
     for group, marks in (("loss", loss), ("advantage", advantage)):
@@ -226,3 +227,22 @@ def _check_solution(config: DictConfig, choices: Mapping[str, str | None], task:
                 f"rollout.{key}={value} would choose problems by answers that loss={loss} does not learn from. "
                 f"Pass rollout.{key}=none; rollout.samples=1 saves time."
             )
+
+
+def _check_places(cluster: DictConfig) -> None:
+    """Do the processes of a run divide over its nodes, and has each a GPU where there are some?"""
+    if cluster.ranks % cluster.nodes:
+        raise ValueError(
+            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes} nodes. Pass "
+            f"cluster.ranks={cluster.nodes * max(1, cluster.ranks // cluster.nodes)}: ranks counts those of all nodes."
+        )
+    if cluster.nodes > 1 and cluster.pack > 1:
+        raise ValueError("cluster.pack puts several runs on one node, cluster.nodes one run on several: pass one.")
+    needed = cluster.ranks // cluster.nodes * cluster.pack
+    if cluster.ranks > 1 and 0 < cluster.gpus < needed:
+        packed = f" of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
+        where = " on each node" if cluster.nodes > 1 else ""
+        raise ValueError(
+            f"cluster.ranks={cluster.ranks} processes{packed}, each with a GPU of its own, and cluster.gpus="
+            f"{cluster.gpus}{where}. Pass cluster.gpus={needed}, or fewer ranks."
+        )

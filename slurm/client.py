@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import subprocess
@@ -109,3 +110,23 @@ def max_array() -> int:
         if key.strip() == "MaxArraySize" and value.strip().isdigit():
             return max(1, int(value.strip()))
     return MAX_ARRAY
+
+
+def advice(error: str) -> str:
+    """What to type after sbatch refused: the accounts or the qualities of service that this user has."""
+    for word in ("account", "qos"):
+        if word in error.lower():
+            return _choices(word)
+    return "`sinfo` lists what there is."
+
+
+def _choices(word: str) -> str:
+    user = getpass.getuser()
+    try:
+        out = call("sacctmgr", "-nP", "show", "assoc", f"user={user}", f"format={word}")
+    except ValueError:  # no accounting here
+        return f"Pass cluster.{word}=..., as your site told you."
+    found = list(dict.fromkeys(each for line in out.split() for each in line.split(",") if each))
+    if not found:
+        return f"You ({user}) have no {word} here: ask the administrators for one."
+    return f"Yours: {', '.join(found)}. Pass cluster.{word}={found[0]}."

@@ -7,9 +7,10 @@ So only its script is used; what a task does is read from files that are there b
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,39 @@ SAVE_S = 120  # warning before the time limit: a step and a checkpoint
 
 @dataclass(frozen=True)
 class Resources:
-    """What each task of an array asks for; None: what the cluster gives by itself."""
+    """What each task of an array asks for, on each of its nodes; None: what the cluster gives by itself."""
 
     time_min: int
     cpus: int
     memory_gb: float
     gpus: int = 0
+    nodes: int = 1
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    setup: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()  # shell lines before the command
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])  # exported after them; $VAR is expanded
+    scratch: str | None = None  # directory for temporary files, emptied afterwards; $VAR is expanded
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of sbatch, beside these
+
+    @property
+    def lines(self) -> list[str]:
+        """Shell lines that prepare a job."""
+        exported = [f"export {name}={_double_quoted(value)}" for name, value in self.environment.items()]
+        return [*self.setup, *exported, *self._scratch_lines()]
+
+    def _scratch_lines(self) -> list[str]:
+        if self.scratch is None:
+            return []
+        on_all = "srun " if self.nodes > 1 else ""
+        return [
+            f"export TMPDIR={_double_quoted(self.scratch)}/rlvr-$SLURM_JOB_ID", f'{on_all}mkdir -p "$TMPDIR"',
+            f"trap '{on_all}rm -rf \"$TMPDIR\"' EXIT",
+        ]  # fmt: skip
+
+
+def _double_quoted(text: str) -> str:
+    return '"' + re.sub(r'(["`\\])', r"\\\1", str(text)) + '"'
 
 
 def script(
@@ -49,13 +73,13 @@ def script(
     wait |= {"kill-on-invalid-dep": "yes"} if after_ok else {}
     parameters: dict[str, Any] = {
         "job_name": name, "partition": resources.partition, "account": resources.account, "qos": resources.qos,
-        "time": resources.time_min, "nodes": 1, "ntasks_per_node": 1, "cpus_per_task": resources.cpus,
+        "time": resources.time_min, "nodes": resources.nodes, "ntasks_per_node": 1, "cpus_per_task": resources.cpus,
         "mem": f"{max(1, round(resources.memory_gb * 1024))}M", "gpus_per_node": resources.gpus or None,
-        "signal_delay_s": min(SAVE_S, resources.time_min * 15), "setup": list(resources.setup) or None,
+        "signal_delay_s": min(SAVE_S, resources.time_min * 15), "setup": resources.lines or None,
         "array_parallelism": max_parallel or count or 1, "map_count": count, "stderr_to_stdout": True, "wckey": None,
         # Since 22.05 srun forgets what sbatch was told.
-        "srun_args": [f"--cpus-per-task={resources.cpus}"],
-        "additional_parameters": {"requeue": True, "output": str(folder / log), **wait},
+        "srun_args": [f"--cpus-per-task={resources.cpus}", *(["--kill-on-bad-exit=1"] if resources.nodes > 1 else [])],
+        "additional_parameters": {**resources.options, "requeue": True, "output": str(folder / log), **wait},
     }  # fmt: skip
     text = _make_sbatch_string(shlex.join(command), folder, **parameters)
     # One log per task: srun writes where its batch script does.
@@ -75,5 +99,5 @@ def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) 
             f"cluster.{key}={getattr(resources, key)}"
             for key in ("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb")
         )
-        raise ValueError(f"SLURM refused the jobs: {error} (asked: {asked}). `sinfo` lists what there is.") from None
+        raise ValueError(f"SLURM refused the jobs: {error} (asked: {asked}). {client.advice(str(error))}") from None
     return out.strip().split(";")[0]

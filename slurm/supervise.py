@@ -11,14 +11,16 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from slurm import client
 
+LOOK_S = 0.5
 HEARD = (signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -35,8 +37,9 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.told: signal.Signals | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._forward = False
+        self._hearing: dict[int, subprocess.Popen[bytes]] = {}  # children that signals are passed on to
+        self._counting = threading.Lock()
+        self._kills = _memory_kills()
 
     def __enter__(self) -> Supervisor:
         self._before = {each: signal.signal(each, self._hear) for each in HEARD}
@@ -48,33 +51,47 @@ class Supervisor:
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         self.told = self.told or signal.Signals(number)
-        if self._child is not None and self._forward and self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child.pid, number)
+        for child in list(self._hearing.values()):
+            _tell(child, number)
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str], *, ranks: int) -> Ended:
-        """Run a process to its end.
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], *, ranks: int,
+        in_vain: Callable[[], bool] | None = None,
+    ) -> Ended:  # fmt: skip
+        """Run a process to its end. Several threads may, each its own. in_vain: asked now and then; kill it if so.
 
         With several ranks the command is torchrun: SIGUSR2 would kill it, so it ignores that, and its ranks, which
         catch it, get it from SLURM. Nothing is passed on to it: a second SIGTERM would cut its farewell short.
         """
-        kills = _memory_kills()
-        self._forward = ranks == 1
-        ignore = (lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)) if ranks > 1 else None
-        self._child = subprocess.Popen(
-            list(command), env=dict(environment), stdin=subprocess.DEVNULL,
-            preexec_fn=ignore,  # one thread here
-        )  # fmt: skip
-        if self.told is not None and self._forward:  # it came before there was anybody to pass it on to
-            self._child.send_signal(self.told)
-        status = self._child.wait()
-        return Ended(status, out_of_memory=_memory_kills() > kills)
+        deaf = ["sh", "-c", "trap '' USR2; exec \"$@\"", "sh"] if ranks > 1 else []
+        child = subprocess.Popen([*deaf, *command], env=dict(environment), stdin=subprocess.DEVNULL)
+        if ranks == 1:
+            self._hearing[child.pid] = child
+            if self.told is not None:  # it came before there was anybody to pass it on to
+                _tell(child, self.told)
+        while in_vain is not None and child.poll() is None:
+            if in_vain():
+                child.kill()
+            time.sleep(LOOK_S)
+        status = child.wait()
+        self._hearing.pop(child.pid, None)
+        with self._counting:  # who ends first after the kernel killed was killed
+            kills, before = _memory_kills(), self._kills
+            out_of_memory = status != 0 and kills > before
+            self._kills = kills if out_of_memory else before
+        return Ended(status, out_of_memory)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not when told to stop."""
         deadline = time.monotonic() + seconds
         while self.told is None and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
+
+
+def _tell(child: subprocess.Popen[bytes], number: int) -> None:
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
 
 
 @dataclass(frozen=True)
@@ -84,6 +101,7 @@ class Allocation:
     job: str  # as scontrol takes it: 12_3
     number: str  # of the whole array, or of a job without one
     index: int  # in the array
+    node: int  # of the job's, counted from 0
     restarts: int  # times that it has been requeued
 
     @classmethod
@@ -92,11 +110,12 @@ class Allocation:
         if "SLURM_JOB_ID" not in environment:
             raise ValueError("this runs inside a SLURM job, but SLURM_JOB_ID is not set")
         restarts = int(environment.get("SLURM_RESTART_COUNT") or 0)
+        node = int(environment.get("SLURM_NODEID") or 0)
         array = environment.get("SLURM_ARRAY_JOB_ID")
         if array is None:
-            return cls(environment["SLURM_JOB_ID"], environment["SLURM_JOB_ID"], 0, restarts)
+            return cls(environment["SLURM_JOB_ID"], environment["SLURM_JOB_ID"], 0, node, restarts)
         index = int(environment["SLURM_ARRAY_TASK_ID"])
-        return cls(f"{array}_{index}", array, index, restarts)
+        return cls(f"{array}_{index}", array, index, node, restarts)
 
     def requeue(self) -> bool:
         """Back into the queue; False if the job was cancelled. A preempted one is RUNNING to the end of its grace."""

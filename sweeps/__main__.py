@@ -15,8 +15,8 @@ from rlvr.paths import denied, home, read_json
 from sweeps.arms import arms, total
 from sweeps.ledger import Ledger, Sweep, sweep_id
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
+from sweeps.slurm.submissions import joined, read_queue
 from sweeps.state import RunState
-from sweeps.submissions import joined, read_queue
 
 EPILOG = """examples:
   python -m sweeps status               the sweep that was launched last
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     retry.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
     retry.set_defaults(run=_retry)
 
-    gc = commands.add_parser("gc", parents=[place], help="old checkpoints of finished runs and half-written files")
+    gc = commands.add_parser("gc", parents=[place], help="old checkpoints, unused stages, half-written files")
     gc.add_argument("--yes", action="store_true", help="remove them (without: only say what they are)")
     gc.set_defaults(run=_gc)
 
@@ -193,14 +193,16 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
-    from sweeps.slurm import cancel
+    from sweeps.slurm.launch import cancel
 
     try:
         run_ids, what = ledger.resolve_sweep(options.name).run_ids, "sweep"
     except ValueError:
         run_ids, what = [ledger.resolve_run(options.name)], "run"
     found = cancel(ledger, run_ids)
-    print(f"{len(found)} of {len(run_ids)} runs of the {what} had a job: told to save and end.")
+    asked = [run_id for run_id in found if run_id in run_ids]
+    beside = f", with {len(found) - len(asked)} runs that are packed into the same jobs" if found != asked else ""
+    print(f"{len(asked)} of {len(run_ids)} runs of the {what} had a job: told to save and end{beside}.")
     return 0
 
 

@@ -1,8 +1,8 @@
 """What the runs left behind and nobody reads: found first, removed on request. A run that is held is left alone.
 
 A finished run keeps its newest checkpoint, and its best one where that was asked for (`checkpoint.keep_best`). What has
-half its name (`.partial`, `.tmp`, `.old`, `.deleted`) was given up by a process that died. Metrics, samples, logs and
-complete stages are never removed.
+half its name (`.partial`, `.tmp`, `.old`, `.deleted`) was given up by a process that died. A stage goes when no run
+starts from it. Metrics, samples and logs are never removed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rlvr import paths
 from rlvr.lock import lock, lock_is_held, process_start, unlock
+from rlvr.stage import recorded_stages
 from sweeps.ledger import Ledger
 
 STALE_S = 3600.0  # a file aside may be that of a process elsewhere: an hour is longer than any writes it
@@ -35,6 +36,7 @@ def find(ledger: Ledger) -> list[Left]:
     """All that may go, in order of path. Nothing of a run whose lock is held, or where that cannot be told."""
     found = [left for run_id in ledger.runs() for left in _of_run(ledger, run_id)]
     found += _half_stages(ledger.root / "stages")
+    found += _unused_stages(ledger)
     found += [_left(path, "half-written", None) for path in _stale_files(ledger)]
     return sorted(found, key=lambda left: left.path)
 
@@ -58,6 +60,17 @@ def _half_stages(store: Path) -> Iterator[Left]:
         held_by = store / f"{path.name.split('.')[1]}.lock"
         if lock_is_held(held_by) is False and _is_given_up(path, path.name.split(".")[-2]):
             yield _left(path, "half-built stage", held_by)
+
+
+def _unused_stages(ledger: Ledger) -> Iterator[Left]:
+    """None while a run has not said what it starts from; nor a new one, whose run may be about to say it."""
+    recorded = [recorded_stages(ledger.run_dir(run_id)) for run_id in ledger.runs()]
+    if None in recorded:
+        return
+    used = {stage for stages in recorded for stage in stages or []}
+    for path in (ledger.root / "stages").glob("[!.]*"):
+        if path.is_dir() and path.name not in used and time.time() - path.stat().st_mtime > STALE_S:
+            yield _left(path, "stage that no run starts from", path.with_name(f"{path.name}.lock"))
 
 
 def _stale_files(ledger: Ledger) -> Iterator[Path]:

@@ -24,13 +24,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import CONF
 from rlvr.paths import home
+from rlvr.tracker import store
 from slurm.client import is_configured
 from sweeps import grid
 from sweeps.compose import Composed, Points
 from sweeps.ledger import Ledger
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
-from sweeps.slurm import run_slurm
+from sweeps.slurm.launch import run_slurm
 from sweeps.worker import shipping
 
 # Hydra takes plugins from the namespace package `hydra_plugins` only: this module answers to a name in it.
@@ -187,7 +188,16 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
         return None
     if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
         os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
+    _warn_of_silence(ledger)
     return shipping(ledger.home, "--sweep", sweep_id, "--follow")
+
+
+def _warn_of_silence(ledger: Ledger) -> None:
+    """Of a tracking server that was asked for and does not answer: no obstacle, but better known now."""
+    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (silent := store.fault(store.resolve(ledger.home, uri))):
+        print(
+            f"MLflow: {silent}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr
+        )
 
 
 def is_for_slurm(backend: str) -> bool:

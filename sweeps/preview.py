@@ -26,7 +26,7 @@ from sweeps.ledger import Ledger
 from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
-from sweeps.slurm_jobs import cpus
+from sweeps.slurm.jobs import cpus
 from sweeps.state import RunState
 
 Flat = dict[str, Any]  # dotted key -> value
@@ -135,8 +135,10 @@ def _workers(cluster: Mapping[str, Any]) -> int:
 
 def _on_slurm(cluster: Mapping[str, Any]) -> str:
     parts = [_count(cluster["ranks"], "rank"), _count(cpus(cluster), "CPU"), _count(cluster["gpus"], "GPU")]
+    parts[0] += f" on {cluster['nodes']} nodes, on each" if cluster["nodes"] > 1 else ""
     parts += [f"{cluster['memory_gb']:g} GB", f"at most {cluster['time_min']} min a job"]
     parts += [f"{k} {cluster[k]}" for k in ("partition", "account", "qos") if cluster[k]]
+    parts += [f"{cluster['pack']} runs a job, which shares its GPUs among them"] if cluster["pack"] > 1 else []
     parts += [f"at most {cluster['max_parallel']} at a time"] if cluster["max_parallel"] else []
     return "SLURM, " + ", ".join(parts)
 
@@ -162,10 +164,11 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 
-def _share(cluster: Mapping[str, Any], *, slurm: bool) -> tuple[str, int]:
+def _share(cluster: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:
     """What an hour of a run counts: its GPUs where it has any, else its threads."""
     if slurm:
-        return ("GPU", cluster["gpus"]) if cluster["gpus"] else ("CPU", cluster["ranks"] * cluster["threads"])
+        gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
+        return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
     if Path("/dev/nvidiactl").exists():
         return "GPU", cluster["ranks"]
     return "CPU", cluster["ranks"] * cluster["threads"]

@@ -20,10 +20,15 @@ TAG = "RLVR_LAUNCH"  # in the environment of everything that a launch starts, ch
 WARM = (sys.executable, "-m", "rlvr.job", "--serve")
 
 
-def torchrun(ranks: int) -> tuple[str, ...]:
-    """Command that runs one run on several processes. The long shutdown timeout leaves time to finish a step."""
-    options = ("--standalone", "--nproc-per-node", str(ranks), "--shutdown-timeout", "3600")
-    return (sys.executable, "-m", "torch.distributed.run", *options, "-m", "rlvr.job")
+def torchrun(
+    ranks: int, python: Sequence[str] = (sys.executable,), place: Sequence[str] = ("--standalone",)
+) -> tuple[str, ...]:
+    """Command that runs one run as several processes, `ranks` of them on this node; place: where the others are.
+
+    The long shutdown timeout leaves time to finish a step.
+    """
+    options = (*place, "--nproc-per-node", str(ranks), "--shutdown-timeout", "3600")
+    return (*python, "-m", "torch.distributed.run", *options, "-m", "rlvr.job")
 
 
 def shipping(home: Path, *options: str) -> list[str]:

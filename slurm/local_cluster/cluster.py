@@ -18,7 +18,7 @@ from slurm.local_cluster.settings import Settings, free_base_port
 
 ROOT = Path("/tmp/rlvr-slurm")
 ROOT_LENGTH = 60  # characters: the longest socket below it must stay under 108 bytes
-START_S = 60.0
+START_S = 240.0  # on a busy machine
 CLIENT_S = 20.0  # no call of a client may hang
 
 

@@ -138,6 +138,7 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={cluster.accounting_port}
 AccountingStorageTRES=gres/gpu
+AccountingStorageEnforce=associations,qos
 AccountingStoragePass={cluster.socket}
 """
     for name in nodes:

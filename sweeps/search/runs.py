@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlvr.stop import StopFlag
-from sweeps import submissions
 from sweeps.ledger import Ledger
 from sweeps.local import Launch, at_once
 from sweeps.plan import Planned
 from sweeps.progress import Progress
-from sweeps.slurm import submit
-from sweeps.slurm_follow import LOOK_S, SHIPPER_S
+from sweeps.slurm import submissions
+from sweeps.slurm.follow import LOOK_S, SHIPPER_S
+from sweeps.slurm.launch import submit
 from sweeps.worker import WARM, Shipper, Worker, new_tag, torchrun
 
 SLURM_AT_ONCE = 8

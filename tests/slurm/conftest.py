@@ -1,4 +1,7 @@
-"""A real SLURM for these tests, in a directory of its own; skipped where there can be none."""
+"""A real SLURM for these tests, in a directory of its own; skipped where there can be none.
+
+RLVR_TEST_CLUSTER=DIR keeps it there, up, for the next time: who works on these tests need not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ from slurm.local_cluster.settings import Settings
 def cluster() -> Iterator[Settings]:
     if why := obstacle():
         pytest.skip(why)
+    if kept := os.environ.get("RLVR_TEST_CLUSTER"):
+        yield local.up(Path(kept), nodes=5)
+        return
     root = Path(f"/tmp/rlvr-slurm-{os.getpid()}")
     try:
         yield local.up(root, nodes=5)

@@ -18,8 +18,8 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
-from sweeps import slurm_ends
 from sweeps.ledger import Ledger
+from sweeps.slurm import ends
 from tests.slurm.place import Place, causes, steps_done, wait_for
 from tests.test_sweep import deterministic
 from tests.tracker.places import Server, stored
@@ -46,7 +46,7 @@ def frozen(run_dir: Path) -> bool:
 
 
 def supervisor_of(run_dir: Path) -> psutil.Process:
-    return next(each for each in process_of(run_dir).parents() if "sweeps.slurm_task" in each.cmdline())
+    return next(each for each in process_of(run_dir).parents() if "sweeps.slurm.job_of_runs" in each.cmdline())
 
 
 def slurmd_of(cluster: Settings, node: str) -> int:
@@ -61,7 +61,7 @@ def by_seed(place: Place) -> dict[int, Path]:
 
 def said(place: Place, run_dir: Path) -> str:
     """What the supervisors of the run's job wrote."""
-    return slurm_ends.task_logs(Ledger(place.home))[run_dir.name].read_text()
+    return ends.task_logs(Ledger(place.home))[run_dir.name].read_text()
 
 
 @pytest.fixture(scope="module")

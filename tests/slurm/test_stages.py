@@ -12,7 +12,7 @@ from rlvr.stage import record_stages, recorded_stages
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from sweeps.ledger import Ledger
-from sweeps.submissions import Queue, by_word, joined, record
+from sweeps.slurm.submissions import Queue, by_word, joined, record
 from tests.slurm.place import Place, causes, wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]

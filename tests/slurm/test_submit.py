@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -12,10 +13,10 @@ from rlvr.attempt import Attempt, Cause
 from slurm.client import Task, is_configured, queue
 from slurm.submit import Resources, script
 from slurm.supervise import Allocation, Ended, Supervisor
-from sweeps import submissions
 from sweeps.ledger import Ledger
-from sweeps.slurm import _chunks
-from sweeps.submissions import Queue, by_run, joined, record
+from sweeps.slurm import submissions
+from sweeps.slurm.launch import _chunks
+from sweeps.slurm.submissions import Queue, by_run, joined, record
 
 SCRIPT = """\
 #!/bin/bash
@@ -41,14 +42,14 @@ module load cuda
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --cpus-per-task=2 python -m sweeps.slurm_task '/a b'
+srun --unbuffered --cpus-per-task=2 python -m sweeps.slurm.job_of_runs '/a b'
 """
 
 
 def test_the_batch_script_is_this() -> None:
     resources = Resources(240, 2, 4.0, 1, partition="main", account="ours", setup=("module load cuda",))
     folder = Path("/shared/runs/submissions/ab")
-    command = ["python", "-m", "sweeps.slurm_task", "/a b"]
+    command = ["python", "-m", "sweeps.slurm.job_of_runs", "/a b"]
     assert (
         script(command, resources, name="rlvr-ab", folder=folder, log="task_%a.out", count=12, max_parallel=3) == SCRIPT
     )
@@ -61,6 +62,21 @@ def test_a_job_that_comes_after_others_is_no_array() -> None:
     assert "#SBATCH --output=/x/report.out\n" in text
     assert "--array" not in text
     assert "%" not in text
+
+
+def test_a_profile_says_what_a_site_needs() -> None:
+    site = Resources(
+        60, 1, 1.0, setup=("module load cuda",), environment={"HF_HOME": '/data/$USER/"hf"'}, scratch="/local/$USER",
+        options={"constraint": "a100", "exclusive": True},
+    )  # fmt: skip
+    text = script(["true"], site, name="x", folder=Path("/x"), log="o", count=1)
+    assert "#SBATCH --constraint=a100\n" in text
+    assert "#SBATCH --exclusive\n" in text
+    prepared = text.split("# setup\n")[1].split("\n\n")[0].splitlines()
+    assert prepared == [
+        "module load cuda", 'export HF_HOME="/data/$USER/\\"hf\\""', 'export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID',
+        'mkdir -p "$TMPDIR"', "trap 'rm -rf \"$TMPDIR\"' EXIT",
+    ]  # fmt: skip
 
 
 def test_what_waits_for_the_success_of_others_is_cancelled_when_they_fail() -> None:
@@ -77,18 +93,18 @@ def test_a_short_job_is_warned_in_its_last_quarter() -> None:
 
 
 def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
-    groups = {'{"gpus": 0}': ["a", "b", "c", "d", "e"], '{"gpus": 1}': ["f"]}
-    assert _chunks(groups, 2) == [
-        ({"gpus": 0}, ["a", "b"]), ({"gpus": 0}, ["c", "d"]), ({"gpus": 0}, ["e"]), ({"gpus": 1}, ["f"]),
-    ]  # fmt: skip
+    small, large = ({"cluster": {"gpus": gpus, "pack": 1}} for gpus in (0, 1))
+    groups = {json.dumps(small): ["a", "b", "c", "d", "e"], json.dumps(large): ["f"]}
+    assert _chunks(groups, 2) == [(small, ["a", "b"]), (small, ["c", "d"]), (small, ["e"]), (large, ["f"])]
 
 
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
     environment = {
         "SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2",
+        "SLURM_NODEID": "1",
     }  # fmt: skip
-    assert Allocation.here(environment) == Allocation("12_3", "12", 3, 2)
-    assert Allocation.here({"SLURM_JOB_ID": "15"}) == Allocation("15", "15", 0, 0)
+    assert Allocation.here(environment) == Allocation("12_3", "12", index=3, node=1, restarts=2)
+    assert Allocation.here({"SLURM_JOB_ID": "15"}) == Allocation("15", "15", index=0, node=0, restarts=0)
     with pytest.raises(ValueError, match="SLURM_JOB_ID is not set"):
         Allocation.here({})
 

@@ -12,8 +12,8 @@ import pytest
 from rlvr.paths import read_json
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
-from sweeps import submissions
 from sweeps.ledger import Ledger
+from sweeps.slurm import submissions
 from tests.slurm.place import Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]

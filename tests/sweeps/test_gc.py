@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.attempt import Attempt
+from rlvr.stage import record_stages
 from sweeps.__main__ import main
 from sweeps.gc import STALE_S, find
 from sweeps.ledger import Ledger
@@ -110,6 +111,20 @@ def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Pa
     assert names(ledger) == {f"run/attempts/1/.exit.json.{pid}.tmp", f"stages/.abc.{pid}.tmp"}
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
     assert names(ledger) == set()
+
+
+def test_a_stage_goes_when_no_run_starts_from_it_and_every_run_has_said_so(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for name, old in (("used", True), ("unused", True), ("new", False)):
+        (stage := ledger.root / "stages" / name).mkdir(parents=True)
+        os.utime(stage, (time.time() - 2 * STALE_S * old,) * 2)
+    record_stages(make_run(ledger, "first", "ok"), ["used"])
+    silent = make_run(ledger, "second", None)
+    assert names(ledger) == set()
+    record_stages(silent, [])
+    assert names(ledger) == {"stages/unused"}
+    assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
+    assert sorted(path.name for path in (ledger.root / "stages").iterdir() if path.is_dir()) == ["new", "used"]
 
 
 def test_retry_of_what_is_finished_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlvr.paths import write_json
-from sweeps import submissions
 from sweeps.__main__ import main
 from sweeps.arms import arms, total
 from sweeps.ledger import Ledger
+from sweeps.slurm import submissions
 from sweeps.state import RunState
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,12 @@ from typing import Any
 from rlvr.lock import lock, unlock
 from rlvr.paths import write_text
 from rlvr.stage import recorded_stages
-from slurm import client
+from slurm import client, limits
 from slurm.submit import hand_in, script
-from sweeps import slurm_jobs, submissions
 from sweeps.ledger import Ledger
-from sweeps.slurm_follow import follow
-from sweeps.slurm_stages import StageJobs
+from sweeps.slurm import jobs, submissions
+from sweeps.slurm.follow import follow
+from sweeps.slurm.stages import StageJobs
 from sweeps.verdict import Outcome
 
 LOCK_S = 60.0
@@ -79,13 +80,13 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
         raise ValueError(f"another launch has been submitting for {LOCK_S:.0f} s ({target}/lock). Try again.")
     try:
         done, queue = _sort(ledger, [run_id for run_id, _ in runs])
-        settled = {*done.skipped, *done.before}
+        todo = [(run_id, config) for run_id, config in runs if run_id not in {*done.skipped, *done.before}]
+        _check([config["cluster"] for _, config in todo])
         prepared = StageJobs(ledger, sweep_id, queue, held)
         groups: dict[str, list[str]] = {}
-        for run_id, config in runs:
-            if run_id not in settled:
-                asked = {"cluster": dict(config["cluster"]), "after": prepared.before(run_id, config)}
-                groups.setdefault(json.dumps(asked, sort_keys=True), []).append(run_id)
+        for run_id, config in todo:
+            asked = {"cluster": dict(config["cluster"]), "after": prepared.before(run_id, config)}
+            groups.setdefault(json.dumps(asked, sort_keys=True), []).append(run_id)
         arrays = _chunks(groups, client.max_array() if groups else 1)
         for asked, members in arrays:
             job = _send(ledger, sweep_id, members, **asked, arrays=len(arrays), held=held)
@@ -119,10 +120,19 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
 def _chunks(groups: Mapping[str, list[str]], most: int) -> list[tuple[dict[str, Any], list[str]]]:
     """Arrays no longer than SLURM takes, in the order of the runs. The keys of `groups` are JSON."""
     return [
-        (json.loads(asked), members[first : first + most])
+        (json.loads(asked), members[first : first + size])
         for asked, members in groups.items()
-        for first in range(0, len(members), most)
+        for size in [most * json.loads(asked)["cluster"]["pack"]]
+        for first in range(0, len(members), size)
     ]
+
+
+def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError if a job asks for what no node has: SLURM would take many a one, and never start it."""
+    distinct = {json.dumps(dict(cluster), sort_keys=True): cluster for cluster in clusters}
+    there = limits.nodes() if distinct else []
+    for cluster in distinct.values():
+        limits.check(jobs.of_runs(cluster), there)
 
 
 def _send(
@@ -130,16 +140,13 @@ def _send(
     arrays: int, held: int,
 ) -> str:  # fmt: skip
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
-    resources = slurm_jobs.resources(
-        cluster, time_min=cluster["time_min"], memory_gb=cluster["memory_gb"], gpus=cluster["gpus"],
-        cpus=slurm_jobs.cpus(cluster),
-    )  # fmt: skip
-    keys = ("threads", "ranks", "retries", "requeues")
+    resources = jobs.of_runs(cluster)
+    keys = ("threads", "ranks", "nodes", "pack", "retries", "requeues", "container")
     target = submissions.record(ledger, sweep_id, members, {k: cluster[k] for k in keys})
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     text = script(
-        slurm_jobs.command("sweeps.slurm_task", target), resources, name=submissions.job_name(target), folder=target,
-        log="task_%a.out", count=len(members), max_parallel=parallel, after_ok=after,
+        jobs.command("sweeps.slurm.job_of_runs", target), resources, name=submissions.job_name(target), folder=target,
+        log="task_%a.out", count=math.ceil(len(members) / cluster["pack"]), max_parallel=parallel, after_ok=after,
     )  # fmt: skip
     write_text(target / "array.sbatch", text)
     job = hand_in(target / "array.sbatch", resources, keep_open=[held])
@@ -160,8 +167,8 @@ def _send_report(
     if not running or (not fresh and sweep_id in waiting):
         return ""
     target = ledger.sweep_dir(sweep_id)
-    command = slurm_jobs.command("sweeps.slurm_report", target) + (["--ship"] if ship else [])
-    resources = slurm_jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
+    command = jobs.command("sweeps.slurm.job_of_report", target) + (["--ship"] if ship else [])
+    resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
     name = submissions.job_name(submissions.record(ledger, sweep_id, [], {"report": sweep_id}))
     text = script(command, resources, name=name, folder=target, log="report.out", count=None, after_any=sorted(running))
     write_text(target / "report.sbatch", text)
@@ -176,10 +183,14 @@ def _send_report(
 
 
 def cancel(ledger: Ledger, run_ids: Sequence[str]) -> list[str]:
-    """End the jobs of these runs; they save first. Stages that nobody else waits for end too. Returns the runs."""
+    """End the jobs of these runs; they save first. Stages that nobody else waits for end too.
+
+    Returns the runs whose job ends, with those that are packed into the same jobs.
+    """
     queue = client.queue(submissions.PREFIX)
     tasks = submissions.by_run(ledger, queue)
-    found = [run_id for run_id in run_ids if run_id in tasks]
+    jobs = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
+    found = [run_id for run_id, task in tasks.items() if task.job in jobs]
     wanted = {stage for run_id in tasks.keys() - {*found} for stage in recorded_stages(ledger.run_dir(run_id)) or []}
     idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
     client.cancel([*(tasks[run_id].job for run_id in found), *idle])

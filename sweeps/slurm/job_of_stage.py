@@ -1,4 +1,4 @@
-"""The job of a stage: `python -m sweeps.slurm_stage SUBMISSION` builds it, and fails if it does not come to stand.
+"""The job of a stage: `python -m sweeps.slurm.job_of_stage SUBMISSION` builds it, or fails if it does not stand then.
 
 What depends on it is then cancelled by SLURM; `python -m sweeps status` says why, from the end.json that stands here.
 """
@@ -14,7 +14,8 @@ from typing import Any
 from rlvr.attempt import EXIT_CODES, Cause
 from rlvr.paths import read_json, write_json
 from slurm.supervise import Allocation, Ended, Supervisor
-from sweeps import submissions
+from sweeps.slurm import submissions
+from sweeps.slurm.jobs import python
 from sweeps.worker import environment, kill_tagged, new_tag
 
 
@@ -51,7 +52,7 @@ class StageTask:
     def _build(self) -> Ended:
         tag = new_tag()
         run_dir = self.root / str(self.settings["run"])
-        command = [sys.executable, "-m", "rlvr.start", str(run_dir), self.stage.name]
+        command = [*python(self.settings), "-m", "rlvr.start", str(run_dir), self.stage.name]
         ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended

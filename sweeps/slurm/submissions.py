@@ -26,7 +26,7 @@ from rlvr.stage import recorded_stages
 from slurm import client
 from slurm.client import Task
 from sweeps.ledger import Ledger
-from sweeps.slurm_ends import explained
+from sweeps.slurm.ends import explained
 from sweeps.state import RunState
 
 PREFIX = "rlvr-"
@@ -91,17 +91,29 @@ def read_queue(ledger: Ledger) -> Queue:
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
     """Which run each task is for. Tasks of other homes are left out."""
-    submissions: dict[str, list[str]] = {}
+    contents: dict[str, dict[str, Any]] = {}
     found: dict[str, Task] = {}
     for task in tasks:
         token = task.name.removeprefix(PREFIX)
-        if token not in submissions:
-            content = read_json(folder(ledger) / token / "submission.json") or {}
-            submissions[token] = content.get("runs", [])
-        runs = submissions[token]
-        if task.index is not None and task.index < len(runs):
-            found[runs[task.index]] = task
+        if token not in contents:
+            contents[token] = read_json(folder(ledger) / token / "submission.json") or {}
+        if task.index is not None:
+            members = runs_of(contents[token], task.index)
+            if len(members) > 1:  # one that has ended for good has no job, though others beside it go on
+                members = [run_id for run_id in members if not settled(folder(ledger) / token, run_id).exists()]
+            found.update(dict.fromkeys(members, task))
     return found
+
+
+def runs_of(submission: Mapping[str, Any], index: int) -> list[str]:
+    """The runs of one task of an array: one, or as many as a job packs."""
+    pack = int(submission.get("pack", 1))
+    return [str(run_id) for run_id in submission.get("runs", [])[index * pack : (index + 1) * pack]]
+
+
+def settled(submission: Path, run_id: str) -> Path:
+    """How a run that shares its job with others ended, where the job is not to try it again."""
+    return submission / f"end_{run_id}.json"
 
 
 def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:

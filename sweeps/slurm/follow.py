@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from sweeps import submissions
 from sweeps.ledger import Ledger
 from sweeps.progress import count, table, why
+from sweeps.slurm import submissions
+from sweeps.slurm.submissions import joined
 from sweeps.state import RunState
-from sweeps.submissions import joined
 from sweeps.verdict import Outcome
 from sweeps.worker import Shipper
 

@@ -1,4 +1,4 @@
-"""The last job of a sweep on SLURM: `python -m sweeps.slurm_report runs/sweeps/SWEEP [--ship]`.
+"""The last job of a sweep on SLURM: `python -m sweeps.slurm.job_of_report runs/sweeps/SWEEP [--ship]`.
 
 It starts when every job of the sweep has left the queue for good, ships what MLflow lacks and rebuilds the study's
 tables and figures. A failed run does not stop it: a report names the runs that are missing.

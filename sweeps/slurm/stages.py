@@ -16,8 +16,8 @@ from rlvr.paths import write_text
 from rlvr.stage import Stage, record_stages, stages
 from slurm.client import Task
 from slurm.submit import hand_in, script
-from sweeps import slurm_jobs, submissions
 from sweeps.ledger import Ledger
+from sweeps.slurm import jobs, submissions
 
 
 class StageJobs:
@@ -59,16 +59,16 @@ class StageJobs:
 
     def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], after: Sequence[str]) -> str:
         """Recorded before sbatch, numbered after it, as an array is. One process builds: one GPU will do."""
-        alone = {**cluster, "ranks": 1}
-        asked = slurm_jobs.resources(
+        alone = {**cluster, "ranks": 1, "nodes": 1}
+        asked = jobs.resources(
             cluster, time_min=cluster["time_min"], memory_gb=cluster["memory_gb"], gpus=min(1, cluster["gpus"]),
-            cpus=slurm_jobs.cpus(alone),
+            cpus=jobs.cpus(alone),
         )  # fmt: skip
-        about = {key: cluster[key] for key in ("threads", "retries", "requeues", "time_min")}
+        about = {key: cluster[key] for key in ("threads", "retries", "requeues", "time_min", "container")}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
         target = submissions.record(self.ledger, self.sweep_id, [], about)
         text = script(
-            slurm_jobs.command("sweeps.slurm_stage", target), asked, name=submissions.job_name(target), folder=target,
+            jobs.command("sweeps.slurm.job_of_stage", target), asked, name=submissions.job_name(target), folder=target,
             log=submissions.STAGE_LOG, count=None, after_ok=after,
         )  # fmt: skip
         path = target / "stage.sbatch"

@@ -1,23 +1,20 @@
-"""One task of an array: `python -m sweeps.slurm_task SUBMISSION` runs one run, and decides what its end means.
-
-Its exit code is that of the run's cause (rlvr/attempt.py): a failed training is FAILED in SLURM too, so nothing that
-depends on it is released. A run that was told to stop goes back into the queue.
-"""
+"""One run in an allocation: tried, tried again where that makes sense, and its end named on the ledger."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlvr import lock
 from rlvr.attempt import Cause, newest_attempt, record_death
-from rlvr.paths import read_json
 from slurm import client
 from slurm.supervise import Allocation, Ended, Supervisor
-from sweeps import submissions, verdict
+from sweeps import verdict
 from sweeps.ledger import Ledger
+from sweeps.slurm.jobs import python
+from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import Verdict
 from sweeps.worker import environment, kill_tagged, new_tag, torchrun
 
@@ -31,35 +28,26 @@ ENDS = {
 }  # fmt: skip
 
 
-class ArrayTask:
-    """One run in one allocation."""
+@dataclass(frozen=True)
+class SupervisedRun:
+    """One run; others may go on beside it under the same supervisor."""
 
-    def __init__(self, submission: Path, supervisor: Supervisor) -> None:
-        content = read_json(submission / "submission.json")
-        if content is None:
-            raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
-        self.settings: Mapping[str, Any] = content
-        self.supervisor, self.here = supervisor, Allocation.here()
-        self.ledger = Ledger(submission.parent.parent.parent)
-        self.run_id = str(content["runs"][self.here.index])
-        self.dir = self.ledger.run_dir(self.run_id)
-        self.log = submission / f"task_{self.here.index}.out"
-        submissions.record_job(submission, self.here.number)
+    ledger: Ledger
+    run_id: str
+    settings: Mapping[str, Any]  # submission.json
+    supervisor: Supervisor
+    here: Allocation
+    log: Path  # of the job
+    devices: str | None  # CUDA_VISIBLE_DEVICES; None: as it is
+    nodes: Nodes | None  # where the run has several
 
-    def run(self) -> int:
-        """Exit code of the job."""
-        if self.ledger.state(self.run_id).state == "finished":
-            self._say("finished before")
-            return 0
-        self._name_the_end_before()
-        end = self._train()
-        self._say(f"{end.cause.value} {end.message}")
-        if end.cause in verdict.AGAIN:
-            self._requeue()
-        return end.cause.code
+    @property
+    def dir(self) -> Path:
+        return self.ledger.run_dir(self.run_id)
 
-    def _train(self) -> Verdict:
+    def train(self) -> Verdict:
         """The run, and again in the same allocation while its process dies without fault of its own."""
+        self._name_the_end_before()
         deaths, waited = 0, 0.0
         while True:
             end = self._attempt()
@@ -85,10 +73,14 @@ class ArrayTask:
     def _attempt(self) -> Verdict:
         before, tag = newest_attempt(self.dir), new_tag()
         ranks = int(self.settings["ranks"])
-        command = torchrun(ranks) if ranks > 1 else (sys.executable, "-m", "rlvr.job")
-        ended = self.supervisor.run(
-            [*command, str(self.dir)], environment(int(self.settings["threads"]), tag), ranks=ranks
-        )
+        around = environment(int(self.settings["threads"]), tag)
+        around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
+        if self.nodes is not None:
+            ended = self.nodes.lead(lambda place: on_nodes(self.settings, place, self.dir), around)
+        else:
+            start = python(self.settings)
+            command = torchrun(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
+            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
         self._write_cause(before, ended)
         return verdict.of_death(self.dir, before, ended.status, stopping=self.supervisor.told is not None, log=self.log)
@@ -117,32 +109,10 @@ class ArrayTask:
         if record_death(self.dir, newest, cause, cause.code, f"SLURM started the job again: {said or 'no reason'}"):
             self._say(f"attempt {newest} ended without a word: {cause.value} ({said or 'SLURM gives no reason'})")
 
-    def _requeue(self) -> None:
-        if self.here.restarts >= self.settings["requeues"]:
-            self._say(
-                f"requeued {self.here.restarts} times already (cluster.requeues): the same command goes on with it"
-            )
-            return
-        try:
-            requeued = self.here.requeue()
-        except ValueError as error:
-            self._say(f"not requeued: {error}. The same command goes on with the run.")
-            return
-        self._say("requeued" if requeued else "cancelled: not requeued")
-
     def _say(self, text: str) -> None:
         print(f"{self.here.job} {self.run_id}: {text}", flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: those of rlvr/attempt.py."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) != 1:
-        print(__doc__)
-        return 2
-    with Supervisor() as supervisor:
-        return ArrayTask(Path(given[0]), supervisor).run()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def on_nodes(settings: Mapping[str, Any], place: Sequence[str], run_dir: Path) -> list[str]:
+    """Command of one node's part of a run on several."""
+    return [*torchrun(settings["ranks"] // settings["nodes"], python(settings), place), str(run_dir)]

@@ -1,0 +1,107 @@
+"""What the cluster has, against what jobs ask for: said in one line before anything is submitted.
+
+sbatch itself takes many a job that no node can ever hold, and leaves it waiting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm import client
+from slurm.submit import Resources
+
+MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+# Options of sbatch that a launch sets itself, and what to pass instead.
+OWN = {
+    **{name: f"pass cluster.{name}=..." for name in ("partition", "account", "qos", "nodes")},
+    "time": "pass cluster.time_min=...", "mem": "pass cluster.memory_gb=...", "cpus-per-task": "pass cluster.cpus=...",
+    "gpus-per-node": "pass cluster.gpus=...", "array": "pass cluster.max_parallel=... for `%`.",
+    **dict.fromkeys(("job-name", "output", "error", "dependency", "requeue", "signal", "ntasks-per-node", "open-mode"),
+                    "the launch needs it for itself. Drop it."),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node as a member of one partition."""
+
+    partition: str
+    is_default: bool  # is the partition the default one?
+    cpus: int
+    memory_gb: float  # 0: the cluster does not say
+    gpus: int
+    time_min: float  # longest job of the partition
+
+
+def nodes() -> list[Node]:
+    """Every node of every partition, in one call of sinfo."""
+    found: list[Node] = []
+    for line in client.call("sinfo", "-a", "-h", "-N", "-o", "%P|%c|%m|%G|%l").splitlines():
+        partition, cpus, memory, gres, limit = line.split("|")
+        gpus = sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres))
+        megabytes = int(memory.rstrip("+"))
+        name, default = partition.rstrip("*"), partition.endswith("*")
+        memory_gb = megabytes / 1024 if megabytes > 1 else 0.0
+        found.append(Node(name, default, int(cpus.rstrip("+")), memory_gb, gpus, _minutes(limit)))
+    return found
+
+
+def _minutes(limit: str) -> float:
+    """Of `2-00:00:00`, `30:00`, `infinite`."""
+    if (match := MINUTES.fullmatch(limit)) is None:
+        return float("inf")
+    days, hours, minutes, seconds = (int(each or 0) for each in match.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
+
+
+def check(asked: Resources, there: Sequence[Node]) -> None:
+    """ValueError if no node of the partition can ever take such a job. `there`: what `nodes` said."""
+    for option in asked.options:
+        if (name := option.replace("_", "-")) in OWN:
+            raise ValueError(f"cluster.sbatch.{option}: {OWN[name]}")
+    names = list(dict.fromkeys(node.partition for node in there))
+    wanted = asked.partition.split(",") if asked.partition else [n.partition for n in there if n.is_default][:1]
+    if unknown := [name for name in wanted if name not in names]:
+        raise ValueError(
+            f"cluster.partition={unknown[0]} does not exist here. Partitions: {', '.join(names)}. "
+            f"Pass cluster.partition={names[0] if names else '...'}."
+        )
+    mine = [node for node in there if node.partition in wanted]
+    if not mine:  # no default partition: SLURM says so itself
+        return
+    if sum(_holds(node, asked) for node in mine) < asked.nodes:
+        raise ValueError(f"{_excess(asked, mine)} `sinfo` lists what there is.")
+    longest = max(node.time_min for node in mine)
+    if asked.time_min > longest:
+        raise ValueError(
+            f"cluster.time_min={asked.time_min} is more than partition {','.join(wanted)} allows: {longest:.0f}. "
+            f"Pass cluster.time_min={longest:.0f}: a run that needs more goes on from its checkpoint in the next job."
+        )
+
+
+def _holds(node: Node, asked: Resources) -> bool:
+    fits = asked.cpus <= node.cpus and asked.gpus <= node.gpus
+    return fits and (not node.memory_gb or asked.memory_gb <= node.memory_gb)
+
+
+def _excess(asked: Resources, mine: Sequence[Node]) -> str:
+    """Which amount is too large, and the most that would do; or that only their combination is."""
+    where = f"partition {','.join(dict.fromkeys(node.partition for node in mine))}"
+    most = {
+        "cpus": max(node.cpus for node in mine),
+        "gpus": max(node.gpus for node in mine),
+        "memory_gb": max(node.memory_gb for node in mine) or float("inf"),
+    }
+    for name, limit in most.items():
+        if getattr(asked, name) > limit:
+            value = int(limit * 10) / 10
+            return (
+                f"A job would need {name}={getattr(asked, name):g} on a node, but no node of {where} has more than "
+                f"{value:g}. Pass a smaller cluster.{name} (with cluster.pack fewer runs a job), or another "
+                "cluster.partition."
+            )
+    each = f"{asked.cpus} CPUs, {asked.gpus} GPUs and {asked.memory_gb:g} GB"
+    fit = sum(_holds(node, asked) for node in mine)
+    return f"A job would need {asked.nodes} nodes with {each} each, but {fit} of {len(mine)} of {where} have them."

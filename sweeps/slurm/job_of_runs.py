@@ -1,0 +1,115 @@
+"""A task of an array: `python -m sweeps.slurm.job_of_runs SUBMISSION` runs its runs and decides what their ends mean.
+
+A task has one run, or `cluster.pack` of them side by side, each with attempts and an end of its own. Its exit code is
+that of the first cause that was not wanted (rlvr/attempt.py): a failed training is FAILED in SLURM too, so nothing that
+depends on it is released. A job that was told to stop goes back into the queue, for the runs that have not ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rlvr.attempt import Cause
+from rlvr.paths import read_json, write_json
+from slurm.supervise import Allocation, Supervisor
+from sweeps import verdict
+from sweeps.ledger import Ledger
+from sweeps.slurm import submissions
+from sweeps.slurm.nodes import Nodes
+from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
+from sweeps.verdict import Verdict
+
+
+class ArrayTask:
+    """The runs of one allocation."""
+
+    def __init__(self, submission: Path, supervisor: Supervisor) -> None:
+        content = read_json(submission / "submission.json")
+        if content is None:
+            raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
+        self.submission, self.settings = submission, content
+        self.supervisor, self.here = supervisor, Allocation.here()
+        self.ledger = Ledger(submission.parent.parent.parent)
+        self.run_ids = submissions.runs_of(content, self.here.index)
+        submissions.record_job(submission, self.here.number)
+
+    def run(self) -> int:
+        """Exit code of the job, or of this node's part: the first node's counts."""
+        nodes = self._nodes()
+        if nodes is not None and self.here.node:
+            run_dir = self.ledger.run_dir(self.run_ids[0])
+            nodes.follow(lambda place: on_nodes(self.settings, place, run_dir), int(self.settings["threads"]))
+            return 0
+        with ThreadPoolExecutor(len(self.run_ids)) as pool:  # signals reach the main thread, which waits
+            ends = list(pool.map(lambda place: self._one(place, nodes), range(len(self.run_ids))))
+        if nodes is not None:
+            nodes.over()
+        if any(end.cause in verdict.AGAIN for end in ends):
+            self._requeue()
+        return next((end.cause.code for end in ends if end.cause is not Cause.OK), 0)
+
+    def _nodes(self) -> Nodes | None:
+        count, here = int(self.settings.get("nodes", 1)), self.here
+        folder = self.submission / f"task_{here.index}.nodes-{here.restarts}"
+        return Nodes(folder, here.node, count, self.supervisor) if count > 1 else None
+
+    def _one(self, place: int, nodes: Nodes | None) -> Verdict:
+        """One run to its end, unless it has ended: before this launch, or before this job was requeued."""
+        run_id = self.run_ids[place]
+        settled = submissions.settled(self.submission, run_id)
+        if self.ledger.state(run_id).state == "finished":
+            self._say("finished before", run_id)
+            return Verdict(Cause.OK, "")
+        if (before := read_json(settled)) is not None:
+            self._say(f"ended before the job was requeued: {before['cause']}", run_id)
+            return Verdict(Cause(before["cause"]), str(before["message"]))
+        log = self.submission / f"task_{self.here.index}.out"
+        devices = share(os.environ.get("CUDA_VISIBLE_DEVICES"), place, len(self.run_ids))
+        end = SupervisedRun(self.ledger, run_id, self.settings, self.supervisor, self.here, log, devices, nodes).train()
+        self._say(f"{end.cause.value} {end.message}", run_id)
+        if end.cause not in (*verdict.AGAIN, Cause.BUSY) and len(self.run_ids) > 1:
+            write_json(settled, {"cause": end.cause.value, "message": end.message})
+        return end
+
+    def _requeue(self) -> None:
+        if self.here.restarts >= self.settings["requeues"]:
+            self._say(
+                f"requeued {self.here.restarts} times already (cluster.requeues): the same command goes on with it"
+            )
+            return
+        try:
+            requeued = self.here.requeue()
+        except ValueError as error:
+            self._say(f"not requeued: {error}. The same command goes on with the run.")
+            return
+        self._say("requeued" if requeued else "cancelled: not requeued")
+
+    def _say(self, text: str, run_id: str = "") -> None:
+        print(f"{self.here.job} {run_id or ' '.join(self.run_ids)}: {text}", flush=True)
+
+
+def share(devices: str | None, place: int, runs: int) -> str | None:
+    """GPUs for one of `runs` runs side by side: its part of CUDA_VISIBLE_DEVICES, or one of them if they are fewer."""
+    if not devices:
+        return devices
+    every = devices.split(",")
+    first = place * len(every) // runs
+    return ",".join(every[first : max(first + 1, (place + 1) * len(every) // runs)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: those of rlvr/attempt.py."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if len(given) != 1:
+        print(__doc__)
+        return 2
+    with Supervisor() as supervisor:
+        return ArrayTask(Path(given[0]), supervisor).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

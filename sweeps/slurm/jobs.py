@@ -1,0 +1,45 @@
+"""What every job of a sweep has in common: who it is charged to, and the command that runs this package on a node."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm.submit import Resources
+
+
+def cpus(cluster: Mapping[str, Any]) -> int:
+    """CPUs of a run on each of its nodes: as asked for, else a core for each thread and one for verifiers."""
+    return cluster["cpus"] or cluster["threads"] * cluster["ranks"] // cluster["nodes"] + 1
+
+
+def of_runs(cluster: Mapping[str, Any]) -> Resources:
+    """What a job of `cluster.pack` runs side by side asks for. They share its GPUs."""
+    pack = cluster["pack"]
+    return resources(
+        cluster, time_min=cluster["time_min"], cpus=cpus(cluster) * pack, memory_gb=cluster["memory_gb"] * pack,
+        gpus=cluster["gpus"], nodes=cluster["nodes"],
+    )  # fmt: skip
+
+
+def resources(cluster: Mapping[str, Any], **amounts: Any) -> Resources:
+    """These amounts, where and on whose account the runs go, and what a site needs for any job."""
+    shared = {key: cluster[key] for key in ("partition", "account", "qos", "environment", "scratch")}
+    return Resources(**amounts, **shared, setup=tuple(cluster["setup"]), options=cluster["sbatch"])
+
+
+def command(module: str, target: Path) -> list[str]:
+    """Run a module of this package, as the submitter sees it, wherever the job starts."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return ["env", f"PYTHONPATH={path}", sys.executable, "-m", module, str(target)]
+
+
+def python(settings: Mapping[str, Any]) -> list[str]:
+    """The words that start Python for a run on a node: this one, or that of the container."""
+    container = settings.get("container")
+    return [*shlex.split(container), "python"] if container else [sys.executable]

@@ -1,0 +1,87 @@
+"""One run on several nodes: a task of the job on each, which start and end their processes together.
+
+The task of the first node leads: it tries, decides and writes the ledger as it would alone. The others follow. They
+meet in files, on the file system that holds the runs: T.json, where the first node's torchrun listens for try T;
+T.N.json, how the processes of node N ended; over.json, there will be no other try.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlvr.paths import read_json, write_json
+from slurm.supervise import Ended, Supervisor
+from sweeps.worker import environment, kill_tagged, new_tag
+
+LOOK_S = 0.5
+FAREWELL_S = 60.0  # when the processes of one node have failed, those of others wait for them in vain
+
+Start = Callable[[Sequence[str]], Sequence[str]]  # options of torchrun -> command
+
+
+class Nodes:
+    """The nodes of one start of a job, seen from one of them."""
+
+    def __init__(self, folder: Path, node: int, count: int, supervisor: Supervisor) -> None:
+        self.folder, self.node, self.count, self.supervisor = folder, node, count, supervisor
+        self.tries = 0
+        folder.mkdir(exist_ok=True)
+
+    def lead(self, start: Start, around: Mapping[str, str]) -> Ended:
+        """One more try, on all nodes; `around`: environment of this node's processes."""
+        self.tries += 1
+        with socket.socket() as probe:  # free now: a port that is taken meanwhile costs a try
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        write_json(self._file(), {"host": socket.gethostname(), "port": port})
+        status = self._run(start, around).status
+        deadline = time.monotonic() + 2 * FAREWELL_S
+        while len(ends := self._ends()) < self.count and self.supervisor.told is None and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return Ended(status, out_of_memory=any(end["out_of_memory"] for end in ends))
+
+    def follow(self, start: Start, threads: int) -> None:
+        """Take part in every try of the first node, until it says that there will be no other."""
+        while self._is_called():
+            tag = new_tag()
+            self._run(start, environment(threads, tag))
+            kill_tagged(tag)
+
+    def over(self) -> None:
+        write_json(self.folder / "over.json", {"tries": self.tries})
+
+    def _is_called(self) -> bool:
+        self.tries += 1
+        while not self._file().exists():
+            if (self.folder / "over.json").exists():
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    def _run(self, start: Start, around: Mapping[str, str]) -> Ended:
+        at = read_json(self._file())
+        assert at is not None
+        place = {"nnodes": self.count, "node-rank": self.node, "master-addr": at["host"], "master-port": at["port"]}
+        failed: list[float] = []  # when we saw that another node's processes have failed
+
+        def in_vain() -> bool:
+            if not failed and any(end["status"] for end in self._ends()):
+                failed.append(time.monotonic())
+            return bool(failed) and time.monotonic() - failed[0] > FAREWELL_S
+
+        command = start([f"--{name}={value}" for name, value in place.items()])
+        ended = self.supervisor.run(command, around, ranks=self.count, in_vain=in_vain)
+        write_json(self._file(f".{self.node}"), {"status": ended.status, "out_of_memory": ended.out_of_memory})
+        return ended
+
+    def _ends(self) -> list[dict[str, Any]]:
+        """Of this try, on the nodes where it has ended."""
+        ends = (read_json(self._file(f".{node}")) for node in range(self.count))
+        return [end for end in ends if end is not None]
+
+    def _file(self, of: str = "") -> Path:
+        return self.folder / f"{self.tries}{of}.json"

@@ -1,0 +1,101 @@
+"""Mistakes of users, each answered in one line that says what to type: without a cluster, and by a real one."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm.limits import Node, check
+from slurm.local_cluster.settings import Settings
+from slurm.submit import Resources
+from tests.slurm.place import BANDIT, Place, causes, wait_for
+
+real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+SMALL = Node("main", True, cpus=4, memory_gb=16.0, gpus=0, time_min=60)
+LARGE = Node("gpu", False, cpus=64, memory_gb=500.0, gpus=8, time_min=2880)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Resources(10, 5, 1.0), r"cpus=5 on a node, but no node of partition main has more than 4"),
+        (Resources(10, 1, 17.0), r"memory_gb=17 on a node, but no node of partition main has more than 16"),
+        (Resources(10, 1, 1.0, gpus=1), r"gpus=1 on a node, but no node of partition main has more than 0"),
+        (
+            Resources(61, 1, 1.0),
+            r"cluster.time_min=61 is more than partition main allows: 60. Pass",
+        ),
+        (Resources(10, 1, 1.0, partition="gup"), r"cluster.partition=gup does not exist here. Partitions: main, gpu"),
+        (Resources(10, 1, 1.0, options={"mem": "1G"}), r"cluster.sbatch.mem: pass cluster.memory_gb"),
+        (Resources(10, 1, 1.0, options={"job_name": "x"}), r"cluster.sbatch.job_name: the launch needs it"),
+        (Resources(10, 1, 1.0, nodes=2), r"2 nodes with 1 CPUs, 0 GPUs and 1 GB each, but 1 of 1"),
+    ],
+)
+def test_what_no_node_can_hold_is_refused(asked: Resources, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check(asked, [SMALL, LARGE])
+
+
+def test_what_a_node_can_hold_is_accepted() -> None:
+    check(Resources(60, 4, 16.0), [SMALL, LARGE])
+    check(Resources(2000, 64, 400.0, gpus=8, partition="main,gpu"), [SMALL, LARGE])
+    check(Resources(10, 1, 99.0), [Node("main", True, cpus=4, memory_gb=0, gpus=0, time_min=60)])  # it does not say
+
+
+class TestReal:
+    pytestmark = real
+
+    @pytest.mark.parametrize(
+        ("mistake", "said"),
+        [
+            ("cluster.partition=nowhere", "Partitions: main, preemptible, urgent. Pass cluster.partition=main."),
+            ("cluster.account=nobody", "Yours: root. Pass cluster.account=root."),
+            ("cluster.qos=best", "Yours: normal. Pass cluster.qos=normal."),
+            ("cluster.gpus=3", "gpus=3 on a node, but no node of partition main has more than 2."),
+            ("cluster.cpus=64", "cpus=64 on a node, but no node of partition main has more than 4."),
+            ("cluster.memory_gb=64", "memory_gb=64 on a node, but no node of partition main has more than 15.6."),
+        ],
+    )
+    def test_a_mistake_is_answered_in_one_line(
+        self, cluster: Settings, tmp_path: Path, mistake: str, said: str
+    ) -> None:
+        place = Place(tmp_path, cluster)
+        code, out = place.python("-m", "rlvr.run", *BANDIT, "tracker=none", mistake)
+        assert code == 2, out
+        assert len(out.splitlines()) == 1, out
+        assert said in out
+        assert not place.queue()
+
+    def test_what_a_profile_says_reaches_the_run(self, cluster: Settings, tmp_path: Path) -> None:
+        place, seen = Place(tmp_path / "home", cluster), tmp_path / "seen"
+        container = tmp_path / "container"
+        container.write_text(f'echo "$USED $HF_HOME $TMPDIR" > {seen}; ls -d "$TMPDIR" >> {seen}\n')
+        container.write_text(container.read_text() + f'shift; exec {sys.executable} "$@"\n')  # for `python`
+        here = [
+            "cluster=example", "cluster.partition=main", "cluster.account=root", "cluster.gpus=0", "cluster.cpus=1",
+            "cluster.memory_gb=4", "cluster.time_min=10", "cluster.setup=[export USED=module]", "cluster.report=false",
+            f"cluster.scratch={tmp_path}/local", f"cluster.container=sh {container}",
+            "+cluster.sbatch.comment=ours",
+        ]  # fmt: skip
+        world = [each for each in BANDIT if not each.startswith("cluster.")]
+        place.launch(*here, "steps=1", "tracker=none", world=world)
+        wait_for(lambda: not place.queue())
+        (run_dir,) = place.runs().values()
+        assert causes(run_dir) == ["ok"]
+        said, scratch = seen.read_text().splitlines()
+        assert said == f"module /shared/{getpass.getuser()}/huggingface {scratch}"
+        assert re.fullmatch(rf"{tmp_path}/local/rlvr-\d+", scratch)
+        assert not list((tmp_path / "local").iterdir())  # removed
+
+    def test_a_tracking_server_that_does_not_answer_is_no_obstacle(self, cluster: Settings, tmp_path: Path) -> None:
+        place = Place(tmp_path, cluster)
+        out = place.launch("steps=1", "tracker.uri=http://127.0.0.1:9", "cluster.report=false")
+        (line,) = [line for line in out.splitlines() if "127.0.0.1:9" in line]
+        assert "does not answer" in line
+        assert "python -m sweeps sync" in line
+        assert "1 runs submitted to SLURM" in out
+        place.client("scancel", "-u", "root")

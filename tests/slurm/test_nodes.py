@@ -1,0 +1,34 @@
+"""One run on several nodes of a real SLURM is the run that it would be on one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm.local_cluster.settings import Settings
+from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.test_sweep import deterministic
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+
+TWO_RANKS = [
+    *[each for each in BANDIT if not each.startswith(("rollout.prompts", "rollout.samples"))], "rollout.prompts=4",
+    "rollout.samples=8", "cluster.ranks=2", "steps=6", "evaluation.every=3", "tracker=none", "cluster.report=false",
+]  # fmt: skip
+
+
+def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: Path) -> None:
+    alone, spread = Place(tmp_path / "alone", cluster), Place(tmp_path / "spread", cluster)
+    spread.launch("cluster.nodes=2", world=TWO_RANKS)
+    alone.launch("cluster=local", world=TWO_RANKS)
+    wait_for(lambda: not spread.queue())
+    ((name, run_dir),) = spread.runs().items()
+    assert causes(run_dir) == ["ok"], next(spread.home.glob("runs/submissions/*/task_0.out")).read_text()
+    (nodes,) = spread.home.glob("runs/submissions/*/task_0.nodes-0")
+    ended = [json.loads((nodes / f"1.{node}.json").read_text()) for node in range(2)]
+    assert [end["status"] for end in ended] == [0, 0]  # a torchrun on each of the two
+    assert json.loads((run_dir / "attempts/1/job.json").read_text())["ranks"] == 2
+    assert deterministic(run_dir) == deterministic(alone.runs()[name])
+    assert list(deterministic(run_dir)) == list(range(7))

@@ -1,0 +1,70 @@
+"""Several runs in one job: resources of all, an end of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from slurm.client import Task
+from slurm.local_cluster.settings import Settings
+from sweeps.ledger import Ledger
+from sweeps.slurm.job_of_runs import share
+from sweeps.slurm.jobs import of_runs
+from sweeps.slurm.launch import _chunks
+from sweeps.slurm.submissions import by_run, record
+from tests.slurm.place import Place, causes, steps_done, wait_for
+from tests.test_sweep import deterministic
+
+CLUSTER = {
+    "threads": 2, "ranks": 1, "nodes": 1, "pack": 3, "cpus": None, "memory_gb": 4, "gpus": 1, "time_min": 10,
+    "partition": None, "account": None, "qos": None, "environment": {}, "scratch": None, "setup": [], "sbatch": {},
+}  # fmt: skip
+
+
+def test_a_packed_job_asks_for_the_cpus_and_memory_of_all_and_shares_its_gpus() -> None:
+    asked = of_runs(CLUSTER)
+    assert (asked.cpus, asked.memory_gb, asked.gpus) == (9, 12, 1)  # three runs of 2 threads and a verifier
+
+
+def test_gpus_are_shared_evenly() -> None:
+    assert [share("0,1,2,3", place, 2) for place in range(2)] == ["0,1", "2,3"]
+    assert [share("4,5", place, 4) for place in range(4)] == ["4", "4", "5", "5"]
+    assert share(None, 0, 2) is None
+
+
+def test_a_task_of_an_array_stands_for_each_of_its_runs(tmp_path: Path) -> None:
+    groups = {json.dumps({"cluster": {"pack": 2}}): ["a", "b", "c", "d", "e"]}
+    assert [members for _, members in _chunks(groups, 2)] == [["a", "b", "c", "d"], ["e"]]
+    name = f"rlvr-{record(Ledger(tmp_path), 's', ['a', 'b', 'c'], {'pack': 2}).name}"
+    first, second = (Task(f"7_{k}", name, k, "RUNNING", "None", "n1") for k in range(2))
+    assert by_run(Ledger(tmp_path), [first, second]) == {"a": first, "b": first, "c": second}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_run_that_fails_harms_none_beside_it_and_is_not_repeated_when_the_job_is(
+    cluster: Settings, tmp_path: Path
+) -> None:
+    place = Place(tmp_path, cluster)
+    long = ["steps=3000", "evaluation.every=3000", "checkpoint.every=100", "tracker=none", "cluster.report=false"]
+    packed = [*long, "seed=0,1,2", "cluster.pack=3", "cluster.cpus=1", "cluster.retries=0"]
+    place.launch(*packed)
+    runs = list(place.runs().values())
+    wait_for(lambda: all(steps_done(run) >= 5 for run in runs))
+    (task,) = place.queue()
+    os.kill(json.loads((runs[1] / "attempts/1/job.json").read_text())["pid"], signal.SIGKILL)
+    wait_for(lambda: causes(runs[1]) == ["error"])
+    place.client("scancel", "-s", "USR2", task)  # time is nearly up
+    wait_for(lambda: place.queue() == {task: "PENDING"})
+    place.client("scontrol", "update", f"JobId={task}", "StartTime=now")  # SLURM would wait two minutes
+    wait_for(lambda: not place.queue())
+    assert [causes(run) for run in runs] == [["time_limit", "ok"], ["error"], ["time_limit", "ok"]]
+    assert list(deterministic(runs[0])) == list(deterministic(runs[2])) == list(range(3001))
+    assert "1 runs submitted to SLURM" in place.launch(*packed)  # the one that failed, when asked
+    wait_for(lambda: not place.queue())
+    assert causes(runs[1]) == ["error", "ok"]
