@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 import sys
 from pathlib import Path
@@ -70,15 +69,18 @@ class TestReal:
         assert said in out
         assert not place.queue()
 
-    def test_what_a_profile_says_reaches_the_run(self, cluster: Settings, tmp_path: Path) -> None:
+    def test_what_a_profile_says_reaches_the_run(
+        self, cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("USER", "ada")
         place, seen = Place(tmp_path / "home", cluster), tmp_path / "seen"
         container = tmp_path / "container"
         container.write_text(f'echo "$USED $HF_HOME $TMPDIR" > {seen}; ls -d "$TMPDIR" >> {seen}\n')
         container.write_text(container.read_text() + f'shift; exec {sys.executable} "$@"\n')  # for `python`
         here = [
             "cluster=example", "cluster.partition=main", "cluster.account=root", "cluster.gpus=0", "cluster.cpus=1",
-            "cluster.memory_gb=4", "cluster.time_min=10", "cluster.setup=[export USED=module]", "cluster.report=false",
-            f"cluster.scratch={tmp_path}/local", f"cluster.container=sh {container}",
+            "cluster.memory_gb=4", "cluster.time_min=10", "cluster.setup=['export USED=module']",
+            "cluster.report=false", f"cluster.scratch={tmp_path}/local", f"cluster.container='sh {container}'",
             "+cluster.sbatch.comment=ours",
         ]  # fmt: skip
         world = [each for each in BANDIT if not each.startswith("cluster.")]
@@ -87,7 +89,7 @@ class TestReal:
         (run_dir,) = place.runs().values()
         assert causes(run_dir) == ["ok"]
         said, scratch = seen.read_text().splitlines()
-        assert said == f"module /shared/{getpass.getuser()}/huggingface {scratch}"
+        assert said == f"module /shared/ada/huggingface {scratch}"
         assert re.fullmatch(rf"{tmp_path}/local/rlvr-\d+", scratch)
         assert not list((tmp_path / "local").iterdir())  # removed
 
