@@ -47,5 +47,5 @@ def total(name: str, states: Sequence[RunState]) -> Sum:
         name, len(states), dict(Counter(state.state for state in states)), sum(state.step for state in states),
         sum(state.steps or most for state in states), sum(accuracies) / len(accuracies) if accuracies else None,
         sum(rates) if rates else None, max(etas, default=None), sum(state.attempt for state in states),
-        *(sum(each) for each in zip(*(state.hours for state in states), strict=True)),
+        *(sum(state.hours[kind] for state in states) for kind in range(3)),
     )  # fmt: skip

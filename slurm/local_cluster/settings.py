@@ -95,8 +95,8 @@ def _is_free(port: int) -> bool:
 
 
 def slurm_conf(cluster: Settings, host: str) -> str:
-    root, nodes = cluster.root, cluster.node_names
-    lines = f"""\
+    root = cluster.root
+    return f"""\
 ClusterName=rlvr
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={cluster.controller_port}
@@ -140,14 +140,20 @@ AccountingStoragePort={cluster.accounting_port}
 AccountingStorageTRES=gres/gpu
 AccountingStorageEnforce=associations,qos
 AccountingStoragePass={cluster.socket}
-"""
-    for name in nodes:
-        lines += (
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.node_port(name)} "
-            f"CPUs={cluster.cpus} RealMemory={cluster.memory_mb} Gres=gpu:{cluster.gpus} State=UNKNOWN\n"
-        )
-    span = ",".join(nodes)
-    # `urgent` preempts `main` and `preemptible`; `main` preempts `preemptible`. Preempted jobs hear SIGTERM first.
+{_nodes(cluster, host)}{_partitions(cluster)}"""
+
+
+def _nodes(cluster: Settings, host: str) -> str:
+    return "".join(
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.node_port(name)} "
+        f"CPUs={cluster.cpus} RealMemory={cluster.memory_mb} Gres=gpu:{cluster.gpus} State=UNKNOWN\n"
+        for name in cluster.node_names
+    )
+
+
+def _partitions(cluster: Settings) -> str:
+    """`urgent` preempts `main` and `preemptible`; `main` preempts `preemptible`. Preempted jobs hear SIGTERM first."""
+    lines, span = "", ",".join(cluster.node_names)
     for name, tier, rest in (
         ("main", 5, f"Default=YES PreemptMode=REQUEUE GraceTime={cluster.grace_s}"),
         ("preemptible", 1, f"PreemptMode=REQUEUE GraceTime={cluster.grace_s}"),

@@ -72,6 +72,8 @@ def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
     assert (one.hours_useful, one.hours_replayed, one.hours_wasted) == pytest.approx((1.0, 0.2, 0.0))
     assert (other.name, other.states, other.accuracy, other.rate) == ("lad-hd", {"queued": 1}, None, None)
     assert dataclasses.asdict(total("all", made))["steps"] == 30  # the queued one as long as its siblings
+    nothing = total("all", [])  # a sweep cut off before its first run
+    assert (nothing.runs, nothing.hours_useful, nothing.hours_wasted, nothing.eta) == (0, 0, 0, None)
 
 
 def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
