@@ -58,12 +58,13 @@ def _double_quoted(text: str) -> str:
 
 def script(
     command: Sequence[str], resources: Resources, *, name: str, folder: Path, log: str, count: int | None,
-    max_parallel: int | None = None, after_any: Sequence[str] = (), after_ok: Sequence[str] = (),
+    max_parallel: int | None = None, after_any: Sequence[str] = (), after_ok: Sequence[str] = (), requeues: int = 0,
 ) -> str:  # fmt: skip
     """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time.
 
     count None: one job, no array. after_any: jobs that must have left the queue, however they ended. after_ok: jobs
-    that must have succeeded; when one has failed, SLURM cancels this one instead of holding it for ever.
+    that must have succeeded; when one has failed, SLURM cancels this one instead of holding it for ever. requeues:
+    times that a job may go back into the queue when its command is killed.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
@@ -83,7 +84,23 @@ def script(
     }  # fmt: skip
     text = _make_sbatch_string(shlex.join(command), folder, **parameters)
     # One log per task: srun writes where its batch script does.
-    return text.replace(f" --output {shlex.quote(str(folder / theirs))}", "")
+    text = text.replace(f" --output {shlex.quote(str(folder / theirs))}", "")
+    ours = shlex.quote(str(folder)) + "/" + log.replace("%a", "$SLURM_ARRAY_TASK_ID")
+    return text + (_REQUEUE_THE_KILLED.format(requeues=requeues, log=ours) if requeues else "")
+
+
+# SLURM's own kills are told apart: a job that it cancelled or whose time is over no longer runs, and one that took too
+# much memory says so in its log. The same would happen again.
+_REQUEUE_THE_KILLED = """
+code=$?
+if [ "$code" -eq 137 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ] \\
+    && scontrol show job -o "$SLURM_JOB_ID" | grep -q JobState=RUNNING \\
+    && ! tail -c 4096 {log} | grep -Eq 'memory limit|oom_kill'; then
+  echo "killed by somebody else than SLURM: requeued"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
 
 
 def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:

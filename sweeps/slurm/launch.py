@@ -147,6 +147,7 @@ def _send(
     text = script(
         jobs.command("sweeps.slurm.job_of_runs", target), resources, name=submissions.job_name(target), folder=target,
         log="task_%a.out", count=math.ceil(len(members) / cluster["pack"]), max_parallel=parallel, after_ok=after,
+        requeues=cluster["requeues"],
     )  # fmt: skip
     write_text(target / "array.sbatch", text)
     job = hand_in(target / "array.sbatch", resources, keep_open=[held])
