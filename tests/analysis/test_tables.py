@@ -302,7 +302,7 @@ def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
     made["choices"]["task"] = "bandit"
     write_run(tmp_path, made, {0: BASE}, cause="diverged")
     cells = bandit.table(load(tmp_path)).cells
-    assert set(cells.loc[cells["row"] == "lad-hd", "state"]) == {"failed"}
+    assert set(cells.loc[cells["row"] == "lad-hd", "state"]) == {"diverged"}
 
 
 def test_grpo_of_the_same_setting_fills_the_row(tmp_path):
