@@ -61,7 +61,8 @@ def check(asked: Resources, there: Sequence[Node]) -> None:
     for option in asked.options:
         if (name := option.replace("_", "-")) in OWN:
             raise ValueError(f"cluster.sbatch.{option}: {OWN[name]}")
-    names = list(dict.fromkeys(node.partition for node in there))
+    default_first = sorted({(not node.is_default, node.partition) for node in there})  # sinfo's order changes
+    names = [name for _, name in default_first]
     wanted = asked.partition.split(",") if asked.partition else [n.partition for n in there if n.is_default][:1]
     if unknown := [name for name in wanted if name not in names]:
         raise ValueError(
