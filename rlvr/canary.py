@@ -13,7 +13,7 @@ from rlvr.collate import collate
 from rlvr.collect import Sampler, noise_key
 from rlvr.records import Problem, Request, Reward, Rollout, Sampling
 
-PROMPTS, SAMPLES, TOKENS = 2, 2, 8  # of each rank
+PROMPTS, SAMPLES, TOKENS = 2, 2, 8  # of each rank; at least a prompt for each of its workers
 ANY = Reward(0.0, "wrong")  # nobody judges or learns from these
 
 
@@ -33,7 +33,8 @@ def check(
     tolerance = sampler.engine.canary
     if tolerance is None:
         return
-    mine = [problems[(sampler.rank * PROMPTS + i) % len(problems)] for i in range(PROMPTS)]
+    count = max(PROMPTS, sampler.engine.workers)
+    mine = [problems[(sampler.rank * count + i) % len(problems)] for i in range(count)]
     requests = [Request(p, SAMPLES, noise_key(q)) for p, q in zip(sampler.encode(mine), mine, strict=True)]
     sampling = Sampling(min(TOKENS, max_tokens), seed=0, step=0, temperature=temperature)
     groups = sampler.engine.generate(requests, sampling)
@@ -53,7 +54,7 @@ def check(
     raise EngineDisagrees(
         f"after a sync, log-probabilities of fixed prompts differ by up to {difference[row, column]:.2g} nats (mean "
         f"{mean:.2g}) between trainer and engine, more than rollout.engine.canary={tolerance:g}. Worst: token "
-        f"{column + 1} of an answer to {everyone[row // SAMPLES].problem.id}, rank {row // (SAMPLES * PROMPTS)}: "
+        f"{column + 1} of an answer to {everyone[row // SAMPLES].problem.id}, rank {row // (SAMPLES * count)}: "
         f"trainer {trainer[row, column]:.6g}, engine {batch.logp_old[row, column]:.6g}. Samples would not be the "
         "policy's own. Did the engine get all weights, and do both compute alike (trainer.dtype, rollout.engine.dtype)?"
     )

@@ -11,7 +11,7 @@ from typing import Any
 NOT_IDENTITY = (
     "cluster", "tracker", "checkpoint", "keep_rollouts", "choices", "also", "zip", "exclude", "when",
 )  # fmt: skip
-NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s")  # of rollout.engine's knobs
+NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers")  # of rollout.engine's knobs
 # Knobs younger than the first runs, with the value at which a run is what it was without them: it has no part in the
 # identity then, and the runs of before keep theirs.
 SINCE: Mapping[str, Mapping[str, Any]] = {

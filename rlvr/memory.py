@@ -160,6 +160,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     trainer, rollout = config["trainer"], config["rollout"]
     engine, moves = rollout["engine"], trainer.get("reference_every") is not None
     adapters = trainer.get("lora_rank") is not None
+    elsewhere = "workers" in engine  # on GPUs of its own
     reference = trainer["kl"] > 0 or "reference" in declared(config["loss"]["_target_"])
     return Setting(
         ranks=config["cluster"]["ranks"], width=_width(trainer["dtype"]),
@@ -168,7 +169,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         checkpointing=trainer["activation_checkpointing"],
         copies=0 if adapters else int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
         offload=bool(trainer.get("reference_offload")), adapters=adapters,
-        engine_width=_width(engine["dtype"]), cache_gb=engine["max_cache_gb"],
+        engine_width=0 if elsewhere else _width(engine["dtype"]), cache_gb=0 if elsewhere else engine["max_cache_gb"],
         engine_sleeps=engine["_target_"].endswith("VllmEngine"),
     )  # fmt: skip
 

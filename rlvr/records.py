@@ -132,6 +132,7 @@ class Engine(Protocol):
     """
 
     canary: float | None  # nats: trainer and engine must agree to this after every sync; None: they cannot disagree
+    workers: int  # copies of the policy that this rank's requests go to in turn; each is asked for the canary
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Take new weights: (Hugging Face parameter name, full tensor) pairs."""

@@ -43,6 +43,7 @@ COMPANIONS = {
     ("model", "table"): ["task=bandit", "rollout.prompts=1", "trainer.updates=1"],
     ("paper", "dph_sql"): ["task.train=a.jsonl", "task.test=b.jsonl", "task.databases=c"],
     ("presample", "default"): ["loss=dph_js"],
+    ("rollout", "ray"): [f"rollout.engine.python={sys.executable}"],
     ("rollout", "vllm"): [f"rollout.engine.python={sys.executable}"],
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],

@@ -37,6 +37,33 @@ def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> No
     assert "rollout=vllm needs vLLM, which this environment lacks" in refused("rollout=vllm")
 
 
+WORKERS = {
+    "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2 or a multiple.",
+    "rollout.engine.workers=0": "Pass rollout.engine.workers=1 or a multiple.",
+    "cluster=slurm cluster.gpus=3 loss=dph_js": "leaves rollout=ray none. Pass rollout=vllm.",
+    "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
+    "cluster=slurm cluster.nodes=2 cluster.ranks=2": "Pass cluster.nodes=1, or rollout=native.",
+    "cluster=slurm cluster.gpus=2": "cluster.gpus=2. Pass cluster.gpus=3, or fewer workers.",
+}
+
+
+@pytest.mark.parametrize("line", WORKERS)
+def test_workers_need_equal_shares_and_gpus_of_their_own(line: str) -> None:
+    schema.check(*composed("rollout=ray", HERE, "cluster=slurm", "cluster.gpus=3"))
+    assert WORKERS[line] in refused("rollout=ray", HERE, *line.split())
+
+
+def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as if it were not installed
+    assert "rollout=ray needs Ray, which this environment lacks: pip install 'rlvr[ray]'." in refused(
+        "rollout=ray", HERE
+    )
+
+
+def test_the_number_of_workers_is_no_part_of_what_a_run_is() -> None:
+    assert identity("rollout=ray", "rollout.engine.workers=4") == identity("rollout=ray")
+
+
 def test_identity_knows_the_engine_but_not_where_it_is_found() -> None:
     assert identity("rollout=vllm") != identity()
     assert identity("rollout=vllm", HERE, "rollout.engine.canary=1", "rollout.engine.timeout_s=9") == identity(

@@ -202,6 +202,13 @@ def run(**cluster: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_an_engine_on_gpus_of_its_own_takes_nothing_from_training() -> None:
+    config = run()
+    config["rollout"]["engine"] = {**ENGINE, "workers": 8}
+    there = memory.setting_of(config)
+    assert (there.engine_width, there.cache_gb) == (0, 0)
+
+
 def test_what_does_not_fit_is_refused_with_what_takes_the_room() -> None:
     """7.6 billion parameters: 12 bytes each are 85 GB for one GPU, 11 for each of eight."""
     memory.check(run())

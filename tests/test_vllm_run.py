@@ -48,6 +48,14 @@ def metrics(home: Path) -> dict[int, dict[str, float]]:
     return {line["step"]: line["metrics"] for line in lines}
 
 
+def wait_for_step(process: subprocess.Popen[str], home: Path, step: int) -> None:
+    spool = list[Path]()
+    while not spool or len(spool[0].read_text().splitlines()) < step + 1:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+        spool = list((home / "runs").glob("*/metrics.jsonl"))
+
+
 def finished(home: Path, *overrides: str) -> dict[int, dict[str, float]]:
     process = start(home, *overrides)
     out, _ = process.communicate(timeout=400)
@@ -58,7 +66,7 @@ def finished(home: Path, *overrides: str) -> dict[int, dict[str, float]]:
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One base policy for all of them."""
-    made = {name: tmp_path_factory.mktemp(name) for name in ("native", "one", "two")}
+    made = {name: tmp_path_factory.mktemp(name) for name in ("native", "one", "two", "ray")}
     stages = made["native"] / "runs" / "stages"
     for home in made.values():
         (home / "runs").mkdir(exist_ok=True)
@@ -82,11 +90,7 @@ def one_rank(homes: dict[str, Path], native: dict[int, dict[str, float]]) -> dic
     """Killed after a few steps, then run again."""
     home = homes["one"]
     process = start(home, *VLLM)
-    spool = list[Path]()
-    while not spool or len(spool[0].read_text().splitlines()) < KILLED_AT + 1:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
-        spool = list((home / "runs").glob("*/metrics.jsonl"))
+    wait_for_step(process, home, KILLED_AT)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     servers = [p for p in family if "vllm_server.py" in " ".join(p.cmdline())]
     assert len(servers) == 1
@@ -124,6 +128,30 @@ def test_two_ranks_sample_and_learn_what_one_does(
         for step in (0, 1, 2):
             if name in one_rank[step]:
                 assert two_ranks[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
+
+
+def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
+    homes: dict[str, Path], one_rank: dict[int, dict[str, float]]
+) -> None:
+    process = start(homes["ray"], *VLLM, "rollout=ray", "rollout.engine.workers=2")
+    wait_for_step(process, homes["ray"], 2)
+    everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    (raylet,) = [p for p in everyone if p.name() == "raylet"]
+    trainer = raylet.parent()
+    assert trainer is not None
+    begun = trainer.children(recursive=True)
+    assert [p.name() for p in begun].count("ray::Actor") == 2
+    watched = [p for p in begun if not p.name().endswith("Agent")]  # Ray's own two give up after a minute
+    for each in everyone:
+        if each not in begun:
+            each.kill()
+    process.communicate()
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in watched):
+        time.sleep(0.1)
+    found = metrics(homes["ray"])
+    for step, name in ((0, ACCURACY), (1, "reward/mean"), (1, "loss/total"), (2, "reward/mean"), (2, "policy/entropy")):
+        assert found[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
+    assert max(found[step]["mismatch/max"] for step in (1, 2)) < 1e-4
 
 
 def test_runs_learn_as_with_the_native_engine(

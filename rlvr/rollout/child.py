@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlvr.rollout.vllm_server import Arrays, pack, receive
 
@@ -28,6 +28,16 @@ NOT_FOR_THE_CHILD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR
 
 class Lost(RuntimeError):
     """The child has died or hangs."""
+
+
+class Process(Protocol):
+    """What a Child is to those who talk to it, wherever it runs."""
+
+    def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None: ...
+    def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]: ...
+    def kill(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
 
 
 class Child:
@@ -93,8 +103,12 @@ class Child:
         said = [line for line in self.words if line.strip()]
         return f"it ended with exit status {code}: {said[-1] if said else ''}\n" + "\n".join(said)
 
-    def kill(self) -> None:
-        """End it and whatever it started."""
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> int:
+        """End it and whatever it started. Returns its exit status: negative if a signal ended it, ours or another."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -102,3 +116,4 @@ class Child:
             assert stream is not None
             stream.close()
         self._listener.join(timeout=5)
+        return self.process.returncode

@@ -43,6 +43,7 @@ class NativeEngine:
     """
 
     canary: float | None = None  # the same code and weights as the trainer's
+    workers = 1
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from torch import Tensor
 from rlvr.model import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, Request, Sampling
-from rlvr.rollout.child import Child, Lost
+from rlvr.rollout.child import Child, Lost, Process
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ class VllmEngine:
 
     A sample's noise is seeded with (seed, step, request, sample): it does not depend on the batch beyond rounding.
     """
+
+    workers = 1
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class VllmEngine:
 
         `conf/rollout/vllm.yaml` says what the knobs mean. The process starts at once; its first use waits for it.
         """
-        self._child: Child | None = None
+        self._child: Process | None = None
         self._memory: int | None = None  # file descriptor of this process's copy of the weights, if it keeps one
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
             raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
@@ -87,12 +89,19 @@ class VllmEngine:
         The first rank alone keeps them, in memory that all processes of the node read, until the next sync: a process
         that has to be replaced gets them from there.
         """
+        self.take(self.keep(weights))
+
+    def keep(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+        """Put them in memory. Returns where they lie: what `take` wants, here or in another engine of this node."""
         self.synced = False
         if several():
             dist.barrier()  # nobody still needs the old ones
         self._weights = {"file": "", "tensors": []}
-        found = self._keep(weights)
-        self._weights, self.version = shared(found), self.version + 1
+        return shared(self._keep(weights))
+
+    def take(self, weights: dict[str, Any]) -> None:
+        """Sample from the weights that lie there from now on."""
+        self._weights, self.version = weights, self.version + 1
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
         self._insist(lambda _: None)  # it is told whatever it does not know
@@ -144,15 +153,18 @@ class VllmEngine:
     @property
     def pid(self) -> int | None:
         """Of the process that vLLM lives in."""
-        return None if self._child is None else self._child.process.pid
+        return None if self._child is None else self._child.pid
 
     # --- the process ---
 
-    def _launch(self) -> Child:
+    def _launch(self) -> Process:
         self._ready, self._told = False, 0  # told: the version of the weights that it has
+        return self._process()
+
+    def _process(self) -> Process:
         return Child(self._python, SERVER, self._options, self._environment)
 
-    def _insist(self, talk: Callable[[Child], T]) -> T:
+    def _insist(self, talk: Callable[[Process], T]) -> T:
         """What `talk` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
         for attempt in range(1, ATTEMPTS + 1):
             child = self._child = self._child or self._launch()
@@ -164,33 +176,33 @@ class VllmEngine:
                     self._tell(child)
                 return talk(child)
             except Lost as lost:
-                child.kill()
+                code = child.kill()
                 self._child = None
                 # What raised by itself will most likely raise again.
-                raised = (child.process.returncode or 0) > 0 and (not self._ready or attempt > 1)
+                raised = code > 0 and (not self._ready or attempt > 1)
                 if raised or attempt == ATTEMPTS:
                     what = "was lost" if self._ready else "did not start"
                     raise RuntimeError(f"vLLM ({self._python}) {what}: {lost}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
 
-    def _ask(self, child: Child, header: dict[str, Any], arrays: Arrays) -> Arrays:
+    def _ask(self, child: Process, header: dict[str, Any], arrays: Arrays) -> Arrays:
         child.send(header, arrays, self.timeout_s)
         return self._hear(child)
 
-    def _hear(self, child: Child) -> Arrays:
+    def _hear(self, child: Process) -> Arrays:
         header, arrays = child.receive(self.timeout_s)
         if header["version"] != self._told:
             raise RuntimeError(f"vLLM answers from weights {header['version']}, it was given {self._told}")
         return arrays
 
-    def _tell(self, child: Child) -> None:
+    def _tell(self, child: Process) -> None:
         child.send({"do": "sync", "to_version": self.version, **self._weights}, {}, self.timeout_s)
         self._told = self.version
         self._hear(child)
 
     def _sample(
-        self, child: Child, header: dict[str, Any], arrays: Arrays
+        self, child: Process, header: dict[str, Any], arrays: Arrays
     ) -> list[tuple[NDArray[np.int64], NDArray[np.float32], bool]]:
         """(tokens, log-probabilities, finished) of each sample."""
         child.send(header, arrays, self.timeout_s)
@@ -268,7 +280,8 @@ def shared(found: dict[str, Any] | None) -> dict[str, Any]:
 def environment(device: torch.device, *, eager: bool) -> dict[str, str]:
     """Of the process: our own without what makes it a rank of ours, and with one GPU at most."""
     ours = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-    kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(("TORCHELASTIC_", "ROLE_"))}
+    theirs = ("TORCHELASTIC_", "ROLE_", "RAY_")
+    kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(theirs)}
     chosen = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: what is killed is all there is
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every rank's threads are bound to the same cores

@@ -1,0 +1,133 @@
+"""The Ray engine, with real vLLMs on the CPU, against one vLLM without Ray; and what it leaves behind.
+
+vLLM has an environment of its own: `make vllm-env`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from rlvr.rollout import ray as ours
+from rlvr.rollout.ray import RayEngine, beside
+from rlvr.rollout.vllm import VllmEngine
+from tests.rollout.test_native import check_logp, make_requests, make_sampling, tokens_of
+from tests.rollout.test_vllm import END, PYTHON, start, tied
+
+WORKERS = 2
+real = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM: make vllm-env"),
+]
+
+
+def start_ray(directory: Path, **knobs: object) -> RayEngine:
+    given = {
+        "dtype": "float32", "python": str(PYTHON), "eager": True, "max_batch_sequences": 64, "max_cache_gb": 0.05,
+        "canary": None, "timeout_s": 120, "workers": WORKERS, **knobs,
+    }  # fmt: skip
+    return RayEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
+
+
+def family() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+@pytest.fixture(scope="class")  # Ray is one per process
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, RayEngine]]:
+    """One vLLM, and two in actors, on the same weights; not those that they started from."""
+    directory = tmp_path_factory.mktemp("model")
+    tied(0).save_pretrained(directory)
+    before = family()
+    ours = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    several, one = start_ray(directory), start(directory)
+    assert (signal.getsignal(signal.SIGTERM), dict(os.environ)) == ours
+    weights = tied(1)
+    one.sync(weights.named_parameters())
+    several.sync(weights.named_parameters())
+    yield one, several
+    started = family() - before
+    assert {"raylet", "gcs_server"} <= {process.name() for process in started}
+    several.close()
+    one.close()
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive
+
+
+class TestAnswers:
+    pytestmark = real
+
+    def test_workers_answer_what_one_vllm_does(self, engines: tuple[VllmEngine, RayEngine]) -> None:
+        one, several = engines
+        for sampling in (make_sampling(20), make_sampling(20, seed=6), make_sampling(20, temperature=0.0)):
+            assert tokens_of(several.generate(make_requests(), sampling)) == tokens_of(
+                one.generate(make_requests(), sampling)
+            )
+        assert several.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))  # fewer requests than workers
+
+    def test_every_worker_takes_new_weights(self, engines: tuple[VllmEngine, RayEngine]) -> None:
+        _, several = engines
+        for seed in (2, 3):
+            model = tied(seed)
+            several.sync(model.named_parameters())
+            check_logp(model, several, make_sampling(), 1e-4)
+
+    def test_a_lost_actor_and_a_lost_vllm_are_replaced_and_asked_again(
+        self, engines: tuple[VllmEngine, RayEngine], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each amid its answers."""
+        _, several = engines
+        requests, sampling = make_requests(8), make_sampling(40)
+        expected, first = tokens_of(several.generate(requests, sampling)), several.pids
+        for worker, victim in zip(several._workers, (first[0][0], first[1][1]), strict=True):
+            receive = worker.remote.receive
+
+            def struck(timeout_s: float, receive: object = receive, victim: int = victim) -> object:
+                message = receive(timeout_s)  # type: ignore[operator]
+                os.kill(victim, signal.SIGKILL)
+                return message
+
+            monkeypatch.setattr(worker.remote, "receive", struck)
+        assert tokens_of(several.generate(requests, sampling)) == expected
+        assert not {pid for pair in first for pid in pair} & {pid for pair in several.pids for pid in pair}
+
+    def test_who_does_not_know_the_token_is_refused(self, engines: tuple[VllmEngine, RayEngine]) -> None:
+        address = ours.ray.get_runtime_context().gcs_address
+        ask = f"from ray._raylet import GcsClient\nprint(GcsClient(address={address!r}).internal_kv_keys(b'', b''))"
+        guess = {**os.environ, "RAY_AUTH_TOKEN": "0" * 64}
+        done = subprocess.run([sys.executable, "-c", ask], env=guess, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1
+        assert "InvalidAuthToken" in done.stderr
+
+    def test_nobody_outside_this_machine_is_listened_to(self, engines: tuple[VllmEngine, RayEngine]) -> None:
+        found = [c.laddr.ip for p in [psutil.Process(), *family()] for c in p.net_connections() if c.status == "LISTEN"]
+        assert len(found) >= 4  # gcs_server, raylet, two actors
+        assert {ip.removeprefix("::ffff:") for ip in found} == {"127.0.0.1"}
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
+    engine = start_ray(tmp_path, python="/usr/bin/false", workers=1)
+    try:
+        with pytest.raises(RuntimeError, match=r"vLLM \(/usr/bin/false\) did not start: it ended with exit status 1"):
+            engine.generate(make_requests(), make_sampling())
+    finally:
+        engine.close()
+
+
+def test_workers_have_the_gpus_that_are_no_ranks() -> None:
+    gpus = ["4", "5", "6", "7", "8", "9"]
+    assert beside(gpus, 0, 1, 2) == ["5", "6"]
+    assert [beside(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
+    with pytest.raises(RuntimeError, match=r"6 GPUs for 2 ranks and rollout.engine.workers=6"):
+        beside(gpus, 0, 2, 3)
