@@ -23,6 +23,7 @@ from tests.rollout.test_native import check_logp, make_requests, make_sampling, 
 from tests.rollout.test_vllm import END, PYTHON, start, tied
 
 WORKERS = 2
+PIPE_BYTES = 2 * 65536  # what a pipe holds, and as much again
 real = [
     pytest.mark.real,
     pytest.mark.slow,
@@ -86,8 +87,12 @@ class TestAnswers:
     ) -> None:
         """Each amid its answers."""
         _, several = engines
-        requests, sampling = make_requests(8), make_sampling(40)
-        expected, first = tokens_of(several.generate(requests, sampling)), several.pids
+        requests, sampling = make_requests(400), make_sampling(100)
+        answers, first = several.generate(requests, sampling), several.pids
+        for share in (answers[::2], answers[1::2]):
+            tokens = sum(len(completion.tokens) for group in share for completion in group)
+            assert tokens * 12 > PIPE_BYTES  # neither can have sent them all
+        expected = tokens_of(answers)
         for worker, victim in zip(several._workers, (first[0][0], first[1][1]), strict=True):
             receive = worker.remote.receive
 
