@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from rlvr.paths import read_json, write_json
 from slurm.supervise import Allocation, Supervisor
 from sweeps import verdict
 from sweeps.ledger import Ledger
-from sweeps.slurm import submissions
+from sweeps.slurm import jobs, submissions
 from sweeps.slurm.nodes import Nodes
 from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
 from sweeps.verdict import Verdict
@@ -28,13 +27,10 @@ class ArrayTask:
     """The runs of one allocation."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
-        content = read_json(submission / "submission.json")
-        if content is None:
-            raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
-        self.submission, self.settings = submission, content
+        self.submission, self.settings = submission, submissions.read(submission)
         self.supervisor, self.here = supervisor, Allocation.here()
         self.ledger = Ledger(submission.parent.parent.parent)
-        self.run_ids = submissions.runs_of(content, self.here.index)
+        self.run_ids = submissions.runs_of(self.settings, self.here.index)
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
@@ -101,15 +97,5 @@ def share(devices: str | None, place: int, runs: int) -> str | None:
     return ",".join(every[first : max(first + 1, (place + 1) * len(every) // runs)])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: those of rlvr/attempt.py."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) != 1:
-        print(__doc__)
-        return 2
-    with Supervisor() as supervisor:
-        return ArrayTask(Path(given[0]), supervisor).run()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(jobs.on_node(ArrayTask, usage=__doc__))

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rlvr.attempt import EXIT_CODES, Cause
-from rlvr.paths import read_json, write_json
+from rlvr.paths import write_json
 from slurm.supervise import Allocation, Ended, Supervisor
-from sweeps.slurm import submissions
-from sweeps.slurm.jobs import python
+from sweeps.slurm import jobs, submissions
 from sweeps.worker import environment, kill_tagged, new_tag
 
 
@@ -23,13 +20,10 @@ class StageTask:
     """One stage in one allocation."""
 
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
-        content = read_json(submission / "submission.json")
-        if content is None:
-            raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
-        self.settings: Mapping[str, Any] = content
-        self.submission, self.supervisor, self.here = submission, supervisor, Allocation.here()
+        self.submission, self.settings = submission, submissions.read(submission)
+        self.supervisor, self.here = supervisor, Allocation.here()
         self.root = submission.parent.parent
-        self.stage = self.root / "stages" / content["stage"]
+        self.stage = self.root / "stages" / self.settings["stage"]
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
@@ -52,7 +46,7 @@ class StageTask:
     def _build(self) -> Ended:
         tag = new_tag()
         run_dir = self.root / str(self.settings["run"])
-        command = [*python(self.settings), "-m", "rlvr.start", str(run_dir), self.stage.name]
+        command = [*jobs.python(self.settings), "-m", "rlvr.start", str(run_dir), self.stage.name]
         ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended
@@ -76,15 +70,5 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else ""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: those of rlvr/attempt.py."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) != 1:
-        print(__doc__)
-        return 2
-    with Supervisor() as supervisor:
-        return StageTask(Path(given[0]), supervisor).run()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(jobs.on_node(StageTask, usage=__doc__))

@@ -1,15 +1,18 @@
-"""What every job of a sweep has in common: who it is charged to, and the command that runs this package on a node."""
+"""What every job of a sweep has in common: who it is charged to, the command that runs this package on a node, and how
+a job begins there.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from slurm.submit import Resources
+from slurm.supervise import Supervisor
 
 
 def cpus(cluster: Mapping[str, Any]) -> int:
@@ -43,3 +46,20 @@ def python(settings: Mapping[str, Any]) -> list[str]:
     """The words that start Python for a run on a node: this one, or that of the container."""
     container = settings.get("container")
     return [*shlex.split(container), "python"] if container else [sys.executable]
+
+
+class Task(Protocol):
+    """What a job does."""
+
+    def run(self) -> int:
+        """Exit code, one of rlvr/attempt.py."""
+        ...
+
+
+def on_node(task: Callable[[Path, Supervisor], Task], *, usage: str | None) -> int:
+    """`python -m MODULE SUBMISSION`, under a supervisor that hears the signals of SLURM; returns the exit code."""
+    if len(sys.argv) != 2:
+        print(usage)
+        return 2
+    with Supervisor() as supervisor:
+        return task(Path(sys.argv[1]), supervisor).run()

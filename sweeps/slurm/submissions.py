@@ -66,6 +66,14 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
     return target
 
 
+def read(submission: Path) -> Mapping[str, Any]:
+    """What its job is to do. ValueError where the file cannot be read."""
+    content = read_json(submission / "submission.json")
+    if content is None:
+        raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
+    return content
+
+
 def job_name(submission: Path) -> str:
     return PREFIX + submission.name
 
