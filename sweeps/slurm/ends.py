@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rlvr.attempt import Cause
-from rlvr.paths import read_json
-from sweeps.ledger import Ledger
 from sweeps.state import RunState, State
 
 TAIL = 4096  # bytes
@@ -23,8 +22,16 @@ KILLED: tuple[tuple[str, State, Cause, str], ...] = (
 CANCELLED = "CANCELLED AT"
 
 
-def explained(ledger: Ledger, states: Sequence[RunState], waiting: Mapping[str, object]) -> list[RunState]:
-    """The states, with the ends of runs that are lost, or that have neither begun nor a job. waiting: have a job."""
+Submission = tuple[Path, Mapping[str, Any]]  # its folder, and what it says
+
+
+def explained(
+    states: Sequence[RunState], history: Callable[[], Sequence[Submission]], waiting: Mapping[str, object]
+) -> list[RunState]:
+    """The states, with the ends of runs that are lost, or that have neither begun nor a job.
+
+    history: every submission, newest first; asked only where there is such a run. waiting: have a job.
+    """
 
     def is_open(state: RunState) -> bool:
         if state.attempt:
@@ -33,20 +40,17 @@ def explained(ledger: Ledger, states: Sequence[RunState], waiting: Mapping[str, 
 
     if not any(map(is_open, states)):
         return list(states)
-    logs = task_logs(ledger)
+    logs = task_logs(history())
     return [_named(s, logs[s.run_id]) if is_open(s) and s.run_id in logs else s for s in states]
 
 
-def task_logs(ledger: Ledger) -> dict[str, Path]:
-    """The log of the newest job of each run that SLURM ever started from this home."""
+def task_logs(history: Sequence[Submission]) -> dict[str, Path]:
+    """The log of the newest job of each run that SLURM ever started. history: newest first."""
     found: dict[str, Path] = {}
-    contents = (
-        (path.parent, read_json(path) or {}) for path in (ledger.root / "submissions").glob("*/submission.json")
-    )
-    for path, content in sorted(contents, key=lambda pair: pair[1].get("created", 0)):
+    for submission, content in history:
         for number, run_id in enumerate(content.get("runs", [])):
-            log = path / f"task_{number // int(content.get('pack', 1))}.out"
-            if log.exists():
+            log = submission / f"task_{number // int(content.get('pack', 1))}.out"
+            if run_id not in found and log.exists():
                 found[run_id] = log
     return found
 

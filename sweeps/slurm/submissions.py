@@ -13,10 +13,12 @@ uses numbers again. A submission whose sbatch never happened has no job in the q
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +28,7 @@ from rlvr.stage import recorded_stages
 from slurm import client
 from slurm.client import Task
 from sweeps.ledger import Ledger
-from sweeps.slurm.ends import explained
+from sweeps.slurm.ends import Submission, explained
 from sweeps.state import RunState
 
 PREFIX = "rlvr-"
@@ -66,12 +68,26 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
     return target
 
 
+@functools.cache
 def read(submission: Path) -> Mapping[str, Any]:
-    """What its job is to do. ValueError where the file cannot be read."""
+    """What its job is to do; it never changes, so a process reads it once. ValueError where it cannot be read."""
     content = read_json(submission / "submission.json")
     if content is None:
         raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
     return content
+
+
+def history(ledger: Ledger) -> list[Submission]:
+    """Every submission of this home and what it says, newest first."""
+    found = _readable(path.parent for path in folder(ledger).glob("*/submission.json"))
+    return sorted(found, key=lambda each: each[1].get("created", 0), reverse=True)
+
+
+def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
+    """Without those of other homes, and torn ones."""
+    for submission in submissions:
+        with contextlib.suppress(ValueError):
+            yield submission, read(submission)
 
 
 def job_name(submission: Path) -> str:
@@ -99,16 +115,12 @@ def read_queue(ledger: Ledger) -> Queue:
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
     """Which run each task is for. Tasks of other homes are left out."""
-    contents: dict[str, dict[str, Any]] = {}
     found: dict[str, Task] = {}
-    for task in tasks:
-        token = task.name.removeprefix(PREFIX)
-        if token not in contents:
-            contents[token] = read_json(folder(ledger) / token / "submission.json") or {}
+    for task, submission, content in _ours(ledger, tasks):
         if task.index is not None:
-            members = runs_of(contents[token], task.index)
+            members = runs_of(content, task.index)
             if len(members) > 1:  # one that has ended for good has no job, though others beside it go on
-                members = [run_id for run_id in members if not settled(folder(ledger) / token, run_id).exists()]
+                members = [run_id for run_id in members if not settled(submission, run_id).exists()]
             found.update(dict.fromkeys(members, task))
     return found
 
@@ -126,15 +138,14 @@ def settled(submission: Path, run_id: str) -> Path:
 
 def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:
     """The job of each stage, or of each sweep's report."""
-    named = [(task.name.removeprefix(PREFIX), task) for task in tasks]
-    about = {token: read_json(folder(ledger) / token / "submission.json") or {} for token in {t for t, _ in named}}
-    return {str(about[token][word]): task for token, task in named if word in about[token]}
+    return {str(content[word]): task for task, _, content in _ours(ledger, tasks) if word in content}
 
 
-def submitted(ledger: Ledger) -> set[str]:
-    """Every run that was ever handed to SLURM from this home."""
-    paths = folder(ledger).glob("*/submission.json")
-    return {run_id for path in paths for run_id in (read_json(path) or {}).get("runs", [])}
+def _ours(ledger: Ledger, tasks: Iterable[Task]) -> list[tuple[Task, Path, Mapping[str, Any]]]:
+    """The tasks of this home, each with its submission and what that says."""
+    named = [(task, folder(ledger) / task.name.removeprefix(PREFIX)) for task in tasks]
+    known = dict(_readable({submission for _, submission in named}))
+    return [(task, submission, known[submission]) for task, submission in named if submission in known]
 
 
 def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = None) -> list[RunState]:
@@ -145,8 +156,8 @@ def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = Non
         lost = [s.run_id for s in known if s.state == "queued" and not s.attempt and s.run_id not in queue.tasks]
         missing = _missing_stages(ledger, lost, queue) if lost else {}
         known = [_without_stage(state, missing.get(state.run_id)) for state in known]
-        return explained(ledger, known, queue.tasks)
-    ours = submitted(ledger)
+        return explained(known, functools.partial(history, ledger), queue.tasks)
+    ours = {run_id for _, content in history(ledger) for run_id in content.get("runs", [])}
     return [_unknown(state) if state.run_id in ours else state for state in states]
 
 
@@ -169,14 +180,13 @@ def _unknown(state: RunState) -> RunState:
 # --- runs whose stage was not built
 
 
-def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dict[str, tuple[Path, dict[str, Any]]]:
+def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dict[str, Submission]:
     """Of runs without a job: the submission of the stage that they waited for in vain, and what it says."""
-    newest: dict[str, tuple[Path, dict[str, Any]]] = {}
-    contents = [(path.parent, read_json(path) or {}) for path in folder(ledger).glob("*/submission.json")]
-    for path, content in sorted(contents, key=lambda pair: pair[1].get("created", 0)):
+    newest: dict[str, Submission] = {}
+    for submission, content in history(ledger):
         if "stage" in content:
-            newest[content["stage"]] = (path, content)
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+            newest.setdefault(content["stage"], (submission, content))
+    found: dict[str, Submission] = {}
     for run_id in run_ids:
         for stage in recorded_stages(ledger.run_dir(run_id)) or []:
             if stage in newest and stage not in queue.stages and not (ledger.root / "stages" / stage).is_dir():
@@ -184,7 +194,7 @@ def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dic
     return found
 
 
-def _without_stage(state: RunState, stage: tuple[Path, dict[str, Any]] | None) -> RunState:
+def _without_stage(state: RunState, stage: Submission | None) -> RunState:
     if stage is None:
         return state
     path, about = stage

@@ -19,7 +19,7 @@ from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from sweeps.ledger import Ledger
-from sweeps.slurm import ends
+from sweeps.slurm import ends, submissions
 from tests.slurm.place import Place, causes, steps_done, wait_for
 from tests.test_sweep import deterministic
 from tests.tracker.places import Server, stored
@@ -61,7 +61,7 @@ def by_seed(place: Place) -> dict[int, Path]:
 
 def said(place: Place, run_dir: Path) -> str:
     """What the supervisors of the run's job wrote."""
-    return ends.task_logs(Ledger(place.home))[run_dir.name].read_text()
+    return ends.task_logs(submissions.history(Ledger(place.home)))[run_dir.name].read_text()
 
 
 @pytest.fixture(scope="module")

@@ -178,6 +178,23 @@ def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
     assert unknown[1].phase == submissions.UNKNOWN
 
 
+def test_looking_reads_each_submission_once(tmp_path: Path) -> None:
+    ledger, token = made(tmp_path)
+    again = record(ledger, "s", ["a"], {}).name
+    opened: list[str] = []
+    sys.addaudithook(lambda event, of: opened.append(of[0]) if event == "open" and _says(of[0]) else None)
+    tasks = [task(again, 0, "RUNNING"), task(again, 1, "RUNNING"), task(token, 2, "PENDING")]
+    for _ in range(2):
+        joined(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
+        joined(ledger, ledger.states("abc"), Queue({}))
+        joined(ledger, ledger.states("abc"), Queue({}, answered=False))
+    assert sorted(Path(path).parent.name for path in opened) == sorted([token, again])
+
+
+def _says(path: object) -> bool:
+    return str(path).endswith("submission.json")
+
+
 def test_programs_without_a_cluster_are_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
     assert not is_configured()
