@@ -85,7 +85,7 @@ class Supervisor:
         """Wait, but not when told to stop."""
         deadline = time.monotonic() + seconds
         while self.told is None and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, 0.5))
+            time.sleep(min(left, LOOK_S))
 
 
 def _tell(child: subprocess.Popen[bytes], number: int) -> None:

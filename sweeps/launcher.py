@@ -57,7 +57,7 @@ class RlvrLauncher(Launcher):
         launched = launch(plan(self._points(job_overrides), command=command()))
         return [_returned(launched) for _ in job_overrides]
 
-    def compose(self, index: int, overrides: Sequence[str]) -> Composed:
+    def compose(self, overrides: Sequence[str]) -> Composed:
         return self._points([]).full(list(overrides))
 
     def _points(self, overrides: Sequence[Sequence[str]]) -> Points:

@@ -35,9 +35,9 @@ def available_cores() -> int:
     return cores
 
 
-def at_once(threads: int, ranks: int) -> int:
-    """Runs that this machine's cores hold at a time."""
-    return max(1, available_cores() // (threads * ranks))
+def at_once(workers: int | None, threads: int, ranks: int) -> int:
+    """Runs at a time on this machine: `workers`, or as many as its cores hold."""
+    return workers or max(1, available_cores() // (threads * ranks))
 
 
 def run_local(
@@ -54,7 +54,7 @@ def run_local(
     Call it from the main thread: that is where signals arrive.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
-    size = workers or at_once(threads, ranks)
+    size = at_once(workers, threads, ranks)
     command = command or (WARM if ranks == 1 else torchrun(ranks))
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
     pool = [

@@ -130,7 +130,7 @@ def _here(cluster: Mapping[str, Any]) -> str:
 
 
 def _workers(cluster: Mapping[str, Any]) -> int:
-    return cluster["workers"] or at_once(cluster["threads"], cluster["ranks"])
+    return at_once(cluster["workers"], cluster["threads"], cluster["ranks"])
 
 
 def _on_slurm(cluster: Mapping[str, Any]) -> str:

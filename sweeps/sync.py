@@ -28,7 +28,7 @@ def sync(ledger: Ledger, uri: str | None) -> int:
 
 def _store(ledger: Ledger, sweep: Sweep) -> str:
     """`tracker.uri` of a sweep's launch; "": none was named, then the environment or a file decide."""
-    for run_id in sweep.run_ids[:1]:
-        config = yaml.safe_load((ledger.run_dir(run_id) / "config.yaml").read_text(encoding="utf-8"))
-        return str((config.get("tracker") or {}).get("uri") or "")
-    return ""
+    if not sweep.run_ids:
+        return ""
+    config = yaml.safe_load((ledger.run_dir(sweep.run_ids[0]) / "config.yaml").read_text(encoding="utf-8"))
+    return str((config.get("tracker") or {}).get("uri") or "")

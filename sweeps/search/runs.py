@@ -10,7 +10,7 @@ from typing import Any
 
 from rlvr.stop import StopFlag
 from sweeps.ledger import Ledger
-from sweeps.local import Launch, at_once
+from sweeps.local import Launch
 from sweeps.plan import Planned
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
@@ -20,11 +20,6 @@ from sweeps.worker import WARM, Shipper, Worker, new_tag, torchrun
 
 SLURM_AT_ONCE = 8
 SLICE_S = 0.2
-
-
-def here_at_once(cluster: Any) -> int:
-    """Runs that this machine has room for."""
-    return cluster.workers or at_once(cluster.threads, cluster.ranks)
 
 
 class _Shipping(contextlib.ExitStack):

@@ -26,7 +26,7 @@ from rlvr.identity import NOT_IDENTITY, identity
 from rlvr.lock import lock, unlock
 from rlvr.paths import home
 from rlvr.signature import bind, close_match
-from sweeps import launcher
+from sweeps import launcher, local
 from sweeps.grid import key_of
 from sweeps.ledger import Ledger
 from sweeps.plan import Plan, Planned, plan
@@ -168,12 +168,12 @@ class OptunaSweeper(Sweeper):
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
     def _at_once(self, *, on_slurm: bool) -> int:
-        from sweeps.search.runs import SLURM_AT_ONCE, here_at_once
+        from sweeps.search.runs import SLURM_AT_ONCE
 
         cluster = self.base.cluster
         if on_slurm:
             return self.n_jobs or cluster.max_parallel or SLURM_AT_ONCE
-        return self.n_jobs or here_at_once(cluster)
+        return self.n_jobs or local.at_once(cluster.workers, cluster.threads, cluster.ranks)
 
     def _first(self, space: Space, goal: Goal, count: int) -> list[Planned]:
         """The first trials, planned on paper: what is wrong with all of them is found here, before anything is written.
@@ -199,7 +199,7 @@ class OptunaSweeper(Sweeper):
 
     def _plan_point(self, overrides: Sequence[str]) -> Planned:
         """The run of a trial. Its name has four digits of each number; its config has all."""
-        (run,) = plan([self.composer.compose(0, overrides)], command=launcher.command()).runs
+        (run,) = plan([self.composer.compose(overrides)], command=launcher.command()).runs
         return replace(run, name=run_name(run.config, [_short(o) for o in run.overrides], self.swept))
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
