@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr import paths
+from rlvr.ahead import Collected
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -29,26 +30,32 @@ class Checkpoints:
         self.trainer.writer.wait(block=False)
         return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
 
-    def save(self, step: int, position: int, metrics: Mapping[str, float]) -> None:
-        """Save the state after a step, `position` problems into the stream, unless it is saved already."""
+    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: Collected | None = None) -> None:
+        """Save the state after a step, `position` problems into the stream, unless it is saved already.
+
+        ahead: the groups of the next step, if there are some.
+        """
         path = self.directory / f"step-{step:08d}"
         self.trainer.writer.wait()
         if path.exists():
             return
         score = self._score(metrics)
         self.best = self.best if score is None else score
+        state = {"step": step, "position": position, "score": score, "best": self.best}
+        groups = {} if ahead is None else {"beside": ahead.write}
         self.trainer.save(
-            path, {"step": step, "position": position, "score": score, "best": self.best},
-            background=self.config.get("background", False), then=self._drop,
+            path, state | {"ahead": None if ahead is None else ahead.rest},
+            background=self.config.get("background", False), then=self._drop, **groups,
         )  # fmt: skip
 
     def resume(self) -> dict[str, Any] | None:
-        """Put the trainer where the newest checkpoint left it; its "step" and "position", None if there is none."""
+        """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
         found = paths.checkpoints(self.directory)
         if not found:
             return None
         extra = self.trainer.load(found[-1])
         self.best = extra.get("best")
+        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra.get("ahead") else None
         log.info("resuming from %s", found[-1].name)
         return extra
 

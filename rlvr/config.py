@@ -43,6 +43,7 @@ class RolloutConfig:
     importance: str = "none"
     importance_cap: float = 2.0
     max_mismatch: float | None = None
+    ahead: int = 0
     engine: Any = MISSING
 
 

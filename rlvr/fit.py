@@ -43,6 +43,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
     _check_trainer(config.trainer, loss)
     _check_engine(config, choices)
     _check_mismatch(config.rollout, choices, loss)
+    _check_ahead(config, choices, loss)
 
 
 def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], without: Collection[str]) -> None:
@@ -168,6 +169,29 @@ def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss
         raise ValueError(
             f"{asked} weighs tokens and loss={choices.get('loss')} has one term per response. "
             "Pass rollout.importance=none."
+        )
+
+
+def _check_ahead(config: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
+    rollout, ahead = config.rollout, config.rollout.get("ahead", 0)
+    if ahead not in (0, 1):
+        raise ValueError(f"rollout.ahead={ahead} must be 0, or 1: responses are at most one step older than the policy.")
+    if not ahead:
+        return
+    if "solution" in loss:
+        raise ValueError(
+            f"rollout.ahead=1 has no effect with loss={choices.get('loss')}, which learns known answers. Drop it."
+        )
+    if config.cluster.gpus and "workers" not in rollout.engine:
+        raise ValueError(
+            f"rollout.ahead=1 samples while the policy is trained, and rollout={choices.get('rollout')} needs the GPUs "
+            "that train it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
+        )
+    if rollout.get("logp_old") == "trainer" and rollout.get("importance") == "none":
+        raise ValueError(
+            "rollout.ahead=1 with rollout.logp_old=trainer would take responses of the policy one step before for its "
+            "own. Pass rollout.importance=truncate, which weighs them, or rollout.logp_old=engine: the loss then "
+            "compares with the policy that sampled."
         )
 
 

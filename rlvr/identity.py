@@ -18,7 +18,7 @@ SINCE: Mapping[str, Mapping[str, Any]] = {
     "task": {"binary": False},
     "rollout": {
         "overlong_buffer": None, "overlong_penalty": 1.0, "overlong_filter": False, "logp_old": "engine",
-        "importance": "none", "importance_cap": 2.0, "max_mismatch": None,
+        "importance": "none", "importance_cap": 2.0, "max_mismatch": None, "ahead": 0,
     },
     "trainer": {
         "decay_steps": None, "final_lr": 0.0, "compile": False, "reference_offload": False, "lora_rank": None,

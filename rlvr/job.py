@@ -23,11 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr import canary, mismatch
 from rlvr import config as schema
+from rlvr.ahead import Collector
 from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, brief, cause_of, gpu_ooms, logging_to, record_rank
 from rlvr.batch import Batch
 from rlvr.checkpoints import Checkpoints
 from rlvr.collate import collate, encode, solved, with_advantage
-from rlvr.collect import Spent, Stream, collect, throughput
+from rlvr.collect import Stream, throughput
 from rlvr.diverged import check_limits
 from rlvr.evaluate import NOISE_STREAM, evaluate, held_out, write_policy, write_samples
 from rlvr.model import load_model
@@ -70,6 +71,7 @@ class Run:
         if attempt is not None:
             record_stages(run_dir, start.stages)
         self.stream = Stream(self.mixture.explored if self.mixture else self.task, config.seed)
+        self.collector = Collector(self.sampler, self.stream, config, max_tokens=self.max_tokens, sync=self._sync)
         self.problems = held_out(self.task, config.evaluation.problems)
 
     def _mixture(self, samples: Samples | None) -> Mixture | None:
@@ -98,35 +100,31 @@ class Run:
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
-        groups, spent = self.collect(step)
+        collected = self.collector.next(step)
+        stale = self.trainer.num_updates - collected.updates
+        if not self.collector.ask(step + 1):
+            self.engine.sleep()
+            self.synced = -1
         if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
-            write_rollouts(groups, file_of(self.dir, step))
-        self.engine.sleep()
-        self.synced = -1
-        batch = self.batch(groups, step)
+            write_rollouts(collected.groups, file_of(self.dir, step))
+        batch = self.batch(collected.groups, step)
         apart = mismatch.measure(batch, self.config.rollout.get("max_mismatch"))
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
-        metrics = {**spent.metrics(), **apart, **learned, "time/train_s": ended - ready, "time/step_s": ended - began}
+        own = {"rollout/staleness": float(stale), "time/train_s": ended - ready, "time/step_s": ended - began}
+        metrics = {**collected.metrics, **apart, **learned, **own}
         return metrics | throughput(metrics, world=self.world)
 
-    def collect(self, step: int) -> tuple[list[Rollout], Spent]:
-        """The groups to train on at a step, sampled from the policy as it stands, and what they cost."""
-        rollout = self.config.rollout
-        self._sync()
-        sampling = Sampling(self.max_tokens, self.config.seed, step, rollout.temperature, rollout.top_p)
-        return collect(
-            self.sampler, self.stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
-            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds, filter=rollout.filter,
-        )  # fmt: skip
-
-    def _sync(self) -> None:
+    def _sync(self) -> int:
+        """Give the engine the newest weights, if it has others. Returns how many updates are behind them."""
+        self.collector.wait()
         if self.synced != self.trainer.num_updates:  # else an evaluation has just been given these very weights
             self.engine.sync(self.trainer.weights())
             knobs = {"pad_token_id": self.pad, "max_tokens": self.max_tokens, "temperature": self.trainer.temperature}
             canary.check(self.sampler, self.trainer.logp, self.problems, **knobs)
             self.synced = self.trainer.num_updates
+        return self.synced
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
         """The groups as the trainer wants them, with all that the objective reads."""
@@ -198,19 +196,22 @@ class Run:
         self._check_lease()
         if self.spool is not None:
             self.spool.flush()  # a checkpoint never knows of a step that the record does not
-        self.checkpoints.save(step, self.stream.position, metrics)
+        ahead = self.collector.asked()  # before the position: to sample draws problems
+        self.checkpoints.save(step, self.stream.position, metrics, ahead)
 
     def _resume(self) -> int:
         extra = self.checkpoints.resume()
         if extra is None:
             return 0
         self.stream.position = extra["position"]
+        self.collector.restore(extra["ahead"])
         return extra["step"]
 
     def close(self) -> None:
         try:
             self.trainer.writer.wait()  # a run that has ended has saved
         finally:
+            self.collector.close()
             self.start.close()
 
 

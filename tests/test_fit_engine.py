@@ -98,6 +98,23 @@ def test_what_mismatch_cannot_do_is_refused(line: str) -> None:
     assert MISMATCH[line] in refused(*line.split())
 
 
+AHEAD = {
+    "rollout.ahead=2": "rollout.ahead=2 must be 0, or 1",
+    "rollout.ahead=1 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
+    "rollout.ahead=1 rollout.logp_old=trainer": "Pass rollout.importance=truncate, which weighs them, or",
+    "rollout.ahead=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
+}
+
+
+@pytest.mark.parametrize("line", AHEAD)
+def test_what_cannot_be_sampled_ahead_is_refused(line: str) -> None:
+    assert AHEAD[line] in refused(*line.split())
+
+
+def test_to_sample_ahead_is_another_run() -> None:
+    assert identity("rollout.ahead=0") == identity() != identity("rollout.ahead=1")
+
+
 def test_a_run_of_before_has_the_identity_it_had() -> None:
     same = ("rollout.logp_old=engine", "rollout.importance=none", "rollout.importance_cap=2.0")
     assert identity(*same) == identity()

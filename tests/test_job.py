@@ -36,7 +36,7 @@ def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -
     """Responses of one token where one is allowed: rewards lose the whole penalty. Each group's first was not cut."""
     run = made(tmp_path, "rollout.overlong_buffer=1", "rollout.overlong_penalty=0.5", "rollout.overlong_filter=true")
     try:
-        groups, _ = run.collect(1)
+        groups = run.collector.collect(1).groups
         ended = [replace(g, completions=(replace(g.completions[0], finished=True), g.completions[1])) for g in groups]
         batch = run.batch(ended, 1)
     finally:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,25 +36,23 @@ class Writer:
 
     def save(
         self, path: Path, tensors: dict[str, Any], state: dict[str, Any], *, background: bool = False,
-        then: Callable[[], None] = lambda: None,
+        beside: Callable[[Path], None] = lambda _: None, then: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Write a checkpoint. `tensors`: nested names to (sharded) tensors, `state`: plain JSON.
 
-        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. then:
-        what the first rank does once the checkpoint is visible.
+        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. beside:
+        the first rank's, writes further files into the checkpoint's directory; then: what it does once that is visible.
         """
         self.wait()
         if not background:
-            self._write(path, tensors, state, then)
+            self._write(path, tensors, state, beside, then)
             return
-        if self.world > 1 and self._group is None:
-            # Of its own: collectives of two threads must not mix. (Its type allows for processes outside a group.)
-            self._group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
+        self._group = self._group or distributed.another_group()
         stager = DefaultStager(StagingOptions(False, False, False, False))  # a plain copy, complete on return
         staged = stager.stage(tensors)
         stager.close()
         thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending = thread, thread.submit(self._write, path, staged, state, then)
+        self._pending = thread, thread.submit(self._write, path, staged, state, beside, then)
 
     def wait(self, *, block: bool = True) -> None:
         """Until what was begun is visible, or with `block=False` see whether it has failed. Raises what failed."""
@@ -64,11 +62,14 @@ class Writer:
         thread.shutdown()
         future.result()
 
-    def _write(self, path: Path, tensors: Any, state: dict[str, Any], then: Callable[[], None]) -> None:
+    def _write(
+        self, path: Path, tensors: Any, state: dict[str, Any], beside: Callable[[Path], None], then: Callable[[], None]
+    ) -> None:
         def write(directory: Path) -> None:
             storage = FileSystemWriter(directory, sync_files=True)
             write_tensors(tensors, storage_writer=storage, process_group=self._group, no_dist=self.world == 1)
             if self.rank == 0:
+                beside(directory)
                 write_json(directory / STATE, state)
 
         _publish(path, write, rank=self.rank, group=self._group)

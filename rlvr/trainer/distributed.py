@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from datetime import timedelta
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -83,12 +83,22 @@ def mesh(device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, (dist.get_world_size(),))
 
 
-def gather(mine: list[T]) -> list[list[T]]:
+def another_group() -> dist.ProcessGroup | None:
+    """All ranks once more, for a thread beside the main one: collectives of two threads must not mix. Called by all.
+
+    None if there is one rank, which has nobody to talk to.
+    """
+    if dist.get_world_size() == 1:
+        return None
+    return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=TIMEOUT))  # else: not of the group
+
+
+def gather(mine: list[T], group: dist.ProcessGroup | None = None) -> list[list[T]]:
     """Every rank's list, in the order of ranks, on every rank."""
     if dist.get_world_size() == 1:
         return [mine]
     everyone: list[list[T] | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    dist.all_gather_object(everyone, mine, group)
     return [each for each in everyone if each is not None]
 
 
