@@ -175,7 +175,9 @@ def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss
 def _check_ahead(config: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
     rollout, ahead = config.rollout, config.rollout.get("ahead", 0)
     if ahead not in (0, 1):
-        raise ValueError(f"rollout.ahead={ahead} must be 0, or 1: responses are at most one step older than the policy.")
+        raise ValueError(
+            f"rollout.ahead={ahead} must be 0, or 1: responses are at most one step older than the policy."
+        )
     if not ahead:
         return
     if "solution" in loss:

@@ -1,4 +1,4 @@
-"""One step off-policy: which policy a step's samples come from, that it overlaps, and that a resumed run is the same."""
+"""One step off-policy: which policy a step's samples come from, that it overlaps, and what a resumed run computes."""
 
 from __future__ import annotations
 

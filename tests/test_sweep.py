@@ -170,16 +170,17 @@ def test_one_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "1 diverged" in status.communicate(timeout=60)[0]
 
 
-def test_two_ranks_train_the_same_run_as_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_two_ranks_train_the_same_run_as_one(tmp_path: Path, ahead: int) -> None:
     """Real gloo processes through torchrun; float32 sums differ in their order only (relative 1e-4 after 3 steps).
 
     With mixed groups alone: in a mini-batch whose advantages are all 0 the gradient is rounding, and Adam scales it up.
     """
-    mixed = "rollout.dynamic_sampling=refill"
+    mixed = ["rollout.dynamic_sampling=refill", f"rollout.ahead={ahead}"]
     final: list[dict[str, float]] = []
     for ranks in (1, 2):
         process = python(
-            "-m", "rlvr.run", *SMALL, "steps=3", mixed, f"cluster.ranks={ranks}", home=tmp_path / str(ranks)
+            "-m", "rlvr.run", *SMALL, "steps=3", *mixed, f"cluster.ranks={ranks}", home=tmp_path / str(ranks)
         )
         out, _ = process.communicate(timeout=500)
         assert process.returncode == 0, out
