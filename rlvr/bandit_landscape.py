@@ -24,19 +24,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
+from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from analysis.landscape import ARMS, draw
-from analysis.style import encode
-from rlvr import config as schema
 from rlvr.batch import Batch, Loss, Policy, needed
-from rlvr.paths import home, write_text
-from rlvr.weights import points
+from rlvr.measurement import command, points, write
+from rlvr.paths import home
 from sweeps import launcher
 
 DEFAULT = ("divergence=hd,js", "eta=1", "advantage=grpo", "task=bandit", "task.arms=3", "task.centres=[0,1,2]",
@@ -147,29 +143,15 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(
             "a figure is of one bandit and one η: only divergence takes several values, as divergence=hd,js."
         )
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with launcher.composing():
         found = [measured(point, steps=STEPS) for point in wanted]
     tables = {name: pd.concat([f[name] for f in found], ignore_index=True) for name in found[0]}
     tables["arms"] = found[0]["arms"]  # of all
     folder = home() / "reports" / "bandit_landscape"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        write_text(folder / f"{name}.csv", table.to_csv(index=False))
-    figure = draw(**tables)
-    for kind in ("png", "pdf"):
-        (folder / f"bandit_landscape.{kind}").write_bytes(encode(figure, kind))
+    write(folder, tables, "bandit_landscape", draw(**tables))
     far = tables["ends"].groupby(["divergence", "method"], sort=False)["total_variation"].agg(["min", "max"])
     print(f"Total variation to P_A after {STEPS} steps, over {len(STARTS)} starts\n{far.round(4)}\nWritten: {folder}")
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & set(sys.argv):
-        print(__doc__)
-        sys.exit(0)
-    try:
-        main(sys.argv[1:])
-    except (ValueError, HydraException, OmegaConfBaseException) as error:
-        print(f"rlvr.bandit_landscape: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(command(main, "rlvr.bandit_landscape", __doc__))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -68,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     debug, given = "--debug" in given, [a for a in given if a != "--debug"]
-    schema.register()
-    launcher.register()
     try:
         _replay(given)
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
@@ -133,7 +131,7 @@ def arms(overrides: Sequence[str], like: DictConfig | None, policy: str = "") ->
     """Every point of the grid, each knob given to the losses that read it. ValueError for one that none reads."""
     axes = dict(map(_axis, overrides))
     losses = axes.pop("loss", ["grpo", "lad"])
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with launcher.composing():
         for loss in losses:
             compose("run", [f"loss={loss}"])  # a name that does not exist is told before anything else
         reads = {loss: [key for key in axes if _reads(loss, key)] for loss in losses}

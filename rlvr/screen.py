@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.replay import draw
-from analysis.style import encode
 from rlvr.gradient import Effect, cosines, effect, start
+from rlvr.measurement import write
 from rlvr.paths import home, write_text
 from rlvr.records import Rollout
 from rlvr.replay import Arm
@@ -135,11 +135,5 @@ def _number(value: float, form: str = ".4g") -> str:
 
 
 def _write(folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    frames = {"objectives": rows, "cosines": matrix.rename_axis("objective").reset_index(), "weights": weights}
-    for name, frame in frames.items():
-        write_text(folder / f"{name}.csv", frame.to_csv(index=False), durable=False)
-    figure = draw(matrix, weights)
-    for kind in ("png", "pdf"):
-        (folder / f"replay.{kind}").write_bytes(encode(figure, kind))
-    return [*(folder / f"{name}.csv" for name in frames), folder / "replay.png", folder / "replay.pdf"]
+    tables = {"objectives": rows, "cosines": matrix.rename_axis("objective").reset_index(), "weights": weights}
+    return write(folder, tables, "replay", draw(matrix, weights))

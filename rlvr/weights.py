@@ -11,28 +11,22 @@ reports/weights: weights.csv, and the figure, with the closed forms drawn over t
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra import compose
 from hydra.utils import instantiate
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from analysis.figures.weights import drawn
-from analysis.style import encode
-from rlvr import config as schema
 from rlvr.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
-from rlvr.paths import home, write_text
+from rlvr.measurement import command, points, write
+from rlvr.paths import home
 from rlvr.reduce import aggregate
 from sweeps import launcher
 
@@ -112,19 +106,6 @@ def outcomes(samples: int, rates: Floats) -> Floats:
     return np.exp(log_choose + c * np.log(p) + (samples - c) * np.log1p(-p))
 
 
-def points(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Every combination of overrides such as `advantage=rloo,maxrl`."""
-    odd = [a for a in arguments if "=" not in a or a.startswith("-")]
-    if odd:
-        raise ValueError(f"{odd[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
-    axes = []
-    for override in OverridesParser.create().parse_overrides(list(arguments)):
-        sweep = override.is_discrete_sweep()
-        values = override.sweep_string_iterator() if sweep else [override.get_value_element_as_str()]
-        axes.append([f"{override.get_key_element()}={value}" for value in values])
-    yield from map(list, itertools.product(*axes))
-
-
 def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
     """The weights of one combination of overrides of the default run."""
     config = compose("run", list(point), return_hydra_config=True)
@@ -142,29 +123,13 @@ def _order(advantage: DictConfig, samples: int) -> int | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with launcher.composing():
         rows = [row for point in points(arguments or DEFAULT) for row in measured(point, RATES)]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(f.name for f in fields(Weight))
-    table.writerows(astuple(row) for row in rows)
-    path = home() / "reports" / "weights" / "weights.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text.getvalue())
-    figure = drawn(pd.read_csv(path))
-    for kind in ("png", "pdf"):
-        path.with_suffix(f".{kind}").write_bytes(encode(figure, kind))
-    print(f"Written: {path.parent}: weights.csv, weights.png, weights.pdf")
+    table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
+    folder = home() / "reports" / "weights"
+    files = write(folder, {"weights": table}, "weights", drawn(table))
+    print(f"Written: {folder}: {', '.join(file.name for file in files)}")
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & set(sys.argv):
-        print(__doc__)
-        sys.exit(0)
-    try:
-        main(sys.argv[1:])
-    except (ValueError, HydraException) as error:
-        print(f"rlvr.weights: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(command(main, "rlvr.weights", __doc__))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,7 +23,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import CONF
+from rlvr import config as schema
 from rlvr.paths import home
 from rlvr.tracker import store
 from slurm.client import is_configured
@@ -113,6 +114,15 @@ def register() -> None:
 
 
 @contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """In here, Hydra's `compose` knows conf/ and all that this project adds to it."""
+    schema.register()
+    register()
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        yield
+
+
+@contextlib.contextmanager
 def dry_run() -> Iterator[None]:
     """Launches in here do not happen: they are printed at the end."""
     global on_paper
@@ -161,7 +171,7 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
     paths = {run_id: ledger.run_dir(run_id) / "config.yaml" for run_id in ledger.sweep(sweep_id).run_ids}
     configs = {run_id: yaml.safe_load(path.read_text()) for run_id, path in paths.items()}
     # A config that was frozen by an older version lacks the settings that came since.
-    since = yaml.safe_load((CONF / "cluster" / "slurm.yaml").read_text())
+    since = yaml.safe_load((schema.CONF / "cluster" / "slurm.yaml").read_text())
     configs = {run_id: {**config, "cluster": {**since, **config["cluster"]}} for run_id, config in configs.items()}
     first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = is_for_slurm(first.cluster.backend)

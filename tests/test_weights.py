@@ -16,6 +16,7 @@ from rlvr.batch import Batch, Policy, Terms, needs
 from rlvr.loss.cross_entropy import cross_entropy
 from rlvr.loss.grpo import grpo as clipped
 from rlvr.loss.reinforce import reinforce
+from rlvr.measurement import command, points
 
 GRPO = partial(advantage.grpo, population=False)
 MAXRL = partial(advantage.maxrl, order=None)
@@ -109,7 +110,7 @@ def test_what_a_coin_lacks_is_named() -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         weights.measure(reinforce, advantage.rloo, 4, np.array([0.0]))
     with pytest.raises(ValueError, match="is no knob"):
-        list(weights.points(["maxrl"]))
+        list(points(["maxrl"]))
 
 
 def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, monkeypatch) -> None:
@@ -127,8 +128,16 @@ def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, 
     assert (tmp_path / "reports" / "weights" / "weights.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_bad_input_is_one_line_that_says_what_to_type(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["weights", "loss=gropo"])
+    assert command(weights.main, "rlvr.weights", weights.__doc__) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rlvr.weights: loss=gropo does not exist.")
+    assert line.endswith("Did you mean grpo?")
+
+
 def test_a_list_in_an_override_is_one_value() -> None:
-    assert list(weights.points(["task.heights=[1,2]", "loss=rloo,grpo"])) == [
+    assert list(points(["task.heights=[1,2]", "loss=rloo,grpo"])) == [
         ["task.heights=[1,2]", "loss=rloo"],
         ["task.heights=[1,2]", "loss=grpo"],
     ]

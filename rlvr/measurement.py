@@ -1,0 +1,55 @@
+"""Commands that measure without training (rlvr.weights, rlvr.bandit_landscape, rlvr.replay): points, errors, report."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from matplotlib.figure import Figure
+from omegaconf.errors import OmegaConfBaseException
+
+from analysis.style import encode
+from rlvr.paths import write_text
+from rlvr.run import explain
+
+
+def command(main: Callable[[Sequence[str]], None], name: str, usage: str | None) -> int:
+    """`python -m NAME ...`. Exit codes: 0 done, 2 bad input (one line on standard error)."""
+    given = sys.argv[1:]
+    if {"-h", "--help"} & set(given):
+        print(usage)
+        return 0
+    try:
+        main(given)
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
+        print(f"{name}: {explain(error, given)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def points(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Every combination of overrides such as `advantage=rloo,maxrl`."""
+    odd = [a for a in arguments if "=" not in a or a.startswith("-")]
+    if odd:
+        raise ValueError(f"{odd[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
+    axes = []
+    for override in OverridesParser.create().parse_overrides(list(arguments)):
+        sweep = override.is_discrete_sweep()
+        values = override.sweep_string_iterator() if sweep else [override.get_value_element_as_str()]
+        axes.append([f"{override.get_key_element()}={value}" for value in values])
+    yield from map(list, itertools.product(*axes))
+
+
+def write(folder: Path, tables: Mapping[str, pd.DataFrame], name: str, figure: Figure) -> list[Path]:
+    """Each table as CSV, and the figure as NAME.png and NAME.pdf; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, rows in tables.items():
+        write_text(folder / f"{table}.csv", rows.to_csv(index=False))
+    for kind in ("png", "pdf"):
+        (folder / f"{name}.{kind}").write_bytes(encode(figure, kind))
+    return [*(folder / f"{table}.csv" for table in tables), folder / f"{name}.png", folder / f"{name}.pdf"]
