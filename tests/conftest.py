@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Two test files run at a time on two cores: threads of OpenMP that wait for one another would take most of it. Read by
@@ -19,3 +21,12 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 # A busy machine must not fail a law, and a law must fail on every run or on none.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def composing() -> Iterator[None]:
+    """Hydra's `compose` knows conf/ in the test."""
+    from sweeps import launcher  # not above: NumPy, too, reads OMP_NUM_THREADS when it is imported
+
+    with launcher.composing():
+        yield

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr import config as schema
 from rlvr.signature import signature
-from sweeps import launcher
 
-
-@pytest.fixture(autouse=True)
-def _hydra() -> Iterator[None]:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("composing")
 
 
 def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:

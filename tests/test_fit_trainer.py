@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf, open_dict
 
 from rlvr import config as schema
@@ -11,9 +11,7 @@ from sweeps import launcher
 
 
 def check(*overrides: str) -> None:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with launcher.composing():
         config = compose("run", list(overrides), return_hydra_config=True)
     choices = OmegaConf.to_container(config.hydra.runtime.choices)
     assert isinstance(choices, dict)

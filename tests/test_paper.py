@@ -5,17 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
 from rlvr import config as schema
 from rlvr import memory
-from sweeps import launcher
 
 ROOT = Path(__file__).parents[1]
 PRINTED = ROOT.parent / "shared" / "papers" / "hyperparameters.csv"
@@ -127,12 +125,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _hydra() -> Iterator[None]:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("composing")
 
 
 def composed(recipe: str, *overrides: str) -> dict[str, Any]:

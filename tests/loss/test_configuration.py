@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -40,10 +40,8 @@ def test_yaml_gives_every_knob_of_its_function_and_no_other(path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "loss").glob("*.yaml")))
 def test_no_gradient_is_infinite_at_the_extremes(name: str) -> None:
     """Every loss by its name, with 1/η = 32 where it reads an η: log ratios up to ±25, in float32 and bfloat16."""
-    schema.register()
-    launcher.register()
     eta = ["eta=0.03125"] if name in schema.losses_mentioning("${eta}") else []
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with launcher.composing():
         config = compose("run", [f"loss={name}", *eta])
     loss, one_token = instantiate(config.loss), "one_token_responses" in declared(config.loss["_target_"])
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from hydra import initialize_config_dir
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
@@ -17,13 +14,7 @@ from sweeps import launcher
 from sweeps.compose import SAMPLE, Points
 from sweeps.plan import plan
 
-
-@pytest.fixture(autouse=True)
-def _hydra() -> Iterator[None]:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        yield
+pytestmark = pytest.mark.usefixtures("composing")
 
 
 def composed(overrides: list[list[str]]) -> Points:

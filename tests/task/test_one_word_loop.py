@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
 from rlvr import config as schema
@@ -22,9 +22,7 @@ OVERRIDES = (
 
 
 def test_one_step_of_cross_entropy_moves_each_context_towards_its_class_by_hand(tmp_path: Path) -> None:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with launcher.composing():
         config = OmegaConf.create(schema.frozen(compose("run", list(OVERRIDES)), {}))
     run = Run(config, tmp_path / "runs" / "x", None, None)
     try:
