@@ -132,9 +132,7 @@ class RunConfig:
 def register() -> None:
     """Make the schema and the resolvers known to Hydra and OmegaConf. Harmless when repeated."""
     ConfigStore.instance().store(name="schema", node=RunConfig)
-    OmegaConf.register_new_resolver(
-        "default", lambda value, fallback: fallback if value is None else value, replace=True
-    )
+    OmegaConf.register_new_resolver("default", lambda value, other: other if value is None else value, replace=True)
     OmegaConf.register_new_resolver("rlvr_home", lambda: str(home()), replace=True)
 
 

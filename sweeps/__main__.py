@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,49 +36,40 @@ NOTHING = "Nothing has been launched yet. Start with: python -m rlvr.run -m loss
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="python -m sweeps",
-        description=__doc__,
-        epilog=EPILOG,
+        prog="python -m sweeps", description=__doc__, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    place = argparse.ArgumentParser(add_help=False)
-    place.add_argument("--home", type=Path, default=None, help="directory of runs/ (default: $RLVR_HOME, the checkout)")
+    )  # fmt: skip
     commands = made.add_subparsers(dest="command", metavar="command")
 
-    status = commands.add_parser("status", parents=[place], help="a table of the runs of a sweep")
-    status.add_argument("sweep", nargs="?", help="id or its beginning, or a study (default: the newest sweep)")
+    def command(name: str, run: Callable[[argparse.Namespace, Ledger], int], about: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=about)
+        added.add_argument("--home", type=Path, help="directory of runs/ (default: $RLVR_HOME, the checkout)")
+        added.set_defaults(run=run)
+        return added
+
+    which = "id or its beginning, or a study (default: the newest sweep)"
+    status = command("status", _status, "a table of the runs of a sweep")
+    status.add_argument("sweep", nargs="?", help=which)
     status.add_argument("--all", action="store_true", help="every sweep, newest last, and runs of no sweep")
     status.add_argument("--runs", action="store_true", help=f"each run, also of a sweep with more than {MANY}")
     status.add_argument("--json", action="store_true", help="for programs: a list of sweeps with their runs")
-    status.set_defaults(run=_status)
+    command("watch", _watch, "status, redrawn until all runs have ended").add_argument("sweep", nargs="?", help=which)
 
-    watch = commands.add_parser("watch", parents=[place], help="status, redrawn until all runs have ended")
-    watch.add_argument("sweep", nargs="?", help="id or its beginning, or a study (default: the newest sweep)")
-    watch.set_defaults(run=_watch)
+    cancel = command("cancel", _cancel, "end the SLURM jobs of a sweep or run; they save first")
+    retry = command("retry", _retry, "start what has not finished of a sweep or run again")
+    for each in (cancel, retry):
+        each.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
 
-    cancel = commands.add_parser(
-        "cancel", parents=[place], help="end the SLURM jobs of a sweep or run; they save first"
-    )
-    cancel.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
-    cancel.set_defaults(run=_cancel)
-
-    retry = commands.add_parser("retry", parents=[place], help="start what has not finished of a sweep or run again")
-    retry.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
-    retry.set_defaults(run=_retry)
-
-    gc = commands.add_parser("gc", parents=[place], help="old checkpoints, unused stages, half-written files")
+    gc = command("gc", _gc, "old checkpoints, unused stages, half-written files")
     gc.add_argument("--yes", action="store_true", help="remove them (without: only say what they are)")
-    gc.set_defaults(run=_gc)
 
-    logs = commands.add_parser("logs", parents=[place], help="the log of a run's newest attempt")
+    logs = command("logs", _logs, "the log of a run's newest attempt")
     logs.add_argument("name", metavar="run", help="id or name, or the beginning of one")
     logs.add_argument("--attempt", type=int, default=None, help="another attempt than the newest")
     logs.add_argument("--follow", action="store_true", help="print what is added until the run ends")
-    logs.set_defaults(run=_logs)
 
-    sync = commands.add_parser("sync", parents=[place], help="ship metrics to MLflow that are not there yet")
+    sync = command("sync", _sync, "ship metrics to MLflow that are not there yet")
     sync.add_argument("--uri", default=None, help="store for all runs (default: that of each launch)")
-    sync.set_defaults(run=_sync)
     return made
 
 

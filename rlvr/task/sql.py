@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from rlvr.records import Problem, Reward
@@ -66,13 +66,7 @@ class Sql(Verified):
             Column("database_field", database_field, ("db_id", "database")),
             Column("evidence_field", None, ("evidence",), optional=True),
         ]
-
-        def make(question: Cell, gold: Cell, database: Cell, evidence: Cell) -> tuple[str, dict[str, str]]:
-            file = _find(database, folders)
-            filled = template.replace("{schema}", schema(file)).replace("{evidence}", str(evidence.value or ""))
-            return filled.replace("{question}", question.text()), {"database": str(file), "gold": gold.text()}
-
-        both = problems(train, test, columns, make)
+        both = problems(train, test, columns, partial(_problem, template, folders))
         self._limits = {"match": match, "query_s": query_s, "max_rows": max_rows}
         files = {Path(problem.answer["database"]) for rows in both.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
@@ -89,6 +83,15 @@ class Sql(Verified):
                 for (problem, _), query in zip(answers, queries, strict=True)
             ]
         )
+
+
+def _problem(
+    template: str, folders: Sequence[Path], question: Cell, gold: Cell, database: Cell, evidence: Cell
+) -> tuple[str, dict[str, str]]:
+    """(prompt, answer) of one row."""
+    file = _find(database, folders)
+    filled = template.replace("{schema}", schema(file)).replace("{evidence}", str(evidence.value or ""))
+    return filled.replace("{question}", question.text()), {"database": str(file), "gold": gold.text()}
 
 
 def _find(cell: Cell, folders: Sequence[Path]) -> Path:

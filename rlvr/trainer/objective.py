@@ -70,14 +70,7 @@ class Objective:
             num_sequences=counts[0, 1], max_tokens=self.max_tokens,
         )  # fmt: skip
         terms = self.loss(self.visible(policy), batch)
-        losses = terms.loss
-        if batch.weight is not None:
-            if losses.dim() != 2:
-                raise ValueError(
-                    "rollout.importance weighs tokens and this loss has one term per response: pass "
-                    "rollout.importance=none, and declare the loss with @per_response."
-                )
-            losses = losses * batch.weight
+        losses = terms.loss if batch.weight is None else _weighed(terms.loss, batch.weight)
         total = reduce.aggregate_streams(
             losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
         )
@@ -95,6 +88,16 @@ class Objective:
                     value.detach().float(), batch.mask, batch.kind, "token-mean", counts=counts, max_tokens=1
                 )
         return total, metrics
+
+
+def _weighed(losses: Tensor, weight: Tensor) -> Tensor:
+    """[B, T] losses by the importance of their tokens. ValueError for a loss of one term per response, [B]."""
+    if losses.dim() != 2:
+        raise ValueError(
+            "rollout.importance weighs tokens and this loss has one term per response: pass rollout.importance=none, "
+            "and declare the loss with @per_response."
+        )
+    return losses * weight
 
 
 def _policy_metrics(
