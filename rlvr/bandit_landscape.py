@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> None:
         if "=" not in argument or argument.split("=")[0] not in known:
             raise ValueError(f"{argument} is not understood: this takes {', '.join(f'{k}=' for k in known)}.")
     told = {a.split("=")[0]: a for a in (*DEFAULT, *arguments)}
-    wanted = list(points([*told.values()]))
+    wanted = points([*told.values()])
     if len({tuple(o for o in point if not o.startswith("divergence=")) for point in wanted}) > 1:
         raise ValueError(
             "a figure is of one bandit and one η: only divergence takes several values, as divergence=hd,js."

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
@@ -16,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from analysis.style import encode
 from rlvr.paths import write_text
 from rlvr.run import explain
+from sweeps import grid
 
 
 def command(main: Callable[[Sequence[str]], None], name: str, usage: str | None) -> int:
@@ -32,17 +31,12 @@ def command(main: Callable[[Sequence[str]], None], name: str, usage: str | None)
     return 0
 
 
-def points(arguments: Sequence[str]) -> Iterator[list[str]]:
+def points(arguments: Sequence[str]) -> list[list[str]]:
     """Every combination of overrides such as `advantage=rloo,maxrl`."""
     odd = [a for a in arguments if "=" not in a or a.startswith("-")]
     if odd:
         raise ValueError(f"{odd[0]} is no knob: type for example advantage=rloo,maxrl rollout.samples=8,64.")
-    axes = []
-    for override in OverridesParser.create().parse_overrides(list(arguments)):
-        sweep = override.is_discrete_sweep()
-        values = override.sweep_string_iterator() if sweep else [override.get_value_element_as_str()]
-        axes.append([f"{override.get_key_element()}={value}" for value in values])
-    yield from map(list, itertools.product(*axes))
+    return [list(point.values()) for point in grid.cross(grid.axes(grid.parse(arguments)))]
 
 
 def write(folder: Path, tables: Mapping[str, pd.DataFrame], name: str, figure: Figure) -> list[Path]:

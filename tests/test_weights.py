@@ -110,7 +110,7 @@ def test_what_a_coin_lacks_is_named() -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         weights.measure(reinforce, advantage.rloo, 4, np.array([0.0]))
     with pytest.raises(ValueError, match="is no knob"):
-        list(points(["maxrl"]))
+        points(["maxrl"])
 
 
 def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, monkeypatch) -> None:
@@ -137,7 +137,7 @@ def test_bad_input_is_one_line_that_says_what_to_type(monkeypatch, capsys) -> No
 
 
 def test_a_list_in_an_override_is_one_value() -> None:
-    assert list(points(["task.heights=[1,2]", "loss=rloo,grpo"])) == [
+    assert points(["task.heights=[1,2]", "loss=rloo,grpo"]) == [
         ["task.heights=[1,2]", "loss=rloo"],
         ["task.heights=[1,2]", "loss=grpo"],
     ]
