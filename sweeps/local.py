@@ -18,11 +18,10 @@ from sweeps import verdict
 from sweeps.ledger import Ledger
 from sweeps.progress import Progress
 from sweeps.verdict import Outcome, Verdict
-from sweeps.worker import WARM, Guard, Shipper, Worker, kill_tagged, new_tag, torchrun
+from sweeps.worker import SHIPPER_S, Guard, Shipper, Worker, kill_tagged, new_tag, pool
 
 FALSE_STARTS = 3  # workers in a row that die before they are ready: then nothing can run
 POLL_S = 0.2  # for what sends no event: signals, deaths whose pipes stay open, runs held elsewhere
-SHIPPER_S = 60.0
 LEAVE_S = 1.0
 
 
@@ -54,15 +53,11 @@ def run_local(
     Call it from the main thread: that is where signals arrive.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
-    size = at_once(workers, threads, ranks)
-    command = command or (WARM if ranks == 1 else torchrun(ranks))
+    size = min(at_once(workers, threads, ranks), max(1, len(run_ids)))
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
-    pool = [
-        Worker(command, threads=threads, tag=f"{tag}-{k}", log=logs / f"worker-{k}.log", warm=ranks == 1)
-        for k in range(min(size, max(1, len(run_ids))))
-    ]
+    staff = pool(size, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
     progress = Progress(ledger, run_ids, show=show)
-    launch = Launch(ledger, run_ids, pool, progress, retries, tag)
+    launch = Launch(ledger, run_ids, staff, progress, retries, tag)
     with launch.signals():
         started = Shipper(shipper, logs / "shipper.log") if shipper else None
         launch.run()

@@ -18,6 +18,7 @@ from rlvr.attempt import newest_attempt
 
 TAG = "RLVR_LAUNCH"  # in the environment of everything that a launch starts, children of children too
 WARM = (sys.executable, "-m", "rlvr.job", "--serve")
+SHIPPER_S = 60.0  # patience with a shipper when all runs have ended
 
 
 def torchrun(
@@ -168,6 +169,17 @@ class Worker:
         if self.process is not None and self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
+
+
+def pool(
+    size: int, *, threads: int, ranks: int, tag: str, logs: Path, command: Sequence[str] | None = None
+) -> list[Worker]:
+    """`size` workers for runs of `ranks` processes each. Only those of one process are warm."""
+    command = command or (WARM if ranks == 1 else torchrun(ranks))
+    return [
+        Worker(command, threads=threads, tag=f"{tag}-{k}", log=logs / f"worker-{k}.log", warm=ranks == 1)
+        for k in range(size)
+    ]
 
 
 class Shipper:

@@ -14,9 +14,9 @@ from sweeps.local import Launch
 from sweeps.plan import Planned
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
-from sweeps.slurm.follow import LOOK_S, SHIPPER_S
+from sweeps.slurm.follow import LOOK_S
 from sweeps.slurm.launch import submit
-from sweeps.worker import WARM, Shipper, Worker, new_tag, torchrun
+from sweeps.worker import SHIPPER_S, Shipper, new_tag, pool
 
 SLURM_AT_ONCE = 8
 SLICE_S = 0.2
@@ -44,16 +44,10 @@ class LocalRuns(_Shipping):
 
     def __init__(self, ledger: Ledger, sweep_id: str, cluster: Any, size: int, shipper: Sequence[str] | None) -> None:
         super().__init__(ledger, sweep_id, shipper)
-        tag, ranks = new_tag(), cluster.ranks
-        command = WARM if ranks == 1 else torchrun(ranks)
-        pool = [
-            Worker(
-                command, threads=cluster.threads, tag=f"{tag}-{k}", log=self.logs / f"worker-{k}.log", warm=ranks == 1
-            )
-            for k in range(size)
-        ]
+        tag = new_tag()
+        staff = pool(size, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
         self.progress = Progress(ledger, [], show=True)
-        self.launch = Launch(ledger, [], pool, self.progress, cluster.retries, tag)
+        self.launch = Launch(ledger, [], staff, self.progress, cluster.retries, tag)
 
     def __enter__(self) -> LocalRuns:
         super().__enter__()

@@ -11,10 +11,9 @@ from sweeps.slurm import submissions
 from sweeps.slurm.submissions import joined
 from sweeps.state import RunState
 from sweeps.verdict import Outcome
-from sweeps.worker import Shipper
+from sweeps.worker import SHIPPER_S, Shipper
 
 LOOK_S = 3.0
-SHIPPER_S = 60.0
 
 
 def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequence[str] | None) -> Outcome | None:
