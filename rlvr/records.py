@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -144,16 +144,6 @@ class Engine(Protocol):
 
     def sleep(self) -> None:
         """Make room for training: the next thing asked of the engine is a `sync`."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Tracker(Protocol):
-    """Where the metrics of a run go. Must never block or stop training."""
-
-    def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of a step. A step that is on record already keeps what the first attempt measured."""
         ...
 
     def close(self) -> None: ...

@@ -109,20 +109,19 @@ def _chosen(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
 
 def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     sweeps = _chosen(options, ledger)
-    if options.json:
-        queue = read_queue(ledger)
-        states = [joined(ledger, ledger.states(sweep.run_ids), queue) for sweep in sweeps]
-        print(json.dumps([_plain(*each) for each in zip(sweeps, states, strict=True)], indent=2))
-        return 0
-    if not sweeps:
+    if not sweeps and not options.json:
         print(NOTHING)
+        return 0
+    queue = read_queue(ledger)
+    stand = ((sweep, joined(ledger, ledger.states(sweep.run_ids), queue)) for sweep in sweeps)
+    if options.json:
+        print(json.dumps([_plain(sweep, states) for sweep, states in stand], indent=2))
         return 0
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
-    queue = read_queue(ledger)
-    for sweep in sweeps:
-        _print(console, sweep, joined(ledger, ledger.states(sweep.run_ids), queue), each=options.runs)
+    for sweep, states in stand:
+        _print(console, sweep, states, each=options.runs)
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
         print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.5
 SUMMARY_S = 30.0
-SILENT_S = 300.0  # without a heartbeat: worth a remark
+QUIET_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
 STYLES = {
     "running": "cyan", "finished": "green", "diverged": "magenta", "failed": "bold red", "preempted": "yellow",
@@ -75,7 +75,7 @@ def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = F
         made.add_column(heading, justify="left" if heading in ("", "node") else "right", no_wrap=True)
     for state in states:
         shown = f"{state.state} ({state.phase})" if state.phase and not state.ended else state.state
-        shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > SILENT_S else shown
+        shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > QUIET_S else shown
         made.add_row(
             *([state.run_id] if ids else []),
             Text(state.name),

@@ -123,14 +123,8 @@ def _bwrap(shown: Iterable[Path]) -> list[str]:
             command += ["--symlink", str(place.readlink()), str(place)]
         elif place.is_dir():
             command += ["--ro-bind", str(place), str(place)]
-    command += [
-        "--perms",
-        "1777",
-        "--size",
-        str(SCRATCH_BYTES),
-        "--tmpfs",
-        "/tmp",
-    ]  # first: what is shown may lie there
+    # /tmp first: what is shown may lie there.
+    command += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"]
     visible = [Path("/etc/ld.so.cache"), *_python(), *shown]
     parents = {parent for path in visible for parent in path.parents} - {Path("/"), Path("/tmp")}
     for parent in sorted(parents):  # a parent comes before its children; bwrap's own would be closed to others

@@ -190,8 +190,8 @@ def cancel(ledger: Ledger, run_ids: Sequence[str]) -> list[str]:
     """
     queue = client.queue(submissions.PREFIX)
     tasks = submissions.by_run(ledger, queue)
-    jobs = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
-    found = [run_id for run_id, task in tasks.items() if task.job in jobs]
+    ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
+    found = [run_id for run_id, task in tasks.items() if task.job in ending]
     wanted = {stage for run_id in tasks.keys() - {*found} for stage in recorded_stages(ledger.run_dir(run_id)) or []}
     idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
     client.cancel([*(tasks[run_id].job for run_id in found), *idle])
