@@ -26,7 +26,7 @@ from sweeps.ledger import Ledger
 from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
-from sweeps.slurm.jobs import cpus
+from sweeps.slurm.jobs import cluster_of, workers
 from sweeps.state import RunState
 
 Flat = dict[str, Any]  # dotted key -> value
@@ -121,7 +121,7 @@ def _shown(differences: Mapping[str, Any]) -> str:
 def _resources(runs: Sequence[Planned], *, slurm: bool) -> list[str]:
     """A line for each distinct setting, with how many runs have it."""
     tell = _on_slurm if slurm else _here
-    return [f"{_count(n, 'run')}: {text}" for text, n in Counter(tell(run.config["cluster"]) for run in runs).items()]
+    return [f"{_count(n, 'run')}: {text}" for text, n in Counter(tell(cluster_of(run.config)) for run in runs).items()]
 
 
 def _here(cluster: Mapping[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _workers(cluster: Mapping[str, Any]) -> int:
 
 
 def _on_slurm(cluster: Mapping[str, Any]) -> str:
-    parts = [_count(cluster["ranks"], "rank"), _count(cpus(cluster), "CPU"), _count(cluster["gpus"], "GPU")]
+    parts = [_count(cluster["ranks"], "rank"), _count(cluster["cpus"], "CPU"), _count(cluster["gpus"], "GPU")]
     parts[0] += f" on {cluster['nodes']} nodes, on each" if cluster["nodes"] > 1 else ""
     parts += [f"{cluster['memory_gb']:g} GB", f"at most {cluster['time_min']} min a job"]
     parts += [f"{k} {cluster[k]}" for k in ("partition", "account", "qos") if cluster[k]]
@@ -154,7 +154,7 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *
     for run in like:
         steps = max(0, run.config["steps"] - states[run.run_id].step)
         left.append(steps * statistics.median(one.pace_s for one in past[kinds[run.run_id]]))
-        kind, share = _share(run.config["cluster"], slurm=slurm)
+        kind, share = _share(run.config, slurm=slurm)
         hours[kind] += share * left[-1] / 3600
     text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
@@ -164,13 +164,14 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
 
-def _share(cluster: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:
+def _share(config: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:
     """What an hour of a run counts: its GPUs where it has any, else its threads."""
+    cluster = config["cluster"]
     if slurm:
         gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
         return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
     if Path("/dev/nvidiactl").exists():
-        return "GPU", cluster["ranks"]
+        return "GPU", cluster["ranks"] + workers(config)
     return "CPU", cluster["ranks"] * cluster["threads"]
 
 

@@ -15,9 +15,19 @@ from slurm.submit import Resources
 from slurm.supervise import Supervisor
 
 
-def cpus(cluster: Mapping[str, Any]) -> int:
+def workers(config: Mapping[str, Any]) -> int:
+    """vLLMs that a run has beside its ranks: those of rollout=ray."""
+    return config["rollout"]["engine"].get("workers", 0)
+
+
+def cpus(cluster: Mapping[str, Any], workers: int = 0) -> int:
     """CPUs of a run on each of its nodes: as asked for, else a core for each thread and one for verifiers."""
-    return cluster["cpus"] or cluster["threads"] * cluster["ranks"] // cluster["nodes"] + 1
+    return cluster["cpus"] or cluster["threads"] * (cluster["ranks"] + workers) // cluster["nodes"] + 1
+
+
+def cluster_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`cluster` of a run's config, its CPUs counted."""
+    return {**config["cluster"], "cpus": cpus(config["cluster"], workers(config))}
 
 
 def of_runs(cluster: Mapping[str, Any]) -> Resources:

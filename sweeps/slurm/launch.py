@@ -81,11 +81,11 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
     try:
         done, queue = _sort(ledger, [run_id for run_id, _ in runs])
         todo = [(run_id, config) for run_id, config in runs if run_id not in {*done.skipped, *done.before}]
-        _check([config["cluster"] for _, config in todo])
+        _check([jobs.cluster_of(config) for _, config in todo])
         prepared = StageJobs(ledger, sweep_id, queue, held)
         groups: dict[str, list[str]] = {}
         for run_id, config in todo:
-            asked = {"cluster": dict(config["cluster"]), "after": prepared.before(run_id, config)}
+            asked = {"cluster": jobs.cluster_of(config), "after": prepared.before(run_id, config)}
             groups.setdefault(json.dumps(asked, sort_keys=True), []).append(run_id)
         arrays = _chunks(groups, client.max_array() if groups else 1)
         for asked, members in arrays:

@@ -13,7 +13,7 @@ from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from sweeps.ledger import Ledger
 from sweeps.slurm.job_of_runs import share
-from sweeps.slurm.jobs import of_runs
+from sweeps.slurm.jobs import cluster_of, of_runs
 from sweeps.slurm.launch import _chunks
 from sweeps.slurm.submissions import by_run, record
 from tests.slurm.place import Place, causes, steps_done, wait_for
@@ -28,6 +28,16 @@ CLUSTER = {
 def test_a_packed_job_asks_for_the_cpus_and_memory_of_all_and_shares_its_gpus() -> None:
     asked = of_runs(CLUSTER)
     assert (asked.cpus, asked.memory_gb, asked.gpus) == (9, 12, 1)  # three runs of 2 threads and a verifier
+
+
+def test_workers_of_ray_have_cpus_on_their_nodes() -> None:
+    """On each of two nodes a rank and three workers, of 2 threads each, and a verifier."""
+    cluster = {**CLUSTER, "ranks": 2, "nodes": 2, "pack": 1, "gpus": 4}
+    config = {"cluster": cluster, "rollout": {"engine": {"workers": 6}}}
+    asked = of_runs(cluster_of(config))
+    assert (asked.nodes, asked.cpus, asked.gpus) == (2, 9, 4)
+    assert of_runs(cluster_of({**config, "cluster": {**cluster, "cpus": 5}})).cpus == 5
+    assert of_runs(cluster_of({**config, "rollout": {"engine": {}}})).cpus == 3
 
 
 def test_gpus_are_shared_evenly() -> None:
