@@ -206,11 +206,6 @@ def _check_engine(config: DictConfig, choices: Mapping[str, str | None]) -> None
             f"rollout={rollout} loads architectures of Hugging Face and model={choices.get('model')} is none. "
             "Pass rollout=native."
         )
-    if config.cluster.nodes > 1:
-        raise ValueError(
-            f"rollout={rollout} hands weights over in the memory of one node and cluster.nodes={config.cluster.nodes}. "
-            "Pass cluster.nodes=1, or rollout=native."
-        )
     python = engine.python
     if python is not None and shutil.which(python) is None:
         raise ValueError(f"rollout.engine.python={python} is no program. Pass the python of an environment with vLLM.")
@@ -224,18 +219,20 @@ def _check_engine(config: DictConfig, choices: Mapping[str, str | None]) -> None
 
 
 def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) -> None:
-    workers, ranks, gpus = config.rollout.engine.workers, config.cluster.ranks, config.cluster.gpus
+    workers, cluster = config.rollout.engine.workers, config.cluster
+    ranks, gpus = cluster.ranks, cluster.gpus
     if workers < 1 or workers % ranks:
         raise ValueError(
             f"rollout.engine.workers={workers} are shared by cluster.ranks={ranks} in equal parts. "
             f"Pass rollout.engine.workers={ranks} or a multiple."
         )
-    pack = config.cluster.pack
-    if 0 < gpus < (needed := (ranks + workers) * pack):
-        packed = f", for each of cluster.pack={pack} runs" if pack > 1 else ""
+    if 0 < gpus < (needed := (ranks + workers) // cluster.nodes * cluster.pack):
+        packed = f", for each of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
+        spread = f", spread over cluster.nodes={cluster.nodes}" if cluster.nodes > 1 else ""
+        where = " on each" if cluster.nodes > 1 else ""
         raise ValueError(
             f"rollout={rollout} takes a GPU for each of cluster.ranks={ranks} and rollout.engine.workers={workers}"
-            f"{packed}, and cluster.gpus={gpus}. Pass cluster.gpus={needed}, or fewer workers."
+            f"{packed}{spread}, and cluster.gpus={gpus}{where}. Pass cluster.gpus={needed}, or fewer workers."
         )
     if gpus and config.get("presample") is not None:
         raise ValueError(

@@ -42,7 +42,9 @@ WORKERS = {
     "rollout.engine.workers=0": "Pass rollout.engine.workers=1 or a multiple.",
     "cluster=slurm cluster.gpus=3 loss=dph_js": "leaves rollout=ray none. Pass rollout=vllm.",
     "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
-    "cluster=slurm cluster.nodes=2 cluster.ranks=2": "Pass cluster.nodes=1, or rollout=native.",
+    "cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=6": (
+        "spread over cluster.nodes=2, and cluster.gpus=3 on each. Pass cluster.gpus=4, or fewer workers."
+    ),
     "cluster=slurm cluster.gpus=2": "cluster.gpus=2. Pass cluster.gpus=3, or fewer workers.",
 }
 
@@ -51,6 +53,13 @@ WORKERS = {
 def test_workers_need_equal_shares_and_gpus_of_their_own(line: str) -> None:
     schema.check(*composed("rollout=ray", HERE, "cluster=slurm", "cluster.gpus=3"))
     assert WORKERS[line] in refused("rollout=ray", HERE, *line.split())
+
+
+def test_workers_and_ranks_are_counted_on_each_node() -> None:
+    """One rank and two workers on each of two."""
+    nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.ranks=2", "cluster.gpus=3")
+    schema.check(*composed("rollout=ray", HERE, *nodes, "rollout.engine.workers=4"))
+    schema.check(*composed("rollout=vllm", HERE, *nodes))
 
 
 def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:

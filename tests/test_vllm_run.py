@@ -1,9 +1,10 @@
-"""Whole runs that sample with vLLM, on one rank and on two: killed, resumed, and beside the native engine."""
+"""Whole runs that sample with vLLM, on one rank, two, and two nodes: killed, resumed, and beside the native engine."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from omegaconf import OmegaConf
+
+from sweeps.worker import torchrun
+from tests.test_sweep import deterministic
 
 PYTHON = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -33,6 +38,9 @@ VLLM = [
 ]  # fmt: skip
 KILLED_AT = 3
 ACCURACY = "evaluation/maze_5x5/avg_at_32"
+# A node: it sees its own processes alone, and so no memory of another's.
+NODE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+NODES_CAN_BE = subprocess.run(["env", *NODE, "true"], capture_output=True, check=False).returncode == 0
 
 
 def start(home: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -155,6 +163,39 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
         assert found[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
     assert found[2]["rollout/staleness"] > found[1]["rollout/staleness"] == 0
     assert found[1]["mismatch/max"] < 1e-4 < found[2]["mismatch/max"]
+
+
+@pytest.mark.skipif(not NODES_CAN_BE, reason="no namespaces of processes here")
+def test_two_nodes_with_ray_sample_and_learn_what_one_with_vllm_does(
+    homes: dict[str, Path], two_ranks: dict[int, dict[str, float]], tmp_path: Path
+) -> None:
+    """A rank on each of two nodes, and two on one. With and without Ray the same code hands weights over."""
+    (frozen,) = (homes["two"] / "runs").glob("*/config.yaml")
+    engine = {"_target_": "rlvr.rollout.ray.RayEngine", "workers": 2}
+    config = OmegaConf.merge(OmegaConf.load(frozen), {"steps": 2, "rollout": {"engine": engine}})
+    run = tmp_path / "runs" / "spread"
+    run.mkdir(parents=True)
+    OmegaConf.save(config, run / "config.yaml")
+    (run.parent / "stages").symlink_to(homes["native"] / "runs" / "stages")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meet = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={probe.getsockname()[1]}")
+    commands = [[*NODE, *torchrun(1, place=(*meet, f"--node-rank={node}")), str(run)] for node in range(2)]
+    environment, log = {**os.environ, "OMP_NUM_THREADS": "1"}, tmp_path / "log.txt"
+    with log.open("w") as out:
+        nodes = [subprocess.Popen(each, env=environment, stdout=out, stderr=out) for each in commands]
+    try:
+        assert [node.wait(timeout=400) for node in nodes] == [0, 0], log.read_text()
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    found, expected = deterministic(run), deterministic(frozen.parent)
+    assert list(found) == [0, 1, 2]
+    for step, values in found.items():
+        both = {name: values[name] for name in values.keys() & expected[step].keys()}
+        assert {"reward/mean", "loss/total", "optim/grad_norm", "mismatch/max"} <= both.keys() or step == 0
+        assert both == pytest.approx({name: expected[step][name] for name in both}, rel=1e-6, abs=1e-6)
 
 
 def test_runs_learn_as_with_the_native_engine(

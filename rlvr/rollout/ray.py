@@ -33,8 +33,9 @@ from torch import Tensor
 
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.child import NOT_FOR_THE_CHILD, Lost, Process
+from rlvr.rollout.node import on_node, several
 from rlvr.rollout.ray_actor import Actor
-from rlvr.rollout.vllm import SERVER, VllmEngine, several
+from rlvr.rollout.vllm import SERVER, VllmEngine
 from rlvr.rollout.vllm_server import Arrays
 
 PATIENCE_S = 120.0  # what an actor may take to start, and on top of what it waits for itself
@@ -69,10 +70,10 @@ class RayEngine:
         """workers: of all ranks together, a multiple of their number. Else as of VllmEngine."""
         self._workers, self._cluster = list[Worker](), None
         self._threads = ThreadPoolExecutor(max(1, workers))
-        rank, ranks = (dist.get_rank(), dist.get_world_size()) if several() else (0, 1)
+        ranks = dist.get_world_size() if several() else 1
         if workers < 1 or workers % ranks:
             raise ValueError(f"rollout.engine.workers={workers} must be a multiple of the ranks of the run, {ranks}")
-        self._cluster = cluster = Cluster(workers // ranks, rank, ranks, device)
+        self._cluster = cluster = Cluster(workers // ranks, *on_node(), device)
         self._workers = [
             Worker(
                 cluster.actor(index), model, device=device, eos_token_ids=eos_token_ids, dtype=dtype, python=python,
@@ -188,6 +189,7 @@ class Cluster:
     """Ray on this node, for this rank alone: a place with a GPU (on a CPU machine: a core) for each worker."""
 
     def __init__(self, workers: int, rank: int, ranks: int, device: torch.device) -> None:
+        """workers: of this rank. rank, ranks: its number on this node, and how many the node has."""
         on_gpu = device.type == "cuda"
         self._need = {"num_cpus": int(not on_gpu), "num_gpus": int(on_gpu)}
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(beside(visible(), rank, ranks, workers))} if on_gpu else {}
@@ -215,9 +217,9 @@ def visible() -> list[str]:
 
 
 def beside(gpus: Sequence[str], rank: int, ranks: int, workers: int) -> Sequence[str]:
-    """Those for the workers of a rank: the ranks have the first ones."""
+    """Those of a node for the workers of one of its ranks: the ranks have the first ones."""
     if len(gpus) < ranks + ranks * workers:
-        raise RuntimeError(f"{len(gpus)} GPUs for {ranks} ranks and rollout.engine.workers={ranks * workers}")
+        raise RuntimeError(f"{len(gpus)} GPUs for the {ranks} ranks and {ranks * workers} workers of this node")
     return gpus[ranks + rank * workers :][:workers]
 
 

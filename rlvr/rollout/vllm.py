@@ -23,6 +23,7 @@ from rlvr.model import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.child import Child, Lost, Process
+from rlvr.rollout.node import from_first, on_node, several
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
@@ -86,8 +87,8 @@ class VllmEngine:
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take (Hugging Face parameter name, full tensor) pairs, in any float format. All ranks together.
 
-        The first rank alone keeps them, in memory that all processes of the node read, until the next sync: a process
-        that has to be replaced gets them from there.
+        Only the first rank of each node keeps them, in memory that all processes of the node read, until the next sync:
+        a process that has to be replaced gets them from there.
         """
         self.take(self.keep(weights))
 
@@ -97,7 +98,7 @@ class VllmEngine:
         if several():
             dist.barrier()  # nobody still needs the old ones
         self._weights = {"file": "", "tensors": []}
-        return shared(self._keep(weights))
+        return from_first(self._keep(weights))
 
     def take(self, weights: dict[str, Any]) -> None:
         """Sample from the weights that lie there from now on."""
@@ -241,8 +242,8 @@ class VllmEngine:
     # --- weights ---
 
     def _keep(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any] | None:
-        """Write the weights into memory, one after the other; None on all ranks but the first, which only take part."""
-        if several() and dist.get_rank():
+        """Write them into memory, one after the other; None on all ranks but the node's first, which only take part."""
+        if on_node()[0]:
             for _ in weights:
                 pass
             return None
@@ -262,19 +263,6 @@ def write(file: int, data: NDArray[np.uint8], place: int) -> None:
     while rest:
         count = os.pwrite(file, rest, place)  # 2 GB at most
         rest, place = rest[count:], place + count
-
-
-def several() -> bool:
-    return dist.is_initialized() and dist.get_world_size() > 1
-
-
-def shared(found: dict[str, Any] | None) -> dict[str, Any]:
-    """What the first rank has, on every rank."""
-    given = [found]
-    if several():
-        dist.broadcast_object_list(given)
-    assert given[0] is not None
-    return given[0]
 
 
 def environment(device: torch.device, *, eager: bool) -> dict[str, str]:

@@ -134,5 +134,5 @@ def test_workers_have_the_gpus_that_are_no_ranks() -> None:
     gpus = ["4", "5", "6", "7", "8", "9"]
     assert beside(gpus, 0, 1, 2) == ["5", "6"]
     assert [beside(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
-    with pytest.raises(RuntimeError, match=r"6 GPUs for 2 ranks and rollout.engine.workers=6"):
+    with pytest.raises(RuntimeError, match="6 GPUs for the 2 ranks and 6 workers of this node"):
         beside(gpus, 0, 2, 3)

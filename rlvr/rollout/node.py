@@ -1,0 +1,30 @@
+"""The ranks of one node among those of a run: they share its GPUs and see one another's memory."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def several() -> bool:
+    """Has the run more than one rank?"""
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def on_node() -> tuple[int, int]:
+    """(number of this rank, how many there are) on this node."""
+    return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if several() else (0, 1)
+
+
+def from_first(found: T | None) -> T:
+    """What the first rank of this node has, on every rank of it. All ranks of the run together."""
+    if several():
+        everyone: list[T | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, found)
+        found = everyone[dist.get_rank() - on_node()[0]]  # torchrun numbers ranks node by node
+    assert found is not None
+    return found

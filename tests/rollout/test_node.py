@@ -1,0 +1,34 @@
+"""Real processes, numbered as torchrun numbers those of two nodes: one rank on the first, two on the second."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PLACES = [(0, 1), (0, 2), (1, 2)]  # of each rank: LOCAL_RANK, LOCAL_WORLD_SIZE
+RANKS = """
+import os, sys
+import torch.distributed as dist
+from rlvr.rollout.node import from_first, on_node
+
+rank, local, here, folder = *map(int, sys.argv[1:4]), sys.argv[4]
+os.environ |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(here)}
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+print(*on_node(), from_first(f"the memory of rank {rank}" if on_node()[0] == 0 else None))
+dist.barrier()
+os._exit(0)
+"""
+
+
+def test_a_rank_takes_what_the_first_of_its_own_node_has(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", RANKS, *map(str, (rank, *place)), str(tmp_path)], stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, place in enumerate(PLACES)
+    ]  # fmt: skip
+    assert [process.communicate(timeout=100)[0].strip() for process in started] == [
+        "0 1 the memory of rank 0", "0 2 the memory of rank 1", "1 2 the memory of rank 1",
+    ]  # fmt: skip
