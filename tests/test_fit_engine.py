@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlvr import config as schema
-from tests.test_config import _hydra, composed, identity  # noqa: F401 - a fixture
+from tests.test_config import composed, identity
+
+pytestmark = pytest.mark.usefixtures("composing")
 
 HERE = f"rollout.engine.python={sys.executable}"
 
