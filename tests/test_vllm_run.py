@@ -13,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
 
 from sweeps.worker import torchrun
+from tests.rollout.test_native import check_logp, make_sampling
+from tests.rollout.test_vllm import start as serve
 from tests.test_sweep import deterministic
 
 PYTHON = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
@@ -205,3 +208,18 @@ def test_runs_learn_as_with_the_native_engine(
         first, last = run[0][ACCURACY], run[STEPS][ACCURACY]
         assert last > first + 0.1, (first, last)
         assert last == pytest.approx(native[STEPS][ACCURACY], abs=0.12)
+
+
+def test_what_is_exported_is_what_vllm_serves(
+    homes: dict[str, Path], one_rank: dict[int, dict[str, float]], tmp_path: Path
+) -> None:
+    """From the directory alone, without a trainer: vLLM's log-probabilities are those of transformers."""
+    (run,) = (homes["one"] / "runs").glob("*/run.json")
+    export = [sys.executable, "-m", "rlvr.export", str(run.parent), str(tmp_path / "policy")]
+    subprocess.run(export, check=True, capture_output=True, timeout=120)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
+    engine = serve(tmp_path / "policy")
+    try:
+        check_logp(model, engine, make_sampling(), 1e-4)
+    finally:
+        engine.close()
