@@ -65,9 +65,11 @@ def attend(
     if unknown:
         raise ValueError(f"packed attention cannot do {', '.join(unknown)}: pass trainer.packing=false")
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, heads, D]
-    scale = kwargs.get("scaling")
+    scale, dtype = kwargs.get("scaling"), query.dtype
+    if not query.is_cuda:  # PyTorch's kernels for a CPU are slower in half precision than in full, backward by half
+        query, key, value = query.float(), key.float(), value.float()
     results = [_segment(query, key, value, each, scale) for each in packed.segments]
-    return torch.cat(results).index_select(0, packed.order)[None], None
+    return torch.cat(results).to(dtype).index_select(0, packed.order)[None], None
 
 
 def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:
