@@ -228,8 +228,8 @@ class Trainer:
 
     def _split(self, batch: Batch) -> Iterator[tuple[Batch, Layout, bool]]:
         """(groups, layout, last one) of each of this rank's micro-batches: as many as any other rank's."""
-        shared = self.packer.shares(batch)
-        plan = self.packer.plan(batch, shared=shared, budget=self.token_budget, num_ranks=self.world)[self.rank]
+        budget, shared = packer.fitting(self.token_budget, self.device), self.packer.shares(batch)
+        plan = self.packer.plan(batch, shared=shared, budget=budget, num_ranks=self.world)[self.rank]
         for index, groups in enumerate(plan):
             part = batch.select(groups)
             layout = self.packer.layout(part, shared=shared)

@@ -18,6 +18,7 @@ log = logging.getLogger("rlvr")
 Sharing = Literal["auto", "always", "never"]
 # Largest difference of hidden states between packed and padded, as a fraction of the largest, float32.
 TOLERANCE = 1e-4
+CPU_TOKENS = 8192  # of a micro-batch: with more, activations leave the caches (steps take 5 to 10 % longer with 16384)
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Packer:
         if self.packing:
             return pack.pack(part, shared=shared)
         return pack.pad(part, pad_token_id=self.pad_token_id)
+
+
+def fitting(token_budget: int, device: torch.device) -> int:
+    """Tokens per micro-batch: memory is what limits a GPU, the caches a CPU."""
+    return min(token_budget, CPU_TOKENS) if device.type == "cpu" else token_budget
 
 
 def choose(actor: Actor, trial: Actor, *, packing: bool, shared_prompt: Sharing, pad_token_id: int) -> Packer:
