@@ -140,7 +140,8 @@ class Peer:
         self.name = f"TRL GRPOTrainer, {precision}, micro-batch {micro_batch}"
         self.log = directory / f"trl-{precision}-{micro_batch}.log"
         command = [
-            ENVIRONMENT / "bin/python", Path(__file__).with_name("trl_peer.py"), directory, "--precision", precision,
+            ENVIRONMENT / "bin/python", "-P",  # else it would find vllm.py, beside it, when it looks for vLLM
+            Path(__file__).with_name("trl_peer.py"), directory, "--precision", precision,
             "--micro-batch", micro_batch, "--prompts", work.prompts, "--samples", work.samples,
             "--new-tokens", work.new_tokens, "--warmup", 0, "--steps", 1 + work.rounds,
             "--threads", torch.get_num_threads(), "--wait",
