@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlvr.collect import Sampler, Stream, collect
 from rlvr.paths import sync
@@ -63,12 +63,10 @@ class Collector:
         self.ahead = bool(rollout.get("ahead"))
         if self.ahead:  # collectives of two threads must not mix
             sampler = replace(sampler, gather=partial(distributed.gather, group=distributed.another_group()))
-        knobs = OmegaConf.to_container(rollout)
-        assert isinstance(knobs, dict)
-        self._sampling = Sampling(max_tokens, config.seed, 0, knobs["temperature"], knobs["top_p"])
+        self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
         self._collect = partial(
-            collect, sampler, stream, prompts=knobs["prompts"], samples=knobs["samples"], filter=knobs["filter"],
-            dynamic=knobs["dynamic_sampling"], max_rounds=knobs["max_rounds"],
+            collect, sampler, stream, prompts=rollout.prompts, samples=rollout.samples, filter=rollout.filter,
+            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
         )  # fmt: skip
         self._thread = ThreadPoolExecutor(1, "rollouts")
         self._asked: Future[Collected] | None = None
