@@ -162,6 +162,11 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
             given = " and ".join(f"cluster.{key}={value}" for value in values)
             where = "on this machine " if key in here else ""
             raise ValueError(f"{given}: all runs of a launch {where}share it. Launch them apart.")
+    nodes = max(run.config["cluster"]["nodes"] for run in planned.runs)
+    if nodes > 1 and not on_slurm:
+        raise ValueError(
+            f"cluster.nodes={nodes} needs SLURM, and this launch is for this machine. Pass cluster.nodes=1."
+        )
 
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:

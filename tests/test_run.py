@@ -64,6 +64,10 @@ MISTAKES = {
         ["-m", "seed=0,1", "when=cluster.ranks=2 if seed=1", "cluster=local"],
         "cluster.ranks=1 and cluster.ranks=2: all runs of a launch on this machine share it.",
     ),
+    "several nodes on one machine": (
+        ["cluster.nodes=2", "cluster.ranks=2", "cluster=local"],
+        "cluster.nodes=2 needs SLURM",
+    ),
     "a syntax error": (["eta=[1,"], "eta"),
 }
 
