@@ -59,7 +59,7 @@ class Collector:
     ) -> None:
         """config: of a run. sync: gives the engine the newest weights; how many updates are behind them."""
         rollout = config.rollout
-        self.stream, self.steps, self._sync = stream, config.steps, sync
+        self.steps, self._sync = config.steps, sync
         self.ahead = bool(rollout.get("ahead"))
         if self.ahead:  # collectives of two threads must not mix
             sampler = replace(sampler, gather=partial(distributed.gather, group=distributed.another_group()))
@@ -107,9 +107,9 @@ class Collector:
 
     def restore(self, collected: Collected | None) -> None:
         """Go on with what was asked for before a checkpoint."""
-        self._asked = None if collected is None else Future()
-        if self._asked is not None:
-            self._asked.set_result(collected)  # type: ignore[arg-type] - not None here
+        if collected is not None:
+            self._asked = Future()
+            self._asked.set_result(collected)
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -213,8 +213,10 @@ class Shipper:
         if code == 0:
             return ""
         said = self.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        why = "its shipper was cut off" if code is None else f"its shipper ended with code {code}"
-        why = said[-1].removeprefix("MLflow: ") if code is not None and said else why
+        if code is None:
+            why = "its shipper was cut off"
+        else:
+            why = said[-1].removeprefix("MLflow: ") if said else f"its shipper ended with code {code}"
         text = f"MLflow has not got everything: {why} ({self.log_path}). "
         return text + "All metrics are safe in runs/: `python -m sweeps sync` ships the rest."
 
