@@ -44,8 +44,12 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--sweep", metavar="ID", help="only the runs of this sweep, as in runs/sweeps/<ID>")
     which.add_argument("--all", action="store_true", help="every study, newest first")
     made.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
-    made.add_argument("--source", choices=("ledger", "mlflow"), default="ledger",
-                      help="read metrics and states from runs/ (default) or from MLflow; same numbers")  # fmt: skip
+    made.add_argument(
+        "--source",
+        choices=("ledger", "mlflow"),
+        default="ledger",
+        help="read metrics and states from runs/ (default) or from MLflow; same numbers",
+    )
     made.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
     made.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
     made.add_argument("--tables", metavar="NAMES", help="only these tables, as in eta,divergence")
@@ -55,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _rebuild(options: argparse.Namespace, console: Console) -> None:
     # Here, so that --help answers at once.
-    from analysis.load import catalogue, frames
+    from analysis.frames.load import catalogue, frames
 
     home = (options.home or default_home()).expanduser().resolve()
     found = catalogue(home, source=options.source, uri=options.uri)
@@ -74,8 +78,8 @@ def _rebuild(options: argparse.Namespace, console: Console) -> None:
 
 
 def _report(frames, options: argparse.Namespace, home: Path, console: Console) -> None:  # type: ignore[no-untyped-def]
-    from analysis import report
-    from analysis.render import terminal
+    from analysis.report import report
+    from analysis.report.render import terminal
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
     content = report.build(frames, only=only, with_figures=not options.no_figures)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlvr.paths import STATE, best_checkpoint, checkpoints
+from rlvr.ledger.files import STATE, best_checkpoint, checkpoints
 
 
 def chosen(source: Path, *, best: bool) -> Path:
@@ -32,7 +32,7 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    from rlvr import config as schema
+    from rlvr.config import schema
     from rlvr.trainer.checkpoint import export as write
 
     if directory.exists() and any(directory.iterdir()):
@@ -49,8 +49,9 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m rlvr.export", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m rlvr.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", type=Path, metavar="RUN", help="the directory of a run, or of one of its checkpoints")
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to write; must not exist yet")
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")

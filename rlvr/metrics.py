@@ -100,7 +100,7 @@ def weight_grpo(p: ArrayLike) -> Floats:
 def weight_maxrl(p: ArrayLike, order: int) -> Floats:
     """w(p) = (1 − (1 − p)^T)/p = Σ_{i<T} (1 − p)^i with T = order: 1 is `weight_rl`, ∞ `weight_ml`; T at p = 0.
 
-    The estimator `rlvr.advantage.maxrl` with G samples has T = G − 1.
+    The estimator `rlvr.objective.advantage.maxrl` with G samples has T = G − 1.
     """
     if order < 1:
         raise ValueError(f"MaxRL has orders 1, 2, …, got {order}.")

@@ -125,6 +125,10 @@ class TaughtTask(Task, Protocol):
         ...
 
 
+class EngineDisagrees(RuntimeError):
+    """The engine gives other log-probabilities than the policy in training: its samples are not the policy's."""
+
+
 class Engine(Protocol):
     """Samples responses from the weights it was last given, at first from those of its base policy.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 import sys
 from contextlib import nullcontext
 from typing import Any
@@ -15,11 +13,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlvr import config as schema
-from rlvr.paths import denied, home
-from rlvr.signature import close_match
+from rlvr.config import schema
+from rlvr.config.explain import explain
+from rlvr.ledger.identity import LINES
 from sweeps import launcher
-from sweeps.grid import LINES
 from sweeps.plan import plan
 from sweeps.search import sweeper
 
@@ -95,72 +92,6 @@ def deferred(arguments: list[str]) -> list[str]:
         swept |= {root for _, key, _ in pairs if schema.losses_mentioning(f"- /{(root := key.split('.')[0])}@")}
     late = {a: f"{key}=choice({value})" for a, key, value in pairs if key.split(".")[0] in swept and "." in key}
     return [late.get(a, a) if "(" not in a else a for a in arguments]
-
-
-def explain(error: BaseException, arguments: list[str]) -> str:
-    """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
-    if said := denied(error):
-        return said
-    while isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException | HydraException):
-        if str(error.__cause__).split("\n")[0] not in str(error):
-            break
-        error = error.__cause__
-    text = str(error)
-    keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
-    if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        return _idle(f"divergence={keys['divergence']}", "divergence", keys.get("loss", "?"))
-    if found := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
-        group, option = found.groups()
-        known = schema.options(group)
-        return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
-    if found := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
-        key = found.group(1)
-        if idle := _idle(key, key.split(".")[0], keys.get("loss", "lad")):
-            return idle
-        return f"{key} is not a knob.{_near(key)} `python -m rlvr.run --cfg job` lists all."
-    if found := re.search(r"Error merging override \+*([\w.]+)=", text):
-        key = found.group(1)
-        return (
-            f"{key}: a list cannot take the place of a mapping, nor a mapping that of a list. Type {key}=VALUE for one "
-            f"value, {key}={{name: value}} to set entries of a mapping, ~{key}.name to drop one."
-        )
-    if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        return f"{found.group(1)} has no value: pass {found.group(1)}=..."
-    return " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("    ref"))
-
-
-def _idle(said: str, group: str, losses: str) -> str:
-    """`divergence=js has no effect with loss=grpo. …` of a group that other losses bring along; else ""."""
-    bringing = schema.losses_mentioning(f"- /{group}@")
-    if not bringing or set(losses.split(",")) <= set(bringing):
-        return ""
-    return (
-        f"{said} has no effect with loss={losses}. Losses that take a {group}: {', '.join(bringing)}. "
-        f"Drop {said.partition('=')[0]} or pass loss={bringing[0]}."
-    )
-
-
-def _near(key: str) -> str:
-    """Did you mean ...? over every knob and group of the default config."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        default = compose("run")
-    known = [*_paths("", OmegaConf.to_container(default)), *(p.name for p in schema.CONF.iterdir() if p.is_dir())]
-    match = close_match(key, known)
-    if not match and "." in key:  # a knob under the wrong group
-        match = close_match(key.rsplit(".", 1)[1], [k.rsplit(".", 1)[-1] for k in known])
-    return match
-
-
-def _paths(prefix: str, node: object) -> list[str]:
-    if not isinstance(node, dict):
-        return [prefix]
-    return [p for k, v in node.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]
 
 
 if __name__ == "__main__":

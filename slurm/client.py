@@ -29,17 +29,26 @@ class Task:
 
 
 def call(
-    name: str, *arguments: str, patience_s: float = PATIENCE_S, environment: dict[str, str] | None = None,
+    name: str,
+    *arguments: str,
+    patience_s: float = PATIENCE_S,
+    environment: dict[str, str] | None = None,
     pass_fds: Sequence[int] = (),
-) -> str:  # fmt: skip
+) -> str:
     """Standard output of a SLURM command. ValueError: its last words, or that it gave no answer."""
     if (program := shutil.which(name)) is None:
         raise ValueError(f"{name} is not on PATH: there is no SLURM here. Use cluster=local.")
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=patience_s, check=False, env=environment,
-            pass_fds=tuple(pass_fds), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=patience_s,
+            check=False,
+            env=environment,
+            pass_fds=tuple(pass_fds),
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         raise ValueError(f"SLURM does not answer: {name} was given {patience_s:.0f} s") from None
     if done.returncode:
@@ -60,8 +69,9 @@ def is_configured() -> bool:
     except ValueError as error:
         if any(text in str(error) for text in NO_CLUSTER):
             return False
-        raise ValueError(f"{error}. sbatch is here, but the controller is not. Wait for it, or pass cluster=local.") \
-            from None  # fmt: skip
+        raise ValueError(
+            f"{error}. sbatch is here, but the controller is not. Wait for it, or pass cluster=local."
+        ) from None
     return True
 
 

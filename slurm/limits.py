@@ -16,11 +16,16 @@ MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 # Options of sbatch that a launch sets itself, and what to pass instead.
 OWN = {
     **{name: f"pass cluster.{name}=..." for name in ("partition", "account", "qos", "nodes")},
-    "time": "pass cluster.time_min=...", "mem": "pass cluster.memory_gb=...", "cpus-per-task": "pass cluster.cpus=...",
-    "gpus-per-node": "pass cluster.gpus=...", "array": "pass cluster.max_parallel=... for `%`.",
-    **dict.fromkeys(("job-name", "output", "error", "dependency", "requeue", "signal", "ntasks-per-node", "open-mode"),
-                    "the launch needs it for itself. Drop it."),
-}  # fmt: skip
+    "time": "pass cluster.time_min=...",
+    "mem": "pass cluster.memory_gb=...",
+    "cpus-per-task": "pass cluster.cpus=...",
+    "gpus-per-node": "pass cluster.gpus=...",
+    "array": "pass cluster.max_parallel=... for `%`.",
+    **dict.fromkeys(
+        ("job-name", "output", "error", "dependency", "requeue", "signal", "ntasks-per-node", "open-mode"),
+        "the launch needs it for itself. Drop it.",
+    ),
+}
 
 
 @dataclass(frozen=True)

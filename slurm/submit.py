@@ -47,9 +47,10 @@ class Resources:
             return []
         on_all = "srun " if self.nodes > 1 else ""
         return [
-            f"export TMPDIR={_double_quoted(self.scratch)}/rlvr-$SLURM_JOB_ID", f'{on_all}mkdir -p "$TMPDIR"',
+            f"export TMPDIR={_double_quoted(self.scratch)}/rlvr-$SLURM_JOB_ID",
+            f'{on_all}mkdir -p "$TMPDIR"',
             f"trap '{on_all}rm -rf \"$TMPDIR\"' EXIT",
-        ]  # fmt: skip
+        ]
 
 
 def _double_quoted(text: str) -> str:
@@ -57,9 +58,18 @@ def _double_quoted(text: str) -> str:
 
 
 def script(
-    command: Sequence[str], resources: Resources, *, name: str, folder: Path, log: str, count: int | None,
-    max_parallel: int | None = None, after_any: Sequence[str] = (), after_ok: Sequence[str] = (), requeues: int = 0,
-) -> str:  # fmt: skip
+    command: Sequence[str],
+    resources: Resources,
+    *,
+    name: str,
+    folder: Path,
+    log: str,
+    count: int | None,
+    max_parallel: int | None = None,
+    after_any: Sequence[str] = (),
+    after_ok: Sequence[str] = (),
+    requeues: int = 0,
+) -> str:
     """Text of the batch script of an array of `count` tasks, at most `max_parallel` at a time.
 
     count None: one job, no array. after_any: jobs that must have left the queue, however they ended. after_ok: jobs
@@ -73,15 +83,26 @@ def script(
     wait = {"dependency": ",".join(conditions)} if conditions else {}
     wait |= {"kill-on-invalid-dep": "yes"} if after_ok else {}
     parameters: dict[str, Any] = {
-        "job_name": name, "partition": resources.partition, "account": resources.account, "qos": resources.qos,
-        "time": resources.time_min, "nodes": resources.nodes, "ntasks_per_node": 1, "cpus_per_task": resources.cpus,
-        "mem": f"{max(1, round(resources.memory_gb * 1024))}M", "gpus_per_node": resources.gpus or None,
-        "signal_delay_s": min(SAVE_S, resources.time_min * 15), "setup": resources.lines or None,
-        "array_parallelism": max_parallel or count or 1, "map_count": count, "stderr_to_stdout": True, "wckey": None,
+        "job_name": name,
+        "partition": resources.partition,
+        "account": resources.account,
+        "qos": resources.qos,
+        "time": resources.time_min,
+        "nodes": resources.nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": resources.cpus,
+        "mem": f"{max(1, round(resources.memory_gb * 1024))}M",
+        "gpus_per_node": resources.gpus or None,
+        "signal_delay_s": min(SAVE_S, resources.time_min * 15),
+        "setup": resources.lines or None,
+        "array_parallelism": max_parallel or count or 1,
+        "map_count": count,
+        "stderr_to_stdout": True,
+        "wckey": None,
         # Since 22.05 srun forgets what sbatch was told.
         "srun_args": [f"--cpus-per-task={resources.cpus}", *(["--kill-on-bad-exit=1"] if resources.nodes > 1 else [])],
         "additional_parameters": {**resources.options, "requeue": True, "output": str(folder / log), **wait},
-    }  # fmt: skip
+    }
     text = _make_sbatch_string(shlex.join(command), folder, **parameters)
     # One log per task: srun writes where its batch script does.
     text = text.replace(f" --output {shlex.quote(str(folder / theirs))}", "")

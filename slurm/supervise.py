@@ -55,9 +55,13 @@ class Supervisor:
             _tell(child, number)
 
     def run(
-        self, command: Sequence[str], environment: Mapping[str, str], *, ranks: int,
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        ranks: int,
         in_vain: Callable[[], bool] | None = None,
-    ) -> Ended:  # fmt: skip
+    ) -> Ended:
         """Run a process to its end. Several threads may, each its own. in_vain: asked now and then; kill it if so.
 
         With several ranks the command is torchrun: SIGUSR2 would kill it, so it ignores that, and its ranks, which

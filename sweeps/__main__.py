@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvr.paths import denied, home, read_json
+from rlvr.ledger.files import denied, home, read_json
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger, Sweep, sweep_id
 from sweeps.arms import arms, total
-from sweeps.ledger import Ledger, Sweep, sweep_id
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.slurm.submissions import joined, read_queue
-from sweeps.state import RunState
 
 EPILOG = """examples:
   python -m sweeps status               the sweep that was launched last
@@ -36,9 +36,11 @@ NOTHING = "Nothing has been launched yet. Start with: python -m rlvr.run -m loss
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="python -m sweeps", description=__doc__, epilog=EPILOG,
+        prog="python -m sweeps",
+        description=__doc__,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     commands = made.add_subparsers(dest="command", metavar="command")
 
     def command(name: str, run: Callable[[argparse.Namespace, Ledger], int], about: str) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sweeps.state import RunState
+from rlvr.ledger.state import RunState
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,14 @@ def total(name: str, states: Sequence[RunState]) -> Sum:
     # A run that has not begun says nothing of its steps: those of its siblings are taken.
     most = max((state.steps for state in states), default=0)
     return Sum(
-        name, len(states), dict(Counter(state.state for state in states)), sum(state.step for state in states),
-        sum(state.steps or most for state in states), sum(accuracies) / len(accuracies) if accuracies else None,
-        sum(rates) if rates else None, max(etas, default=None), sum(state.attempt for state in states),
+        name,
+        len(states),
+        dict(Counter(state.state for state in states)),
+        sum(state.step for state in states),
+        sum(state.steps or most for state in states),
+        sum(accuracies) / len(accuracies) if accuracies else None,
+        sum(rates) if rates else None,
+        max(etas, default=None),
+        sum(state.attempt for state in states),
         *(sum(state.hours[kind] for state in states) for kind in range(3)),
-    )  # fmt: skip
+    )

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlvr import paths
-from rlvr.lock import lock, lock_is_held, process_start, unlock
-from rlvr.stage import recorded_stages
-from sweeps.ledger import Ledger
+from rlvr.ledger import files as paths
+from rlvr.ledger.lock import lock, lock_is_held, process_start, unlock
+from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.sweeps import Ledger
 
 STALE_S = 3600.0  # a file aside may be that of a process elsewhere: an hour is longer than any writes it
 HALF = (".partial", ".old", ".deleted")
@@ -74,7 +74,7 @@ def _unused_stages(ledger: Ledger) -> Iterator[Left]:
 
 
 def _stale_files(ledger: Ledger) -> Iterator[Path]:
-    """Files and directories that a process wrote aside (rlvr/paths.py, Ledger.create_run) and never renamed."""
+    """Files and directories that a process wrote aside (rlvr/ledger/files.py, Ledger.create_run) and never renamed."""
     for folder in ("", "*/", "*/attempts/*/", "sweeps/*/", "submissions/*/"):
         for path in ledger.root.glob(f"{folder}.*.tmp"):
             if path.is_file() and _is_given_up(path, path.name.split(".")[-2]):

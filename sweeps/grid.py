@@ -11,13 +11,12 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
-Usual = Callable[[str], object]  # the value that all points have that do not set this key
+from rlvr.config.overrides import Point, alternatives, cross, key_of, parse, value_of
+from rlvr.ledger.identity import LINES
 
-LINES = ("also", "zip", "exclude", "when")  # keys of a study or a command line; no part of a point
+Usual = Callable[[str], object]  # the value that all points have that do not set this key
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
 
     Raises ValueError for a rule that cannot be meant: what came, what is allowed, what to type.
     """
-    given = axes(o for o in overrides if key_of(o.get_key_element()) not in LINES)
+    given = alternatives(o for o in overrides if key_of(o.get_key_element()) not in LINES)
     own = set(own) or {key for key, values in given.items() if len(values) > 1}
-    arms = [axes(parse(shlex.split(line))) for line in rules.also]
+    arms = [alternatives(parse(shlex.split(line))) for line in rules.also]
     pairs = _pairs(rules.zip, [given, *arms])
     grid, further = cross(given, pairs), [point for arm in arms for point in cross(arm, pairs)]
     whens = [when(line) for line in rules.when]
@@ -58,44 +57,6 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
         if not rule.matched:
             raise ValueError(f"{rule.told} matches no point of the sweep. Correct it or drop it.")
     return [list(point.values()) for point in points]
-
-
-def axes(overrides: Iterable[Override]) -> dict[str, list[str]]:
-    """The alternatives of every key, in order; of a key given twice the later ones."""
-    found: dict[str, list[str]] = {}
-    for one in overrides:
-        element = one.get_key_element()
-        if one.is_sweep_override() and not one.is_discrete_sweep():
-            raise ValueError(
-                f"{one.input_line}: a grid takes lists such as {element}=1,2, choice(...) and range(...). "
-                "Pass hydra/sweeper=optuna to search an interval."
-            )
-        if one.is_delete():
-            found[key_of(element)] = [one.input_line or element]
-        elif one.is_sweep_override():
-            found[key_of(element)] = [f"{element}={value}" for value in one.sweep_string_iterator()]
-        else:
-            found[key_of(element)] = [f"{element}={one.get_value_element_as_str()}"]
-    return found
-
-
-def cross(given: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = ()) -> list[Point]:
-    """Every combination; keys of a pair go in step. Raises ValueError where they are not equally many."""
-    columns: list[list[Point]] = []
-    done: set[str] = set()
-    for key in given:
-        if key in done:
-            continue
-        together = [k for pair in pairs if key in pair for k in pair if k in given] or [key]
-        if len({len(given[k]) for k in together}) > 1:
-            told = ", ".join(f"{k} has {len(given[k])}" for k in together)
-            raise ValueError(
-                f"zip={','.join(together)} pairs values one by one, and {told}. Give equally many of each."
-            )
-        rows = zip(*(given[k] for k in together), strict=True)
-        columns.append([dict(zip(together, row, strict=True)) for row in rows])
-        done.update(together)
-    return [{k: v for part in row for k, v in part.items()} for row in itertools.product(*columns)]
 
 
 def _pairs(lines: Sequence[str], given: Sequence[Mapping[str, Sequence[str]]]) -> list[list[str]]:
@@ -138,7 +99,7 @@ class Rule:
 
     def holds(self, point: Point, usual: Usual) -> bool:
         found = all(
-            (_value(point[key]) if key in point else usual(key)) in values for key, values in self.wanted.items()
+            (value_of(point[key]) if key in point else usual(key)) in values for key, values in self.wanted.items()
         )
         self.matched |= found
         return found
@@ -152,8 +113,8 @@ def _condition(kind: str, line: str, condition: str) -> Rule:
     words = shlex.split(condition)
     if not words or any("=" not in word for word in words):
         raise ValueError(f"{told}: a condition is key=value, several separated by spaces, such as loss=grpo eta=1,2.")
-    wanted = axes(parse(words))
-    return Rule(told, {key: [_value(one) for one in values] for key, values in wanted.items()})
+    wanted = alternatives(parse(words))
+    return Rule(told, {key: [value_of(one) for one in values] for key, values in wanted.items()})
 
 
 def when(line: str) -> Rule:
@@ -165,7 +126,7 @@ def when(line: str) -> Rule:
         )
     rule = _condition("when", line, condition)
     rule.only = [key_of(word) for word in shlex.split(what) if "=" not in word]
-    settings = axes(parse([word for word in shlex.split(what) if "=" in word]))
+    settings = alternatives(parse([word for word in shlex.split(what) if "=" in word]))
     if swept := [key for key, values in settings.items() if len(values) > 1]:
         raise ValueError(f"{rule.told} gives {swept[0]} several values: a rule sets one. Sweep it in `also`.")
     rule.sets = {key: values[0] for key, values in settings.items()}
@@ -179,20 +140,3 @@ def check_keys(rules: Sequence[Rule], points: Sequence[Point]) -> None:
             raise ValueError(
                 f"{rule.told}: no point of the sweep sets {unknown[0]}. Points set {', '.join(sorted(known))}."
             )
-
-
-# --- words
-
-
-def parse(words: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(words))
-
-
-@functools.cache
-def _value(override: str) -> object:
-    """The value that Hydra reads in an override: 1e-3 and 0.001 are one."""
-    return parse([override])[0].value()
-
-
-def key_of(element: str) -> str:
-    return element.lstrip("+~")

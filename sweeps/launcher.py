@@ -23,13 +23,14 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr import config as schema
-from rlvr.paths import home
+from rlvr.config import schema
+from rlvr.config.compose import Composed, Points
+from rlvr.ledger.files import home
+from rlvr.ledger.identity import LINES
+from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
 from sweeps import grid
-from sweeps.compose import Composed, Points
-from sweeps.ledger import Ledger
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.slurm.launch import run_slurm
@@ -89,7 +90,7 @@ class GridSweeper(Sweeper):
     def points(self, arguments: Sequence[str]) -> list[list[str]]:
         parser = OverridesParser.create(config_loader=self.context.config_loader)
         overrides = parser.parse_overrides([*(f"{k}={v}" for k, v in self.params.items()), *arguments])
-        rules = grid.Rules(**{name: list(self.config[name]) for name in grid.LINES})
+        rules = grid.Rules(**{name: list(self.config[name]) for name in LINES})
         return grid.expand(overrides, set(self.params), rules, functools.partial(usual, self.config))
 
 
@@ -146,9 +147,8 @@ def launch(planned: Plan) -> Outcome:
         return Outcome()
     write(planned, ledger)
     outcome = _start(
-        ledger, planned.sweep_id, {run.run_id: run.config for run in planned.runs}, cluster, tracker,
-        on_slurm=on_slurm,
-    )  # fmt: skip
+        ledger, planned.sweep_id, {run.run_id: run.config for run in planned.runs}, cluster, tracker, on_slurm=on_slurm
+    )
     outcomes.append(outcome)
     return outcome
 
@@ -184,17 +184,27 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
 
 
 def _start(
-    ledger: Ledger, sweep_id: str, configs: Mapping[str, Mapping[str, Any]], cluster: Any, tracker: Any, *,
+    ledger: Ledger,
+    sweep_id: str,
+    configs: Mapping[str, Mapping[str, Any]],
+    cluster: Any,
+    tracker: Any,
+    *,
     on_slurm: bool,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch."""
     shipper = shipper_of(ledger, sweep_id, tracker)
     if on_slurm:
         return run_slurm(ledger, sweep_id, configs, shipper=shipper, wait=cluster.wait)
     return run_local(
-        ledger, sweep_id, workers=cluster.workers, threads=cluster.threads, ranks=cluster.ranks,
-        retries=cluster.retries, shipper=shipper,
-    )  # fmt: skip
+        ledger,
+        sweep_id,
+        workers=cluster.workers,
+        threads=cluster.threads,
+        ranks=cluster.ranks,
+        retries=cluster.retries,
+        shipper=shipper,
+    )
 
 
 def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:

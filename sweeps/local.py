@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr import lock
-from rlvr.attempt import Cause, newest_attempt
+from rlvr.ledger import lock
+from rlvr.ledger.attempt import Cause, newest_attempt
+from rlvr.ledger.sweeps import Ledger
 from sweeps import verdict
-from sweeps.ledger import Ledger
 from sweeps.progress import Progress
 from sweeps.verdict import Outcome, Verdict
 from sweeps.worker import SHIPPER_S, Guard, Shipper, Worker, kill_tagged, new_tag, pool
@@ -40,9 +40,17 @@ def at_once(workers: int | None, threads: int, ranks: int) -> int:
 
 
 def run_local(
-    ledger: Ledger, sweep_id: str, *, workers: int | None = None, threads: int = 1, ranks: int = 1, retries: int = 1,
-    shipper: Sequence[str] | None = None, show: bool = True, command: Sequence[str] | None = None,
-) -> Outcome:  # fmt: skip
+    ledger: Ledger,
+    sweep_id: str,
+    *,
+    workers: int | None = None,
+    threads: int = 1,
+    ranks: int = 1,
+    retries: int = 1,
+    shipper: Sequence[str] | None = None,
+    show: bool = True,
+    command: Sequence[str] | None = None,
+) -> Outcome:
     """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
 
     workers: runs at a time (None: as many as the cores allow). ranks > 1: torchrun starts that many processes per run.

@@ -15,8 +15,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import check, frozen, group_id, run_id, run_name
-from sweeps.ledger import Ledger, sweep_id
+from rlvr.config.schema import check, frozen, group_id, run_id, run_name
+from rlvr.ledger.sweeps import Ledger, sweep_id
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,16 @@ def write_runs(runs: Sequence[Planned], ledger: Ledger, *, study: str, command: 
     sha, dirty = git_state()
     for run in runs:
         info = {
-            "run_id": run.run_id, "group_id": run.group_id, "name": run.name, "study": study, "created": time.time(),
-            "git_sha": sha, "git_dirty": dirty, "host": socket.gethostname(), "command": command,
-        }  # fmt: skip
+            "run_id": run.run_id,
+            "group_id": run.group_id,
+            "name": run.name,
+            "study": study,
+            "created": time.time(),
+            "git_sha": sha,
+            "git_dirty": dirty,
+            "host": socket.gethostname(),
+            "command": command,
+        }
         ledger.create_run(run.run_id, OmegaConf.to_yaml(OmegaConf.create(dict(run.config))), info)
 
 

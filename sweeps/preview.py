@@ -17,17 +17,16 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from rlvr import memory
-from rlvr.config import CONF
-from rlvr.identity import NOT_IDENTITY
-from rlvr.paths import checkpoints
-from sweeps.grid import LINES
-from sweeps.ledger import Ledger
+from rlvr.config import memory
+from rlvr.config.schema import CONF
+from rlvr.ledger.files import checkpoints
+from rlvr.ledger.identity import LINES, NOT_IDENTITY
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of, workers
-from sweeps.state import RunState
 
 Flat = dict[str, Any]  # dotted key -> value
 

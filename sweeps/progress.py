@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger
 from sweeps.arms import Sum
-from sweeps.ledger import Ledger
-from sweeps.state import RunState
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -22,9 +22,14 @@ SUMMARY_S = 30.0
 QUIET_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
 STYLES = {
-    "running": "cyan", "finished": "green", "diverged": "magenta", "failed": "bold red", "preempted": "yellow",
-    "pruned": "magenta", "lost": "red",
-}  # fmt: skip
+    "running": "cyan",
+    "finished": "green",
+    "diverged": "magenta",
+    "failed": "bold red",
+    "preempted": "yellow",
+    "pruned": "magenta",
+    "lost": "red",
+}
 
 
 def duration(seconds: float | None) -> str:

@@ -7,7 +7,7 @@ import subprocess
 
 import yaml
 
-from sweeps.ledger import Ledger, Sweep
+from rlvr.ledger.sweeps import Ledger, Sweep
 from sweeps.worker import shipping
 
 

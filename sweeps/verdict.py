@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvr import lock
-from rlvr.attempt import HALVINGS, Attempt, Busy, Cause, gpu_ooms, newest_attempt, rank_record, record_death
-from rlvr.paths import read_json
+from rlvr.ledger import lock
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, Cause, gpu_ooms, newest_attempt, rank_record, record_death
+from rlvr.ledger.files import read_json
 from sweeps.progress import duration
 
 AGAIN = (Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE)  # ends after which a run may go on by itself

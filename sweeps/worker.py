@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from rlvr.attempt import newest_attempt
+from rlvr.ledger.attempt import newest_attempt
 
 TAG = "RLVR_LAUNCH"  # in the environment of everything that a launch starts, children of children too
 WARM = (sys.executable, "-m", "rlvr.job", "--serve")
@@ -82,10 +82,13 @@ class Worker:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command, *arguments], env=self.env, start_new_session=True, stderr=log,
+                [*self.command, *arguments],
+                env=self.env,
+                start_new_session=True,
+                stderr=log,
                 stdin=subprocess.PIPE if self.warm else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self.warm else log,
-            )  # fmt: skip
+            )
         self.ready, self._unread = not self.warm, b""
         if self.process.stdout is not None:
             os.set_blocking(self.process.stdout.fileno(), False)
@@ -231,9 +234,13 @@ class Guard:
     def __init__(self, tag: str) -> None:
         environment = {k: v for k, v in os.environ.items() if k != TAG}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps.worker", tag], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True, env=environment,
-        )  # fmt: skip
+            [sys.executable, "-m", "sweeps.worker", tag],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
 
     def dismiss(self) -> None:
         """The launch is over: what it may have left behind is killed now."""

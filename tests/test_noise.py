@@ -33,8 +33,12 @@ def test_mix_gives_the_published_splitmix64_stream() -> None:
     # The first outputs for the seed 1234567, printed on Rosetta Code ("Pseudo-random numbers/Splitmix64").
     states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * GAMMA
     assert mix(states).tolist() == [
-        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
-    ]  # fmt: skip
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
 
 
 @given(seed=word, step=word, key=st.integers(min_value=-(2**63), max_value=WORD), sample=word)
@@ -55,10 +59,7 @@ def test_numbers_lie_inside_the_open_interval() -> None:
     assert extremes[1] == 1 - 2.0**-53
 
 
-AXES = {
-    "seed": lambda i: uniform(i, 2, [3], [4], 0, 1)[0, 0],
-    "step": lambda i: uniform(1, i, [3], [4], 0, 1)[0, 0],
-}
+AXES = {"seed": lambda i: uniform(i, 2, [3], [4], 0, 1)[0, 0], "step": lambda i: uniform(1, i, [3], [4], 0, 1)[0, 0]}
 
 
 def stream(axis: str) -> np.ndarray:

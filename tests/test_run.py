@@ -86,8 +86,11 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_pa
 
 def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
     assert deferred(["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]) == [
-        "-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1",
-    ]  # fmt: skip
+        "-m",
+        "loss=grpo,dapo",
+        "loss.clip_low=choice(0.1)",
+        "seed=1",
+    ]
     assert deferred(["loss=grpo", "loss.clip_low=0.1"]) == ["loss=grpo", "loss.clip_low=0.1"]
     # Some losses bring a group along, which the default loss does not have
     assert deferred(["-m", "loss=dph_js,dph_none", "presample.problems=64"])[-1] == "presample.problems=choice(64)"
@@ -103,10 +106,19 @@ def test_lines_are_typed_without_brackets() -> None:
 
 def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:
     done = rlvr(
-        "loss=lad,grpo", "-m", "divergence=hd", "eta=1,2", "lr=1e-4,2e-4", "zip=eta,lr", "--dry-run",
-        "when=eta lr divergence if loss=lad; cluster.memory_gb=8 if loss=grpo", "also=loss=dapo lr=1e-3,1e-2",
-        "exclude=lr=0.01", "cluster=local", home=tmp_path,
-    )  # fmt: skip
+        "loss=lad,grpo",
+        "-m",
+        "divergence=hd",
+        "eta=1,2",
+        "lr=1e-4,2e-4",
+        "zip=eta,lr",
+        "--dry-run",
+        "when=eta lr divergence if loss=lad; cluster.memory_gb=8 if loss=grpo",
+        "also=loss=dapo lr=1e-3,1e-2",
+        "exclude=lr=0.01",
+        "cluster=local",
+        home=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     shown = [" ".join(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("  ")]
     assert shown == [
@@ -123,13 +135,24 @@ def test_an_objective_of_ones_own_needs_no_edit_here(tmp_path: Path) -> None:
     (tmp_path / "loss").mkdir()
     (tmp_path / "loss" / "halved.yaml").write_text("_target_: halved.halved\n_partial_: true\nshare: 0.5\n")
     (tmp_path / "halved.py").write_text(
-        "from rlvr.batch import Batch, Policy, Terms\n\n\n"
+        "from rlvr.objective.batch import Batch, Policy, Terms\n\n\n"
         "def halved(policy: Policy, batch: Batch, *, share: float) -> Terms:\n"
         "    return Terms(loss=-share * batch.advantage[:, None] * policy.logp)\n"
     )
-    own = ("--config-dir", str(tmp_path), "loss=halved", "task=bandit", "model=table", "rollout.prompts=1",
-           "rollout.dynamic_sampling=none", "trainer.updates=1", "steps=2", "evaluation.every=2", "tracker=none",
-           "cluster=local")  # fmt: skip
+    own = (
+        "--config-dir",
+        str(tmp_path),
+        "loss=halved",
+        "task=bandit",
+        "model=table",
+        "rollout.prompts=1",
+        "rollout.dynamic_sampling=none",
+        "trainer.updates=1",
+        "steps=2",
+        "evaluation.every=2",
+        "tracker=none",
+        "cluster=local",
+    )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = rlvr(*own, home=tmp_path, PYTHONPATH=path)
     assert "finished  halved" in done.stdout, done.stderr
@@ -160,5 +183,5 @@ def test_help_fits_a_screen_and_imports_no_torch(tmp_path: Path) -> None:
 def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> None:
     done = rlvr("--cfg", "job", "eta=0.5", "divergence=hd", home=tmp_path, cwd=ROOT / "tests")
     assert done.returncode == 0, done.stderr
-    assert "_target_: rlvr.divergence.hd" in done.stdout
+    assert "_target_: rlvr.objective.divergence.hd" in done.stdout
     assert "eta: 0.5" in done.stdout

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import style
-from analysis.kept import EFFECTIVE, EXPLORE, KEEP, Kept, kept
-from analysis.load import Frames
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.kept import EFFECTIVE, EXPLORE, KEEP, Kept, kept
 
 QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
 STYLE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -82,7 +82,15 @@ def _dots(axes: Axes, found: Sequence[Kept], names: Sequence[str]) -> None:
             if math.isfinite(record["low"]):
                 axes.plot([record["low"], record["high"]], [row, row], color=style.lighter(colour, 0.5), linewidth=1.2)
             axes.plot(cell.mean, row, mark, color=colour, markersize=4.5)
-    handles = [Line2D([], [], marker=DOTS.get(n.partition("@")[0], ("x", ""))[0], linestyle="",
-                      color=DOTS.get(n.partition("@")[0], ("", style.OTHER))[1]) for n in names]  # fmt: skip
+    handles = [
+        Line2D(
+            [],
+            [],
+            marker=DOTS.get(n.partition("@")[0], ("x", ""))[0],
+            linestyle="",
+            color=DOTS.get(n.partition("@")[0], ("", style.OTHER))[1],
+        )
+        for n in names
+    ]
     axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -2.6 / len(found)), ncols=1)
     axes.set_xlabel("fraction of test prompts")

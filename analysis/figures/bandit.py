@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import style
-from analysis.arms import inverse
-from analysis.load import Frames
-from analysis.target import Match, matches
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.arms import inverse
+from analysis.scores.target import Match, matches
 
 QUESTION = "Which methods learn the target density over the arms, and which collapse onto one mode?"
 
@@ -39,10 +39,17 @@ def _draw(found: list[Match]) -> Figure:
     for j in range(columns):
         lowest = max(i for i in range(rows) if i * columns + j < len(found))
         grid[lowest, j].set_xlabel("arm")
-    handles = [Patch(color="#D0D0D0"), Line2D([], [], color="#333333"),
-               Patch(color=style.lighter(style.COLOURS["js"], 0.7))]  # fmt: skip
-    drawing.legend(handles, [r"target $P_A \propto e^{A/\eta}$", r"learned $P_\pi = (\pi/\pi_{old})/Z$",
-                             "lowest to highest seed"], loc="outside lower center", ncols=3)  # fmt: skip
+    handles = [
+        Patch(color="#D0D0D0"),
+        Line2D([], [], color="#333333"),
+        Patch(color=style.lighter(style.COLOURS["js"], 0.7)),
+    ]
+    drawing.legend(
+        handles,
+        [r"target $P_A \propto e^{A/\eta}$", r"learned $P_\pi = (\pi/\pi_{old})/Z$", "lowest to highest seed"],
+        loc="outside lower center",
+        ncols=3,
+    )
     return drawing
 
 

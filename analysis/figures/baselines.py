@@ -7,10 +7,10 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.cells import Cell
-from analysis.knob import BASE
-from analysis.load import Frames
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.cells import Cell
+from analysis.scores.knob import BASE
 from analysis.tables.baselines import ENTROPY, Compared, compared
 
 QUESTION = "Which objective trades accuracy against diversity, and how?"

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.knob import Line, base_cells, cells, columns, lines
-from analysis.load import Frames
-from analysis.setting import Setting
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.knob import Line, base_cells, cells, columns, lines
+from analysis.scores.setting import Setting
 
 QUESTION = "At which β and k is PACS best?"
 
@@ -52,8 +52,15 @@ def _heat(axes: Axes, values: np.ndarray, line: Line, ks: list[int], *, cmap: st
             continue
         red, green, blue, _ = image.cmap(image.norm(value))
         light = 0.3 * red + 0.59 * green + 0.11 * blue > 0.55
-        axes.text(j, i, f"{value:.1f}" if span is None else f"{value:+.1f}", ha="center", va="center", fontsize=7,
-                  color="#222222" if light else "white")  # fmt: skip
+        axes.text(
+            j,
+            i,
+            f"{value:.1f}" if span is None else f"{value:+.1f}",
+            ha="center",
+            va="center",
+            fontsize=7,
+            color="#222222" if light else "white",
+        )
     axes.set_xticks(range(len(ks)), [str(k) for k in ks])
     axes.set_yticks(range(len(line.values)), [f"{v:g}" for v in line.values])
     axes.set_xlabel("k")

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import style
-from analysis.arms import inverse
-from analysis.cells import Cell, Metric, score, score_base
-from analysis.load import Frames
-from analysis.setting import Setting, comparisons
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.arms import inverse
+from analysis.scores.cells import Cell, Metric, score, score_base
+from analysis.scores.setting import Setting, comparisons
 from analysis.tables.divergence import FAMILIES, Summary, summarise
 from analysis.tables.eta import label
 
@@ -79,8 +79,17 @@ def _panel(axes: Axes, summary: Summary, key: tuple[Metric, str]) -> dict[str, A
 def _bar(axes: Axes, x: int, cell: Cell, colour: str) -> list[float]:
     """One bar with its interval; where there is no result, the reason stands in its place."""
     if not math.isfinite(cell.mean):
-        axes.text(x, 0.04, cell.state, rotation=90, ha="center", va="bottom", color=style.BASE,
-                  transform=axes.get_xaxis_transform(), fontsize=7.5)  # fmt: skip
+        axes.text(
+            x,
+            0.04,
+            cell.state,
+            rotation=90,
+            ha="center",
+            va="bottom",
+            color=style.BASE,
+            transform=axes.get_xaxis_transform(),
+            fontsize=7.5,
+        )
         return []
     low, high = (100 * cell.record()[end] for end in ("low", "high"))
     mean = 100 * cell.mean

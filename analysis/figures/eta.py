@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import style
-from analysis.arms import inverse
-from analysis.cells import Cell, Metric, score, score_base
-from analysis.load import Frames
-from analysis.setting import Setting, comparisons
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.arms import inverse
+from analysis.scores.cells import Cell, Metric, score, score_base
+from analysis.scores.setting import Setting, comparisons
 from analysis.tables.eta import label
 
 QUESTION = "How do avg@k and pass@k move with 1/η under each divergence?"

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis import objectives, style
-from analysis.cells import score, score_base
-from analysis.frame import Frame
-from analysis.likelihood import EXACT, Contest, Learner, contests
-from analysis.load import Frames
+from analysis.frames.frame import Frame
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores import objectives
+from analysis.scores.cells import score, score_base
+from analysis.scores.likelihood import EXACT, Contest, Learner, contests
 
 QUESTION = "Does MaxRL approach exact maximum likelihood as rollouts grow, and what do gradients do at low pass rates?"
 SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before they are paired
@@ -34,8 +35,14 @@ def _draw(frames: Frames, found: list[Contest]) -> Figure:
         _gradients(row[2], frames, contest)
     known = objectives.ordered(name for c in found for name in c.objectives)
     handles = [Line2D([], [], **_look(name)) for name in known] + [Line2D([], [], color=style.BASE, linestyle=":")]
-    drawing.legend(handles, [*map(objectives.name, known), "base policy"], loc="outside lower center", ncols=7,
-                   title="left: darker for more rollouts per prompt", title_fontsize=7.5)  # fmt: skip
+    drawing.legend(
+        handles,
+        [*map(objectives.name, known), "base policy"],
+        loc="outside lower center",
+        ncols=7,
+        title="left: darker for more rollouts per prompt",
+        title_fontsize=7.5,
+    )
     return drawing
 
 
@@ -53,8 +60,13 @@ def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
         sizes = sorted({x.samples for x in contest.learners if x.objective == learner.objective})
         share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
         look = _look(learner.objective)
-        axes.plot(part.index, 100 * part, linewidth=1.2, linestyle=look.get("linestyle", "-"),
-                  color=style.lighter(look["color"], 0.75 * share))  # fmt: skip
+        axes.plot(
+            part.index,
+            100 * part,
+            linewidth=1.2,
+            linestyle=look.get("linestyle", "-"),
+            color=style.lighter(look["color"], 0.75 * share),
+        )
     axes.set(xlabel="step", ylabel="accuracy, %", ylim=(-3, 103))
     axes.set_title(f"{contest.name}: training", loc="left")
 
@@ -88,8 +100,14 @@ def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
     for name in reversed(contest.objectives):
         largest = max((x for x in contest.learners if x.objective == name), key=lambda x: x.samples)
         for pairs in _pairs(frames, largest):
-            axes.plot(100 * pairs["pass_rate"], pairs["norm"], ".", markersize=3, alpha=0.7,
-                      color=objectives.look(name)["color"])  # fmt: skip
+            axes.plot(
+                100 * pairs["pass_rate"],
+                pairs["norm"],
+                ".",
+                markersize=3,
+                alpha=0.7,
+                color=objectives.look(name)["color"],
+            )
     axes.set(xscale="log", yscale="log", xlim=(None, 130), xlabel="pass rate in training, %", ylabel="gradient norm")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_minor_formatter(NullFormatter())

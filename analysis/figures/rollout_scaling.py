@@ -8,11 +8,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.curves import draw, look
-from analysis.knob import Line, base_cells, cells, columns, lines
-from analysis.load import Frames
-from analysis.setting import Setting
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.curves import draw, look
+from analysis.scores.knob import Line, base_cells, cells, columns, lines
+from analysis.scores.setting import Setting
 from analysis.tables.rollout_scaling import KNOB
 
 QUESTION = "Whose pass@k keeps growing with the number of rollouts per prompt?"

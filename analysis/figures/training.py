@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import style
-from analysis.arms import Arm, arms
-from analysis.curves import CYCLE
-from analysis.frame import Frame
-from analysis.load import Frames
+from analysis.frames.frame import Frame
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.arms import Arm, arms
+from analysis.scores.curves import CYCLE
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
 # First name that is logged counts: a continuous reward has no accuracy.
@@ -109,5 +109,11 @@ def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int, co
     said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
     said += ["mean over seeds"] if any(len(a.run_ids) > 1 for a in found) else []
     said += [f"smoothed over {window} steps"] if window > 1 else []
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns,
-                   title="; ".join(said) or None, title_fontsize=7.5)  # fmt: skip
+    drawing.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        title="; ".join(said) or None,
+        title_fontsize=7.5,
+    )

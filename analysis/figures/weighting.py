@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.curves import against_k
-from analysis.knob import lines
-from analysis.load import Frames
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.curves import against_k
+from analysis.scores.knob import lines
 from analysis.tables.weighting import KNOB
 
 QUESTION = "Which weights of PACS win at which k?"

@@ -6,9 +6,9 @@ import math
 
 import pandas as pd
 
-from analysis.kept import EFFECTIVE, SURVIVES, SURVIVING, Kept, kept, strong
-from analysis.load import Frames
-from analysis.table import Table, interval_notes, published
+from analysis.frames.load import Frames
+from analysis.report.table import Table, interval_notes, published
+from analysis.scores.kept import EFFECTIVE, SURVIVES, SURVIVING, Kept, kept, strong
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
 
@@ -35,11 +35,21 @@ def table(frames: Frames) -> Table | None:
             "the shares."
         )
     paper = published(
-        "dph_rl_table_2.csv",
-        label="DPH-RL (arXiv:2509.07430), table 2, SQL, Llama-3.1-8B-Instruct, as printed, %",
+        "dph_rl_table_2.csv", label="DPH-RL (arXiv:2509.07430), table 2, SQL, Llama-3.1-8B-Instruct, as printed, %"
     )
-    return Table("alpha", "DPH-RL: divergences to the base policy", QUESTION, pd.DataFrame(rows), ("",), tuple(notes),
-                 (paper,), scale=1.0, decimals=3, column_decimals={SURVIVING: 1, EFFECTIVE: 2}, unit="")  # fmt: skip
+    return Table(
+        "alpha",
+        "DPH-RL: divergences to the base policy",
+        QUESTION,
+        pd.DataFrame(rows),
+        ("",),
+        tuple(notes),
+        (paper,),
+        scale=1.0,
+        decimals=3,
+        column_decimals={SURVIVING: 1, EFFECTIVE: 2},
+        unit="",
+    )
 
 
 def _row(block: str, found: Kept) -> list[dict[str, object]]:

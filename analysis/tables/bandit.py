@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.arms import inverse
-from analysis.cells import REASONS, Cell
-from analysis.load import Frames
-from analysis.stats import bootstrap
-from analysis.table import Table
-from analysis.target import COVERED, Match, matches
+from analysis.frames.load import Frames
+from analysis.report.table import Table
+from analysis.scores.arms import inverse
+from analysis.scores.cells import REASONS, Cell
+from analysis.scores.stats import bootstrap
+from analysis.scores.target import COVERED, Match, matches
 
 QUESTION = "Does training reach the target density P_A ∝ e^{A/η} over the arms of the bandit, with every mode?"
 
@@ -26,8 +26,9 @@ def table(frames: Frames) -> Table | None:
     for match in found:
         for column, cell in _cells(match).items():
             block = f"{frames.policy['arm'].nunique()} arms, 1/η = {inverse(match.eta)}"
-            cells.append({"block": block, "row": match.method, "metric": "", "column": column, **cell.record(),
-                          "hint": ""})  # fmt: skip
+            cells.append(
+                {"block": block, "row": match.method, "metric": "", "column": column, **cell.record(), "hint": ""}
+            )
     seeds = max(len(m.learned) for m in found)
     number = max(m.num_modes for m in found if len(m.learned))
     notes = (
@@ -36,8 +37,18 @@ def table(frames: Frames) -> Table | None:
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}"
         + ("; ± is half the width of a 95 % bootstrap interval over them." if seeds > 1 else "."),
     )
-    return Table("bandit", "Bandit: the density that was learned", QUESTION, pd.DataFrame(cells), ("",), notes,
-                 scale=1.0, decimals=3, column_decimals={"modes covered": 1}, unit="")  # fmt: skip
+    return Table(
+        "bandit",
+        "Bandit: the density that was learned",
+        QUESTION,
+        pd.DataFrame(cells),
+        ("",),
+        notes,
+        scale=1.0,
+        decimals=3,
+        column_decimals={"modes covered": 1},
+        unit="",
+    )
 
 
 def _cells(match: Match) -> dict[str, Cell]:

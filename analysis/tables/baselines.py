@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.arms import Arm, arms, settings
-from analysis.cells import Cell, benchmarks, score, score_base
-from analysis.frame import Frame
-from analysis.knob import BASE, row
-from analysis.load import Frames
-from analysis.setting import Setting
-from analysis.stats import bootstrap, mean
-from analysis.table import Table, published, with_notes
+from analysis.frames.frame import Frame
+from analysis.frames.load import Frames
+from analysis.report.table import Table, published, with_notes
+from analysis.scores.arms import Arm, arms, settings
+from analysis.scores.cells import Cell, benchmarks, score, score_base
+from analysis.scores.knob import BASE, row
+from analysis.scores.setting import Setting
+from analysis.scores.stats import bootstrap, mean
 from rlvr.metrics import distinct_n
 
 QUESTION = "Which objective ends where: accuracy, pass@k, diversity of its responses, entropy?"
@@ -45,8 +45,17 @@ def table(frames: Frames) -> Table | None:
         f"Entropy: of the policy on its training responses, mean over the last {LAST:.0%} of the steps and over seeds.",
     )
     paper = published("maxrl_table_3.csv", label="MaxRL (arXiv:2602.02710), table 3, maze 17x17, as printed, %")
-    made = Table("baselines", "All objectives", QUESTION, pd.DataFrame(records), ("",), notes, (paper,),
-                 column_scale={ENTROPY: 1.0}, column_decimals={ENTROPY: 3})  # fmt: skip
+    made = Table(
+        "baselines",
+        "All objectives",
+        QUESTION,
+        pd.DataFrame(records),
+        ("",),
+        notes,
+        (paper,),
+        column_scale={ENTROPY: 1.0},
+        column_decimals={ENTROPY: 3},
+    )
     return with_notes(made, frames)
 
 

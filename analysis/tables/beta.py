@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.knob import ablation, lines
-from analysis.load import Frames
-from analysis.table import Table
+from analysis.frames.load import Frames
+from analysis.report.table import Table
+from analysis.scores.knob import ablation, lines
 
 QUESTION = "How does the scale β of PACS's implicit reward β·log π/π_ref change pass@k?"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.arms import STRICT, WEAK, Arm, inverse, rank
-from analysis.cells import Scores, combine, score, score_base
-from analysis.load import Frames
-from analysis.setting import Setting, comparisons, shown
-from analysis.table import Table, published, rows_of, with_notes
+from analysis.frames.load import Frames
+from analysis.report.table import Table, published, rows_of, with_notes
+from analysis.scores.arms import STRICT, WEAK, Arm, inverse, rank
+from analysis.scores.cells import Scores, combine, score, score_base
+from analysis.scores.setting import Setting, comparisons, shown
 from analysis.tables.eta import BASE, grpo_rows, label
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"
@@ -56,9 +56,10 @@ def table(frames: Frames) -> Table | None:
         return None
     cells = [cell for setting in found for cell in _setting(frames, setting)]
     paper = published(
-        "lad_table_8.csv", label="LAD (arXiv:2602.20132), table 8, Qwen2.5-7B, as printed, %",
+        "lad_table_8.csv",
+        label="LAD (arXiv:2602.20132), table 8, Qwen2.5-7B, as printed, %",
         order=tuple(f"LAD-{d}" for d in ("TV", "HD", "JS", "KL", "rKL", "JF")),
-    )  # fmt: skip
+    )
     made = Table(
         "divergence", "Divergence ablation", QUESTION, pd.DataFrame(cells), shown(found), _notes(found), (paper,)
     )
@@ -84,8 +85,9 @@ def _row(frames: Frames, group: list[Arm], etas: tuple[float, ...], setting: Set
     best = max(have, key=lambda eta: scores[eta][judge].mean) if have else group[0].eta
     divergence = group[0].divergence
     family = next((f for f, members in FAMILIES.items() if divergence in members), "")
-    return Row(label(divergence, group[0]), family, over, scores[best], best if have else math.nan, tuple(scores),
-               len(have))  # fmt: skip
+    return Row(
+        label(divergence, group[0]), family, over, scores[best], best if have else math.nan, tuple(scores), len(have)
+    )
 
 
 def _setting(frames: Frames, setting: Setting) -> list[dict[str, Any]]:

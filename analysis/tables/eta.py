@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.arms import Arm, grpo_command, inverse
-from analysis.cells import score, score_base
-from analysis.load import Frames
-from analysis.setting import Setting, comparisons, shown
-from analysis.table import Table, blank_row, published, rows_of, with_notes
+from analysis.frames.load import Frames
+from analysis.report.table import Table, blank_row, published, rows_of, with_notes
+from analysis.scores.arms import Arm, grpo_command, inverse
+from analysis.scores.cells import score, score_base
+from analysis.scores.setting import Setting, comparisons, shown
 
 QUESTION = "How does the temperature η of LAD's target e^{A/η} change accuracy (avg@k) and coverage (pass@k)?"
 BASE = "base policy (step 0)"

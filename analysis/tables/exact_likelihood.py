@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import objectives
-from analysis.cells import score, score_base
-from analysis.likelihood import EXACT, Contest, Learner, contests
-from analysis.load import Frames
-from analysis.table import Table, rows_of, with_notes
+from analysis.frames.load import Frames
+from analysis.report.table import Table, rows_of, with_notes
+from analysis.scores import objectives
+from analysis.scores.cells import score, score_base
+from analysis.scores.likelihood import EXACT, Contest, Learner, contests
 
 QUESTION = "How near does each objective come to exact maximum likelihood as rollouts per prompt grow?"
 BASE = "base policy (step 0)"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.knob import ablation, lines
-from analysis.load import Frames
-from analysis.table import Table, published
+from analysis.frames.load import Frames
+from analysis.report.table import Table, published
+from analysis.scores.knob import ablation, lines
 
 QUESTION = "Do more rollouts per prompt N buy accuracy and pass@k, and for which objective longest?"
 KNOB = "config.rollout.samples"
@@ -18,5 +18,12 @@ def table(frames: Frames) -> Table | None:
     paper = published(
         "maxrl_table_3.csv", label="MaxRL (arXiv:2602.02710), table 3, maze 17x17, N = 128, as printed, %"
     )
-    return ablation(frames, found, name="rollout_scaling", title="Rollouts per prompt", question=QUESTION,
-                    label=lambda n: f"N = {n:g}", published=(paper,))  # fmt: skip
+    return ablation(
+        frames,
+        found,
+        name="rollout_scaling",
+        title="Rollouts per prompt",
+        question=QUESTION,
+        label=lambda n: f"N = {n:g}",
+        published=(paper,),
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.knob import ablation, lines
-from analysis.load import Frames
-from analysis.table import Table, published
+from analysis.frames.load import Frames
+from analysis.report.table import Table, published
+from analysis.scores.knob import ablation, lines
 
 QUESTION = "How should PACS compare the implicit rewards of a group: RLOO, GRPO, Dr. GRPO, or not at all?"
 KNOB = "config.loss.score"

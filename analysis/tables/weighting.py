@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.knob import ablation, lines
-from analysis.load import Frames
-from analysis.table import Table, published
+from analysis.frames.load import Frames
+from analysis.report.table import Table, published
+from analysis.scores.knob import ablation, lines
 
 QUESTION = "Must PACS weigh right and wrong responses alike, and what does either of them teach alone?"
 KNOB = "config.loss.weight"

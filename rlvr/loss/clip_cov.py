@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, first_pass, needs
 from rlvr.loss.grpo import grpo
 from rlvr.loss.kl_cov import covariance
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass, needs
 
 
 @needs("noise")

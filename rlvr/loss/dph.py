@@ -1,8 +1,8 @@
 """DPH-RL (arXiv:2509.07430): learn on hard prompts, and on easy ones stay near what the base policy answered.
 
-A batch holds two streams (`rlvr/presample.py`): rows of kind 0 explore, sampled by the policy for prompts of D_exp;
-rows of kind 1 rehearse, one stored response of the base policy each, for prompts of D_pef, with the base policy's
-log-probabilities as `logp_old`. Every loss here is, per token,
+A batch holds two streams (`rlvr/rollout/presample.py`): rows of kind 0 explore, sampled by the policy for prompts of
+D_exp; rows of kind 1 rehearse, one stored response of the base policy each, for prompts of D_pef, with the base
+policy's log-probabilities as `logp_old`. Every loss here is, per token,
 
     explore   max(−A·r, −A·clip(r, 1 − clip_low, 1 + clip_high))   r = π/π_old
     rehearse  coef · f(u)                                          u = π/π_ref on the stored response
@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from rlvr.batch import Batch, Policy, Terms, needs
 from rlvr.loss.grpo import grpo
+from rlvr.objective.batch import Batch, Policy, Terms, needs
 
 REHEARSE = 1  # Batch.kind of a stored response
 LIMIT = 20.0  # nats
 
-# ℓ = log u → (f(u), d f/dℓ = u·f'(u)): as in rlvr/divergence.py the derivative is given, not found by differentiation.
+# ℓ = log u → (f(u), d f/dℓ = u·f'(u)): as in rlvr/objective/divergence.py the derivative is given, not found by
+# differentiation.
 Generator = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 

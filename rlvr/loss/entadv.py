@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from rlvr.batch import Batch, Policy, Terms, needs
 from rlvr.loss.grpo import grpo
+from rlvr.objective.batch import Batch, Policy, Terms, needs
 
 
 @needs("entropy")

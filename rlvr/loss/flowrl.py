@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, needs, per_response
+from rlvr.objective.batch import Batch, Policy, Terms, needs, per_response
 
 Weight = Literal["clip", "cap", "none"]
 CAP = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlvr.batch import Batch, Policy, Terms
+from rlvr.objective.batch import Batch, Policy, Terms
 
 
 def grpo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, dual_clip: float | None) -> Terms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, first_pass
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass
 
 
 def covariance(policy: Policy, batch: Batch) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Divergence, Policy, Terms
+from rlvr.objective.batch import Batch, Divergence, Policy, Terms
 
 Ratio = Literal["token", "sequence", "sequence_geomean"]
 
@@ -15,7 +15,7 @@ Ratio = Literal["token", "sequence", "sequence_geomean"]
 def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: float, ratio: Ratio) -> Terms:
     """w·f(r/w) with w = e^{A/η} and r = π/π_old (LAD, arXiv:2602.20132).
 
-    divergence: a function of `rlvr.divergence`. eta: > 0, the paper's η; small η means sharp targets.
+    divergence: a function of `rlvr.objective.divergence`. eta: > 0, the paper's η; small η means sharp targets.
     ratio: what r is, which the paper leaves open. `token` compares each token, terms [B, T]; `sequence` the product
     of a response's ratios (ℓ = Σ_t ℓ_t) and `sequence_geomean` their geometric mean (ℓ = mean_t ℓ_t), terms [B]; these
     need an advantage [B]. By the chain rule each token of a response then gets d value/dℓ, divided by the response's

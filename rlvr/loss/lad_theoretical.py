@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Divergence, Policy, Terms, one_token_responses
+from rlvr.objective.batch import Batch, Divergence, Policy, Terms, one_token_responses
 
 
 @one_token_responses
@@ -17,7 +17,7 @@ def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta
     The means run over the responses to one prompt: all answers of a small action space, once each or as sampled by
     π_old. `lad` leaves both normalisers out, which a model that writes text cannot sum. The gradient flows through Z_π:
     a change of all r by one factor costs nothing, and the minimum, 0, is at r ∝ w.
-    divergence: a function of `rlvr.divergence`. eta: > 0. The advantage is [B]; each response has one token or none.
+    divergence: one of rlvr/objective/divergence.py. eta: > 0. The advantage is [B]; a response has one token or none.
 
     metrics["divergence"]: the value, in nats, [B]. Value and derivative are exact as in `lad`; normalised, w and r are
     at most the number of responses, so nothing overflows at any η.

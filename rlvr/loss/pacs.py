@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlvr.batch import Batch, Policy, Terms, binary_rewards, needs, per_response
+from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, per_response
 
 Score = Literal["rloo", "dr_grpo", "grpo", "naive"]
 Weight = Literal["balanced", "none", "only_positive", "only_negative"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, needs
 from rlvr.loss.grpo import grpo
+from rlvr.objective.batch import Batch, Policy, Terms, needs
 
 
 @needs("value", "returns")
@@ -24,7 +24,7 @@ def ppo(
 ) -> Terms:
     """Clipped surrogate + value_coefficient · value loss, per token [B, T] (PPO, arXiv:1707.06347).
 
-    The surrogate is `rlvr.loss.grpo`'s, usually on `rlvr.advantage.gae`. The value loss of v = V(s_t), against
+    The surrogate is `rlvr.loss.grpo`'s, usually on the advantage `gae`. The value loss of v = V(s_t), against
     `batch.returns` R, is ½·max((v − R)², (clip(v, v_old ± value_clip) − R)²), and ½(v − R)² where value_clip is None;
     v_old is `batch.value_old`. Both heads share the model, so the value's gradient reaches it too.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlvr.batch import Batch, Policy, Terms
+from rlvr.objective.batch import Batch, Policy, Terms
 
 
 def reinforce(policy: Policy, batch: Batch) -> Terms:

@@ -48,9 +48,14 @@ class Child:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_THE_CHILD)  # a child inherits what is blocked
         try:
             self.process = subprocess.Popen(
-                command, env=environment, bufsize=0, start_new_session=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
+                command,
+                env=environment,
+                bufsize=0,
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.words: deque[str] = deque(maxlen=LAST_WORDS)

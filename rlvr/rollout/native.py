@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.model import load, parse_dtype
+from rlvr.model.load import load, parse_dtype
 from rlvr.noise import uniform
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT

@@ -76,12 +76,21 @@ class RayEngine:
         self._cluster = cluster = Cluster(workers // ranks, *on_node(), device)
         self._workers = [
             Worker(
-                cluster.actor(index), model, device=device, eos_token_ids=eos_token_ids, dtype=dtype, python=python,
-                eager=eager, max_batch_sequences=max_batch_sequences, max_cache_gb=max_cache_gb, canary=canary,
-                timeout_s=timeout_s, pad_token_id=pad_token_id,
+                cluster.actor(index),
+                model,
+                device=device,
+                eos_token_ids=eos_token_ids,
+                dtype=dtype,
+                python=python,
+                eager=eager,
+                max_batch_sequences=max_batch_sequences,
+                max_cache_gb=max_cache_gb,
+                canary=canary,
+                timeout_s=timeout_s,
+                pad_token_id=pad_token_id,
             )
             for index in range(workers // ranks)
-        ]  # fmt: skip
+        ]
         self.canary, self.workers = self._workers[0].canary, len(self._workers)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -231,9 +240,13 @@ def _init(environment: Mapping[str, str], **settings: Any) -> None:
     try:
         os.environ.update(environment)
         ray.init(
-            "local", include_dashboard=False, object_store_memory=STORE_BYTES, log_to_driver=False,
-            configure_logging=False, **settings,
-        )  # fmt: skip
+            "local",
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            log_to_driver=False,
+            configure_logging=False,
+            **settings,
+        )
     finally:
         os.environ.clear()
         os.environ.update(kept)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlvr.model import parse_dtype
+from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.child import Child, Lost, Process
@@ -72,9 +72,12 @@ class VllmEngine:
         self.timeout_s = timeout_s
         self._python = python or sys.executable
         self._options = {
-            "model": str(model), "dtype": dtype, "eager": eager, "max_cache_gb": max_cache_gb,
+            "model": str(model),
+            "dtype": dtype,
+            "eager": eager,
+            "max_cache_gb": max_cache_gb,
             "max_batch_sequences": max_batch_sequences,
-        }  # fmt: skip
+        }
         self._environment = environment(device, eager=eager)
         self.version, self.synced = 0, True
         self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` tells the process
@@ -121,10 +124,12 @@ class VllmEngine:
         header = {
             "do": "generate",
             "sampling": {
-                "max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
+                "max_tokens": sampling.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
                 "stop_token_ids": [e for e in self.eos if e >= 0],
             },
-        }  # fmt: skip
+        }
         arrays = {
             "tokens": np.concatenate([request.prompt for request in requests]).astype(np.int64),
             "lengths": np.array([len(request.prompt) for request in requests]),

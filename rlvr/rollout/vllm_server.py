@@ -65,8 +65,15 @@ class Server:
         self.answers, self.version = answers, 0
         self.on_cpu = current_platform.is_cpu()
         self.llm = LLM(
-            model=model, dtype=dtype, skip_tokenizer_init=True, generation_config="vllm", enforce_eager=eager, seed=0,
-            max_model_len=-1, max_num_seqs=max_batch_sequences, kv_cache_memory_bytes=int(max_cache_gb * 2**30),
+            model=model,
+            dtype=dtype,
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            enforce_eager=eager,
+            seed=0,
+            max_model_len=-1,
+            max_num_seqs=max_batch_sequences,
+            kv_cache_memory_bytes=int(max_cache_gb * 2**30),
             logprobs_mode="processed_logprobs",  # after the temperature: what the token was drawn from
             enable_sleep_mode=not self.on_cpu,
             # It asks at its start for this share of the GPU to be free, which the trainer's is not; the size of the
@@ -74,7 +81,7 @@ class Server:
             **({} if self.on_cpu else {"gpu_memory_utilization": 0.01}),
             # vLLM rewinds the random numbers of a prompt that was cut, which those of a CPU cannot do: it crashes.
             enable_chunked_prefill=not self.on_cpu,
-        )  # fmt: skip
+        )
         self.asleep = False
 
     def say(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
@@ -110,9 +117,13 @@ class Server:
         engine = self.llm.llm_engine
         for index, (row, seed) in enumerate(zip(arrays["prompt"].tolist(), arrays["seed"].tolist(), strict=True)):
             parameters = SamplingParams(
-                **header["sampling"], seed=seed, logprobs=0, flat_logprobs=True, detokenize=False,
+                **header["sampling"],
+                seed=seed,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
-            )  # fmt: skip
+            )
             engine.add_request(str(index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
         said = time.monotonic()
         while engine.has_unfinished_requests():

@@ -12,8 +12,8 @@ from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.verify.pool import Pool
-from rlvr.verify.sandbox import Sandbox
+from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
 ENTRY_FIELDS = ("entry_point", "fn_name", "func_name", "metadata.func_name")
@@ -68,7 +68,7 @@ class Code(Verified):
             return template.replace("{interface}", interface).replace("{problem}", asked), answer
 
         self._cpu_s = cpu_s
-        pool = Pool("rlvr.verify.program", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
+        pool = Pool("rlvr.task.verify.program", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
         super().__init__(problems(train, test, columns, make), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
@@ -83,7 +83,7 @@ class Code(Verified):
 
 
 def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
-    """What `rlvr.verify.program` runs, from any of the usual forms.
+    """What `rlvr.task.verify.program` runs, from any of the usual forms.
 
     [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text: a program's
     standard input and output, or with an entry point calls. A text or a list of assertions: code that calls functions.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rlvr.records import Problem, Reward
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.verify.pool import Pool
+from rlvr.task.verify.pool import Pool
 
 ANSWER_FIELDS = ("answer", "final_answer", "solution", "reward_model.ground_truth")
 
@@ -52,7 +52,7 @@ class Math(Verified):
         def make(problem: Cell, answer: Cell) -> tuple[str, str]:
             return template.replace("{problem}", problem.prompt()), _answer(answer)
 
-        pool = Pool("rlvr.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
+        pool = Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
         super().__init__(problems(train, test, columns, make), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:

@@ -27,9 +27,22 @@ WORDS = {"#": "WALL ", ".": "PATH ", "S": "START ", "G": "GOAL ", "\n": "NEWLINE
 MOVES = ("UP", "DOWN", "LEFT", "RIGHT")
 # Token numbers 4 to 16 are those of the tokenizer released with MaxRL.
 VOCABULARY = (
-    "PAD", "BOS", "EOS", "UNK", "GRID_START", "GRID_END", "PATH_START", "DONE", "PATH", "WALL", "GOAL", "START",
-    "NEWLINE", *MOVES, *(f"RESERVED_{i}" for i in range(15)),
-)  # fmt: skip
+    "PAD",
+    "BOS",
+    "EOS",
+    "UNK",
+    "GRID_START",
+    "GRID_END",
+    "PATH_START",
+    "DONE",
+    "PATH",
+    "WALL",
+    "GOAL",
+    "START",
+    "NEWLINE",
+    *MOVES,
+    *(f"RESERVED_{i}" for i in range(15)),
+)
 
 
 class Maze:

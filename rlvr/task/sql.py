@@ -11,8 +11,8 @@ from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
 from rlvr.task.sources import Cell, Column, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.verify.pool import Pool
-from rlvr.verify.sandbox import Sandbox
+from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.sandbox import Sandbox
 
 QUESTION_FIELDS = ("question", "prompt", "problem")
 GOLD_FIELDS = ("gold_sql", "SQL", "sql", "query", "reward_model.ground_truth")
@@ -27,7 +27,7 @@ class Sql(Verified):
     template: the prompt, with {question}, {schema} (the CREATE statements) and {evidence} (the benchmark's hint or "").
     match: "set", the rows as a set (BIRD); "table", the rows as a bag, or in order where the right query orders them,
         with the columns in any order (Spider).
-    Queries run in a sandbox (`rlvr.verify.sandbox`) that shows the databases and nothing else of this machine's data.
+    Queries run in a sandbox (`rlvr.task.verify.sandbox`) that shows the databases and none of this machine's data.
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
     query_s, max_rows: seconds and rows of one query.
@@ -71,7 +71,8 @@ class Sql(Verified):
         files = {Path(problem.answer["database"]) for rows in both.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()
-        pool = Pool("rlvr.verify.sql_query", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb, sandbox=sandbox)
+        limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
+        pool = Pool("rlvr.task.verify.sql_query", **limits, sandbox=sandbox)
         super().__init__(both, pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:

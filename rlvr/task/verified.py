@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvr.records import Problem, Reward, Split
-from rlvr.verify.pool import Pool
+from rlvr.task.verify.pool import Pool
 
 
 class Verified:

@@ -15,7 +15,7 @@ from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from rlvr.tracker.spool import Record
+from rlvr.ledger.journal import Record
 from rlvr.tracker.store import Refused, StoreDown, sqlite_path
 
 METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
@@ -24,8 +24,12 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 IDENTITY = "rlvr.identity"
 # What MLflow says when this one run or experiment is the trouble; everything else is taken for trouble of the store.
 _OF_ONE_RUN = {
-    "INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE", "BAD_REQUEST",
-}  # fmt: skip
+    "INVALID_PARAMETER_VALUE",
+    "RESOURCE_DOES_NOT_EXIST",
+    "RESOURCE_ALREADY_EXISTS",
+    "INVALID_STATE",
+    "BAD_REQUEST",
+}
 T = TypeVar("T")
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from rlvr import paths
-from rlvr.tracker import runs
+from rlvr.ledger import files as paths
+from rlvr.ledger import tags as runs
 from rlvr.tracker.shipper import Report, Shipper
 
 __all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]

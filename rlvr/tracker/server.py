@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from rlvr import lock
-from rlvr.paths import home, read_json, write_json
+from rlvr.ledger import lock
+from rlvr.ledger.files import home, read_json, write_json
 
 PORT = 5050
 START_S = 120.0
@@ -71,9 +71,14 @@ class Server:
         command += ["--artifacts-destination", str(self.root / "artifacts"), "--workers", "2"]
         with (self.root / "mlflow.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow", *command], env={**os.environ, **ENVIRONMENT}, cwd=self.root,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "mlflow", *command],
+                env={**os.environ, **ENVIRONMENT},
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         who = {"pid": process.pid, "process_start": lock.process_start(process.pid), **lock.machine()}
         write_json(self.root / "server.json", {**who, "uri": uri})
         deadline = time.monotonic() + START_S
@@ -119,9 +124,17 @@ class Server:
         # Not a pipe: the database inherits it, and would keep it open.
         with (self.root / "setup.log").open("w+b") as log:
             done = subprocess.run(
-                [str(_postgres_bin() / name), *arguments], user=user, group=group, extra_groups=[] if user else None,
-                cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=START_S, check=False,
-            )  # fmt: skip
+                [str(_postgres_bin() / name), *arguments],
+                user=user,
+                group=group,
+                extra_groups=[] if user else None,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                timeout=START_S,
+                check=False,
+            )
             log.seek(0)
             said = log.read().decode(errors="replace")
         if done.returncode:
@@ -130,9 +143,14 @@ class Server:
 
     def _mlflow(self, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "mlflow", *arguments], env={**os.environ, **ENVIRONMENT}, cwd=self.root,
-            capture_output=True, text=True, timeout=START_S, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "mlflow", *arguments],
+            env={**os.environ, **ENVIRONMENT},
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
         if done.returncode:
             raise ValueError(f"mlflow {arguments[0]} failed: {done.stderr.strip()[-500:]}")
 

@@ -23,9 +23,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlvr.paths import read_json, sync, write_json
-from rlvr.tracker import runs, spool, store
-from rlvr.tracker.runs import Run, Sweep
+from rlvr.ledger import journal as spool
+from rlvr.ledger import tags as runs
+from rlvr.ledger.files import read_json, sync, write_json
+from rlvr.ledger.tags import Run, Sweep, redact
+from rlvr.tracker import store
 from rlvr.tracker.store import Refused, StoreDown
 
 if TYPE_CHECKING:
@@ -59,12 +61,12 @@ class Cursor:
     @classmethod
     def load(cls, directory: Path, uri: str) -> Cursor:
         """An empty one if there is none: the run is then looked up in MLflow."""
-        content = (read_json(directory / CURSOR) or {}).get(store.redact(uri))
+        content = (read_json(directory / CURSOR) or {}).get(redact(uri))
         known = {f.name for f in fields(cls)}
         return cls(**content) if isinstance(content, dict) and set(content) == known else cls()
 
     def save(self, directory: Path, uri: str) -> None:
-        write_json(directory / CURSOR, {**(read_json(directory / CURSOR) or {}), store.redact(uri): asdict(self)})
+        write_json(directory / CURSOR, {**(read_json(directory / CURSOR) or {}), redact(uri): asdict(self)})
 
 
 @dataclass
@@ -107,7 +109,7 @@ class Shipper:
         """One pass over the runs. Returns within seconds if the store is down; never raises because of the store."""
         found = [Run.open(directory) for directory in dict.fromkeys(run_dirs)]
         present = [run for run in found if run is not None]
-        report = Report(store.redact(self.uri), warning=self._warning())
+        report = Report(redact(self.uri), warning=self._warning())
         report.running = len(found) - sum(run.status != "RUNNING" for run in present)
         done: set[Path] = set()
         try:
@@ -272,7 +274,7 @@ class Shipper:
 
     def _clean(self, error: Exception) -> str:
         """An error as one line without secrets: messages of HTTP libraries quote the address."""
-        text = store.redact(" ".join(str(error).split()))
+        text = redact(" ".join(str(error).split()))
         for secret in store.secrets(self.uri):
             text = text.replace(secret, "***")
         return text if len(text) < 500 else text[:500] + "…"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import socket
 import sqlite3
 import urllib.error
@@ -12,15 +11,31 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from rlvr.ledger.tags import redact
+
 ANSWER_S = 3.0  # how long a store may take to say that it is there
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
-_SECRET = re.compile(r"((?:password|passwd|pwd|token|secret|api_key)=)[^&;\s]+", re.IGNORECASE)
-_USER_INFO = re.compile(r"(\w://)[^/@\s]+@")
 _NETWORK_FILESYSTEMS = {
-    "nfs", "nfs3", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.glusterfs",
-    "fuse.sshfs", "afs", "orangefs", "pvfs2", "panfs", "wekafs",
-}  # fmt: skip
+    "nfs",
+    "nfs3",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "glusterfs",
+    "fuse.glusterfs",
+    "fuse.sshfs",
+    "afs",
+    "orangefs",
+    "pvfs2",
+    "panfs",
+    "wekafs",
+}
 
 
 class StoreDown(Exception):
@@ -53,11 +68,6 @@ def resolve(home: Path, uri: str | None) -> str:
 
 def _scheme(uri: str) -> str:
     return uri.partition(":")[0].partition("+")[0].lower()
-
-
-def redact(text: str) -> str:
-    """The text without user:password@ and without password=..., for people, logs and files."""
-    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
 
 
 def sqlite_path(uri: str) -> Path | None:

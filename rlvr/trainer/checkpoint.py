@@ -18,8 +18,9 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
-from rlvr.model import load_model, load_tokenizer
-from rlvr.paths import STATE, sync, write_json
+from rlvr.ledger.files import STATE, sync, write_json
+from rlvr.model.load import load_model
+from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora
 
 # One rank saves without collectives, which may not run beside training's own: that is meant.
@@ -35,9 +36,15 @@ class Writer:
         self._pending: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
     def save(
-        self, path: Path, tensors: dict[str, Any], state: dict[str, Any], *, background: bool = False,
-        beside: Callable[[Path], None] = lambda _: None, then: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        tensors: dict[str, Any],
+        state: dict[str, Any],
+        *,
+        background: bool = False,
+        beside: Callable[[Path], None] = lambda _: None,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write a checkpoint. `tensors`: nested names to (sharded) tensors, `state`: plain JSON.
 
         background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. beside:

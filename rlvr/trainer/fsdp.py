@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr import reduce
-from rlvr.batch import Batch, Loss, Policy, first_pass_of
-from rlvr.diverged import Diverged
-from rlvr.model import miniature
+from rlvr.model.load import miniature
+from rlvr.objective import reduce
+from rlvr.objective.batch import Batch, Loss, Policy, first_pass_of
+from rlvr.objective.micro_batch import Objective
 from rlvr.trainer import checkpoint, distributed, lora, noise, packer
+from rlvr.trainer.diverged import Diverged
 from rlvr.trainer.heads import LogZ
 from rlvr.trainer.logprob import Actor, Seen, check_head, policy_of, scatter
-from rlvr.trainer.objective import Objective
 from rlvr.trainer.optimiser import adamw, clip, forget, learning_rate, set_steps
 from rlvr.trainer.pack import Layout
 from rlvr.trainer.reference import Frozen
@@ -31,7 +31,7 @@ from rlvr.trainer.sharded_load import fill, is_empty
 class Trainer:
     """A policy in training. Every method is called by all ranks, with the same arguments.
 
-    `conf/trainer/fsdp.yaml` says what the knobs mean; rlvr/job.py passes the first five. steps · epochs · updates is
+    `conf/trainer/fsdp.yaml` says what the knobs mean; `rlvr.job` passes the first five. steps · epochs · updates is
     the length of the schedule. Raises ValueError for a model or a loss that it cannot train exactly.
     """
 
@@ -95,16 +95,18 @@ class Trainer:
         if self.lora_rank is not None:
             lora.adapt(model, rank=self.lora_rank, alpha=self.lora_alpha, seed=self.seed, dtype=precision)
         self.frozen = Frozen(
-            self.actor, mesh, precision, base=self.base_kl, reference=self.objective.needs_reference,
-            every=self.reference_every, offload=self.reference_offload,
-        )  # fmt: skip
+            self.actor,
+            mesh,
+            precision,
+            base=self.base_kl,
+            reference=self.objective.needs_reference,
+            every=self.reference_every,
+            offload=self.reference_offload,
+        )
         shard(self.actor, mesh, precision, checkpointing=self.activation_checkpointing, compiled=self.compile)
         if is_empty(self.actor):
             fill(self.actor, self.actor.model, self.device)
-        groups = [
-            (self.actor.model.parameters(), self.lr),
-            (self.actor.heads.parameters(), self.head_lr or self.lr),
-        ]
+        groups = [(self.actor.model.parameters(), self.lr), (self.actor.heads.parameters(), self.head_lr or self.lr)]
         self.optimiser = adamw(groups, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
 
     def _check(self, trial: Actor) -> None:
@@ -124,9 +126,14 @@ class Trainer:
     def rate(self, update: int) -> float:
         """Learning rate of an optimiser step; the first is 0."""
         return learning_rate(
-            update, lr=self.lr, schedule=self.schedule, warmup_steps=self.warmup_steps,
-            total_steps=self.steps * self.epochs * self.updates, decay_steps=self.decay_steps, final_lr=self.final_lr,
-        )  # fmt: skip
+            update,
+            lr=self.lr,
+            schedule=self.schedule,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.steps * self.epochs * self.updates,
+            decay_steps=self.decay_steps,
+            final_lr=self.final_lr,
+        )
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rlvr.batch import Batch, Policy
+from rlvr.objective.batch import Batch, Policy
 from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.pack import Layout
 

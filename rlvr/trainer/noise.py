@@ -8,8 +8,8 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch
 from rlvr.noise import uniform
+from rlvr.objective.batch import Batch
 from rlvr.trainer.heads import DROPOUT, LAYERS
 
 

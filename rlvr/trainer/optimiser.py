@@ -15,9 +15,15 @@ DECAY = 0.1  # share of the schedule in which warmup–stable–decay falls, unl
 
 
 def learning_rate(
-    step: int, *, lr: float, schedule: Schedule, warmup_steps: int, total_steps: int, decay_steps: int | None = None,
+    step: int,
+    *,
+    lr: float,
+    schedule: Schedule,
+    warmup_steps: int,
+    total_steps: int,
+    decay_steps: int | None = None,
     final_lr: float = 0.0,
-) -> float:  # fmt: skip
+) -> float:
     """Learning rate of optimiser step `step` (the first is 0): a function of the step alone, so that a resumed run
     goes on exactly.
 
@@ -43,11 +49,7 @@ def learning_rate(
 
 
 def adamw(
-    groups: Sequence[tuple[Iterable[nn.Parameter], float]],
-    *,
-    betas: Sequence[float],
-    eps: float,
-    weight_decay: float,
+    groups: Sequence[tuple[Iterable[nn.Parameter], float]], *, betas: Sequence[float], eps: float, weight_decay: float
 ) -> torch.optim.AdamW:
     """Fused AdamW: a third of the time of the default on a small model on CPU (0.4 against 0.8 ms), and bit-stable.
 
@@ -56,9 +58,12 @@ def adamw(
     """
     given = [{"params": [p for p in parameters if p.requires_grad], "lr": lr, "peak": lr} for parameters, lr in groups]
     optimiser = torch.optim.AdamW(
-        [group for group in given if group["params"]], betas=(betas[0], betas[1]), eps=eps, weight_decay=weight_decay,
+        [group for group in given if group["params"]],
+        betas=(betas[0], betas[1]),
+        eps=eps,
+        weight_decay=weight_decay,
         fused=True,
-    )  # fmt: skip
+    )
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             optimiser.state[parameter] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch
+from rlvr.objective.batch import Batch
 from rlvr.trainer.attention import Packed, Segment
 
 # Longest sequence for which responses share their prompt: their attention needs a mask, which grows with its square
@@ -41,9 +41,14 @@ class Layout:
             self.input_ids.to(device),
             None if self.position_ids is None else self.position_ids.to(device),
             None if self.packed is None else self.packed.to(device),
-            self.predict.to(device), self.target.to(device), self.place.to(device), self.num_tokens,
-            self.prompt_place.to(device), self.prompt_owner.to(device), self.num_prompts,
-        )  # fmt: skip
+            self.predict.to(device),
+            self.target.to(device),
+            self.place.to(device),
+            self.num_tokens,
+            self.prompt_place.to(device),
+            self.prompt_owner.to(device),
+            self.num_prompts,
+        )
 
 
 def empty(pad_token_id: int) -> Layout:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
-from rlvr.batch import Batch
+from rlvr.objective.batch import Batch
 from rlvr.trainer import attention, pack
 from rlvr.trainer.logprob import Actor, num_embeddings
 
@@ -90,9 +90,11 @@ def packing_error(actor: Actor, pad_token_id: int) -> float:
     padded, apart, shared = (
         actor.hidden(layout.to(device)).flatten(0, 1)[layout.predict.to(device)]
         for layout in (
-            pack.pad(batch, pad_token_id=pad_token_id), pack.pack(batch, shared=False), pack.pack(batch, shared=True)
+            pack.pad(batch, pad_token_id=pad_token_id),
+            pack.pack(batch, shared=False),
+            pack.pack(batch, shared=True),
         )
-    )  # fmt: skip
+    )
     largest = padded.abs().max()
     return max(float((each - padded).abs().max() / largest) for each in (apart, shared))
 

@@ -21,9 +21,16 @@ class Frozen:
     """What the policy was. Made before the policy itself is sharded; only what is asked for is held."""
 
     def __init__(
-        self, actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, base: bool, reference: bool, every: int | None,
+        self,
+        actor: Actor,
+        mesh: DeviceMesh,
+        dtype: torch.dtype,
+        *,
+        base: bool,
+        reference: bool,
+        every: int | None,
         offload: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """base, reference: whether each is asked for. every: steps between resets of the reference; None: never, and
         the two are one copy. offload: they rest in main memory. A policy of adapters needs no copy: without them it is
         the base policy. Raises ValueError for resets of a reference that nothing asks for, or of adapters.

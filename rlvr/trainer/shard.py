@@ -17,9 +17,14 @@ from rlvr.trainer.logprob import Actor
 
 
 def shard(
-    actor: Actor, mesh: DeviceMesh, dtype: torch.dtype, *, checkpointing: bool = False, compiled: bool = False,
+    actor: Actor,
+    mesh: DeviceMesh,
+    dtype: torch.dtype,
+    *,
+    checkpointing: bool = False,
+    compiled: bool = False,
     offload: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Shard the decoder's layers and the heads one by one and the rest (embeddings, which may be tied) as the root.
 
     Weights stay in their own precision; `dtype` is what forward and backward compute in, heads in float32. Gradients
@@ -31,9 +36,11 @@ def shard(
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     # One rank has nothing to free: keep the weights between forward and backward.
     options: dict[str, Any] = {
-        "mesh": mesh, "mp_policy": policy, "reshard_after_forward": False if single else None,
+        "mesh": mesh,
+        "mp_policy": policy,
+        "reshard_after_forward": False if single else None,
         "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
-    }  # fmt: skip
+    }
     for layer in decoder_layers(actor.model):
         if compiled:  # shapes differ from micro-batch to micro-batch
             layer.forward = torch.compile(layer.forward, dynamic=True)

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from transformers import PreTrainedModel
 
-from rlvr.model import load_model, skeleton
+from rlvr.model.load import load_model, skeleton
 from rlvr.trainer.lora import is_adapter
 
 log = logging.getLogger("rlvr")

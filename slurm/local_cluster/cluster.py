@@ -155,8 +155,11 @@ def _prepare(cluster: Settings) -> None:
         make = [program("mariadb-install-db"), "--no-defaults", f"--datadir={root}/database", "--user=root"]
         done = subprocess.run(
             [*make, "--auth-root-authentication-method=normal", "--skip-test-db"],
-            capture_output=True, text=True, check=False, timeout=START_S,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_S,
+        )
         if done.returncode:
             shutil.rmtree(root / "database", ignore_errors=True)
             raise ValueError(f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-500:]}")

@@ -26,9 +26,10 @@ def jobs(root: Path) -> list[int]:
     """Processes that run as jobs of this cluster."""
     conf = f"SLURM_CONF={root}/slurm.conf".encode()
     return [
-        pid for pid in _processes()
+        pid
+        for pid in _processes()
         if conf in (environ := _environ(pid)) and any(entry.startswith(b"SLURM_JOB_ID=") for entry in environ)
-    ]  # fmt: skip
+    ]
 
 
 def stop(pids: Iterable[int], patience_s: float = 10.0) -> None:
@@ -48,14 +49,22 @@ def stop(pids: Iterable[int], patience_s: float = 10.0) -> None:
 def start(command: Sequence[str], root: Path, log: Path) -> subprocess.Popen[bytes]:
     """A daemon in a session of its own, with an environment that holds nothing of the caller's."""
     environment = {
-        TAG: str(root), "SLURM_CONF": f"{root}/slurm.conf", "HOME": "/root", "LANG": "C.UTF-8",
+        TAG: str(root),
+        "SLURM_CONF": f"{root}/slurm.conf",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    }  # fmt: skip
+    }
     with log.open("ab") as file:
         return subprocess.Popen(
-            list(command), env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            list(command),
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def is_alive(pid: int) -> bool:

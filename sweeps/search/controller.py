@@ -18,10 +18,10 @@ from typing import Any, Protocol
 from optuna import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from rlvr.attempt import Cause
-from rlvr.prune import ask_to_prune
-from rlvr.tracker import spool
-from sweeps.ledger import Ledger
+from rlvr.ledger import journal as spool
+from rlvr.ledger.attempt import Cause
+from rlvr.ledger.prune import ask_to_prune
+from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Planned, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
@@ -58,9 +58,15 @@ class Search:
     """One study from its first trial to its last, over any number of commands."""
 
     def __init__(
-        self, ledger: Ledger, sweep_id: str, info: Mapping[str, Any], study: Study, space: Space, goal: Goal,
+        self,
+        ledger: Ledger,
+        sweep_id: str,
+        info: Mapping[str, Any],
+        study: Study,
+        space: Space,
+        goal: Goal,
         plan_point: Callable[[list[str]], Planned],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """plan_point: the run of a trial's overrides; ValueError if they make no legal run. Hold the lock."""
         self.ledger, self.sweep_id, self.info = ledger, sweep_id, info
         self.study, self.space, self.goal, self.plan_point = study, space, goal, plan_point

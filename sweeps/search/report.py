@@ -10,7 +10,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from rlvr.paths import write_text
+from rlvr.ledger.files import write_text
 from sweeps.search.controller import Search
 
 
@@ -59,9 +59,10 @@ def _table(search: Search, best: Sequence[dict[str, Any]]) -> list[str]:
     several = len(search.goal.metrics) > 1
     ways = ", ".join(f"{d} {m}" for d, m in zip(search.goal.directions, search.goal.metrics, strict=True))
     return [
-        f"{'Pareto front' if several else 'Best'} ({ways}):", "",
+        f"{'Pareto front' if several else 'Best'} ({ways}):",
+        "",
         *(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]),
-    ]  # fmt: skip
+    ]
 
 
 def _by_key(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:

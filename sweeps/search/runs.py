@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlvr.stop import StopFlag
-from sweeps.ledger import Ledger
+from rlvr.ledger.stop import StopFlag
+from rlvr.ledger.sweeps import Ledger
 from sweeps.local import Launch
 from sweeps.plan import Planned
 from sweeps.progress import Progress

@@ -72,9 +72,12 @@ def cmaes(asked: Asked, *, seed: int, n_startup_trials: int, popsize: int | None
             "range(a,b,step) or interval(a,b), or pass hydra/sweeper/sampler=tpe."
         )
     return samplers.CmaEsSampler(
-        n_startup_trials=n_startup_trials, popsize=popsize, seed=asked.noise(seed),
-        independent_sampler=samplers.RandomSampler(asked.noise(seed)), warn_independent_sampling=False,
-    )  # fmt: skip
+        n_startup_trials=n_startup_trials,
+        popsize=popsize,
+        seed=asked.noise(seed),
+        independent_sampler=samplers.RandomSampler(asked.noise(seed)),
+        warn_independent_sampling=False,
+    )
 
 
 def nsgaii(
@@ -82,6 +85,8 @@ def nsgaii(
 ) -> samplers.BaseSampler:
     """Genetic search for a Pareto front (NSGA-II, doi:10.1109/4235.996017)."""
     return samplers.NSGAIISampler(
-        population_size=population_size, crossover_prob=crossover_prob, mutation_prob=mutation_prob,
+        population_size=population_size,
+        crossover_prob=crossover_prob,
+        mutation_prob=mutation_prob,
         seed=asked.noise(seed),
-    )  # fmt: skip
+    )

@@ -19,6 +19,8 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from optuna import Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from rlvr.config.overrides import alternatives, key_of
+from rlvr.ledger.identity import LINES
 from sweeps import grid
 
 
@@ -72,7 +74,7 @@ class Space:
         order = sorted(range(len(self.axes)), key=lambda k: self.axes[k].key in conditional)
         made = dict(self.fixed)
         for k in order:
-            key = grid.key_of(self.axes[k].key)
+            key = key_of(self.axes[k].key)
             if all(rule.holds(made, self.usual) for rule in self.whens if key in rule.only):
                 made[key] = suggest(k)
         return list(functools.reduce(lambda now, rule: rule.set(now, self.usual), self.whens, made).values())
@@ -88,16 +90,14 @@ def search_space(
     axes: dict[str, Axis] = {}
     fixed: dict[str, str] = {}
     for override in overrides:
-        key = grid.key_of(override.get_key_element())
-        if key in grid.LINES:
+        key = key_of(override.get_key_element())
+        if key in LINES:
             continue
         axes.pop(key, None)
         fixed.pop(key, None)
-        alternatives = (
-            [] if override.is_sweep_override() and not override.is_choice_sweep() else grid.axes([override])[key]
-        )
-        if len(alternatives) == 1:
-            fixed[key] = alternatives[0]
+        is_range = override.is_sweep_override() and not override.is_choice_sweep()
+        if not is_range and len(values := alternatives([override])[key]) == 1:
+            fixed[key] = values[0]
         else:
             axes[key] = _axis(override.get_key_element(), override)
     if not axes:

@@ -69,9 +69,13 @@ def study_on_paper(goal: Goal) -> optuna.Study:
 def _study(storage: BaseStorage, goal: Goal) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     made = optuna.create_study(
-        storage=storage, study_name="search", directions=list(goal.directions), load_if_exists=True,
-        sampler=goal.sampler(0, 0), pruner=goal.pruner,
-    )  # fmt: skip
+        storage=storage,
+        study_name="search",
+        directions=list(goal.directions),
+        load_if_exists=True,
+        sampler=goal.sampler(0, 0),
+        pruner=goal.pruner,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         made.set_metric_names(list(goal.metrics))

@@ -21,14 +21,14 @@ from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import run_name
-from rlvr.identity import NOT_IDENTITY, identity
-from rlvr.lock import lock, unlock
-from rlvr.paths import home
-from rlvr.signature import bind, close_match
+from rlvr.config.overrides import key_of
+from rlvr.config.schema import run_name
+from rlvr.config.signature import bind, close_match
+from rlvr.ledger.files import home
+from rlvr.ledger.identity import NOT_IDENTITY, identity
+from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.sweeps import Ledger
 from sweeps import launcher, local
-from sweeps.grid import key_of
-from sweeps.ledger import Ledger
 from sweeps.plan import Plan, Planned, plan
 from sweeps.verdict import Outcome
 
@@ -67,9 +67,16 @@ class OptunaSweeper(Sweeper):
     __module__ = launcher.PLUGIN
 
     def __init__(
-        self, metrics: str | Sequence[str] | None, directions: str | Sequence[str] | None, n_trials: int | None,
-        n_jobs: int | None, retries: int, sampler: DictConfig, pruner: DictConfig, params: Mapping[str, str] | None,
-    ) -> None:  # fmt: skip
+        self,
+        metrics: str | Sequence[str] | None,
+        directions: str | Sequence[str] | None,
+        n_trials: int | None,
+        n_jobs: int | None,
+        retries: int,
+        sampler: DictConfig,
+        pruner: DictConfig,
+        params: Mapping[str, str] | None,
+    ) -> None:
         self.metrics, self.directions, self.params = _words(metrics), _words(directions), dict(params or {})
         self.n_trials, self.n_jobs, self.retries = n_trials, n_jobs, retries
         self.sampler, self.pruner = sampler, pruner
@@ -161,10 +168,13 @@ class OptunaSweeper(Sweeper):
         parts = {
             "config": identity({str(k): v for k, v in base.items() if k != "hydra"}),
             "fixed": sorted(o for key, o in space.fixed.items() if key.split(".")[0] not in NOT_IDENTITY),
-            "axes": sorted(f"{axis.key}={axis.typed}" for axis in space.axes), "when": list(self.base.when),
-            "metrics": goal.metrics, "directions": goal.directions,
-            "sampler": OmegaConf.to_container(self.sampler), "pruner": OmegaConf.to_container(self.pruner),
-        }  # fmt: skip
+            "axes": sorted(f"{axis.key}={axis.typed}" for axis in space.axes),
+            "when": list(self.base.when),
+            "metrics": goal.metrics,
+            "directions": goal.directions,
+            "sampler": OmegaConf.to_container(self.sampler),
+            "pruner": OmegaConf.to_container(self.pruner),
+        }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
     def _at_once(self, *, on_slurm: bool) -> int:
@@ -230,9 +240,13 @@ class OptunaSweeper(Sweeper):
             )
         try:
             info = {
-                "sweep_id": sweep_id, "study": self.study, "command": launcher.command(), "created": time.time(),
-                "swept": {axis.key: [axis.typed] for axis in space.axes}, "metrics": list(goal.metrics),
-            }  # fmt: skip
+                "sweep_id": sweep_id,
+                "study": self.study,
+                "command": launcher.command(),
+                "created": time.time(),
+                "swept": {axis.key: [axis.typed] for axis in space.axes},
+                "metrics": list(goal.metrics),
+            }
             study = open_study(target / "optuna.journal", goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
             cluster, shipper = self.base.cluster, launcher.shipper_of(ledger, sweep_id, self.base.tracker)
@@ -255,7 +269,7 @@ def _outcome(search: Search, *, interrupted: bool) -> Searched:
 
 
 def _evaluated(config: DictConfig) -> list[str]:
-    from rlvr.evaluate import held_out, metric_names
+    from rlvr.rollout.evaluation import held_out, metric_names
 
     told, task = config.evaluation, instantiate(config.task)
     known = metric_names(task, held_out(task, told.problems), samples=told.samples, k=list(told.k))

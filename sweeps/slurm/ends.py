@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.attempt import Cause
-from sweeps.state import RunState, State
+from rlvr.ledger.attempt import Cause
+from rlvr.ledger.state import RunState, State
 
 TAIL = 4096  # bytes
 # What slurmstepd writes when it kills a job's process and supervisor together. The first that fits counts.

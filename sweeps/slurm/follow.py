@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from sweeps.ledger import Ledger
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
 from sweeps.slurm import submissions
 from sweeps.slurm.submissions import joined
-from sweeps.state import RunState
 from sweeps.verdict import Outcome
 from sweeps.worker import SHIPPER_S, Shipper
 
@@ -63,8 +63,11 @@ def _outcome(states: Sequence[RunState], before: Sequence[str]) -> Outcome:
         by_state.setdefault(state.state, []).append(state.run_id)
     failed = [run_id for state in ("diverged", "failed", "lost") for run_id in by_state.get(state, [])]
     return Outcome(
-        finished=[r for r in by_state.get("finished", []) if r not in before], failed=failed,
-        preempted=by_state.get("preempted", []), pruned=by_state.get("pruned", []), skipped=list(before),
+        finished=[r for r in by_state.get("finished", []) if r not in before],
+        failed=failed,
+        preempted=by_state.get("preempted", []),
+        pruned=by_state.get("pruned", []),
+        skipped=list(before),
         queued=by_state.get("queued", []),
         messages={state.run_id: why(state) for state in states if state.run_id in failed},
-    )  # fmt: skip
+    )

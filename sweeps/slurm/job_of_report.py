@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeps.ledger import Ledger
+from rlvr.ledger.sweeps import Ledger
 from sweeps.worker import shipping
 
 SHIP_S = 1200.0

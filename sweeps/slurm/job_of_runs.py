@@ -1,8 +1,9 @@
 """A task of an array: `python -m sweeps.slurm.job_of_runs SUBMISSION` runs its runs and decides what their ends mean.
 
 A task has one run, or `cluster.pack` of them side by side, each with attempts and an end of its own. Its exit code is
-that of the first cause that was not wanted (rlvr/attempt.py): a failed training is FAILED in SLURM too, so nothing that
-depends on it is released. A job that was told to stop goes back into the queue, for the runs that have not ended.
+that of the first cause that was not wanted (rlvr/ledger/attempt.py): a failed training is FAILED in SLURM too, so
+nothing that depends on it is released. A job that was told to stop goes back into the queue, for the runs that have
+not ended.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlvr.attempt import Cause
-from rlvr.paths import read_json, write_json
+from rlvr.ledger.attempt import Cause
+from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.sweeps import Ledger
 from slurm.supervise import Allocation, Supervisor
 from sweeps import verdict
-from sweeps.ledger import Ledger
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.nodes import Nodes
 from sweeps.slurm.supervised_run import SupervisedRun, on_nodes

@@ -9,8 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from rlvr.attempt import EXIT_CODES, Cause
-from rlvr.paths import write_json
+from rlvr.ledger.attempt import EXIT_CODES, Cause
+from rlvr.ledger.files import write_json
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import jobs, submissions
 from sweeps.worker import environment, kill_tagged, new_tag
@@ -46,7 +46,7 @@ class StageTask:
     def _build(self) -> Ended:
         tag = new_tag()
         run_dir = self.root / str(self.settings["run"])
-        command = [*jobs.python(self.settings), "-m", "rlvr.start", str(run_dir), self.stage.name]
+        command = [*jobs.python(self.settings), "-m", "rlvr.job.start", str(run_dir), self.stage.name]
         ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended

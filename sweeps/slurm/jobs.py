@@ -34,9 +34,13 @@ def of_runs(cluster: Mapping[str, Any]) -> Resources:
     """What a job of `cluster.pack` runs side by side asks for. They share its GPUs."""
     pack = cluster["pack"]
     return resources(
-        cluster, time_min=cluster["time_min"], cpus=cpus(cluster) * pack, memory_gb=cluster["memory_gb"] * pack,
-        gpus=cluster["gpus"], nodes=cluster["nodes"],
-    )  # fmt: skip
+        cluster,
+        time_min=cluster["time_min"],
+        cpus=cpus(cluster) * pack,
+        memory_gb=cluster["memory_gb"] * pack,
+        gpus=cluster["gpus"],
+        nodes=cluster["nodes"],
+    )
 
 
 def resources(cluster: Mapping[str, Any], **amounts: Any) -> Resources:
@@ -62,7 +66,7 @@ class Task(Protocol):
     """What a job does."""
 
     def run(self) -> int:
-        """Exit code, one of rlvr/attempt.py."""
+        """Exit code, one of rlvr/ledger/attempt.py."""
         ...
 
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlvr.lock import lock, unlock
-from rlvr.paths import write_text
-from rlvr.stage import recorded_stages
+from rlvr.ledger.files import write_text
+from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.sweeps import Ledger
 from slurm import client, limits
 from slurm.submit import hand_in, script
-from sweeps.ledger import Ledger
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.follow import follow
 from sweeps.slurm.stages import StageJobs
@@ -51,9 +51,13 @@ class Submitted(Outcome):
 
 
 def run_slurm(
-    ledger: Ledger, sweep_id: str, configs: Mapping[str, Mapping[str, Any]], *, shipper: Sequence[str] | None,
+    ledger: Ledger,
+    sweep_id: str,
+    configs: Mapping[str, Mapping[str, Any]],
+    *,
+    shipper: Sequence[str] | None,
     wait: bool = False,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Submit what has neither finished nor a job. `configs`: the frozen ones, by run id.
 
     shipper: command that carries the metrics away beside the jobs, with `wait`; without, the report's job ships.
@@ -136,19 +140,31 @@ def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _send(
-    ledger: Ledger, sweep_id: str, members: Sequence[str], *, cluster: Mapping[str, Any], after: Sequence[str],
-    arrays: int, held: int,
-) -> str:  # fmt: skip
+    ledger: Ledger,
+    sweep_id: str,
+    members: Sequence[str],
+    *,
+    cluster: Mapping[str, Any],
+    after: Sequence[str],
+    arrays: int,
+    held: int,
+) -> str:
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
     resources = jobs.of_runs(cluster)
     keys = ("threads", "ranks", "nodes", "pack", "retries", "requeues", "container")
     target = submissions.record(ledger, sweep_id, members, {k: cluster[k] for k in keys})
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     text = script(
-        jobs.command("sweeps.slurm.job_of_runs", target), resources, name=submissions.job_name(target), folder=target,
-        log="task_%a.out", count=math.ceil(len(members) / cluster["pack"]), max_parallel=parallel, after_ok=after,
+        jobs.command("sweeps.slurm.job_of_runs", target),
+        resources,
+        name=submissions.job_name(target),
+        folder=target,
+        log="task_%a.out",
+        count=math.ceil(len(members) / cluster["pack"]),
+        max_parallel=parallel,
+        after_ok=after,
         requeues=cluster["requeues"],
-    )  # fmt: skip
+    )
     write_text(target / "array.sbatch", text)
     job = hand_in(target / "array.sbatch", resources, keep_open=[held])
     submissions.record_job(target, job)
@@ -156,9 +172,15 @@ def _send(
 
 
 def _send_report(
-    ledger: Ledger, sweep_id: str, cluster: Mapping[str, Any], queue: Sequence[client.Task], *, ship: bool,
-    fresh: Sequence[str], held: int,
-) -> str:  # fmt: skip
+    ledger: Ledger,
+    sweep_id: str,
+    cluster: Mapping[str, Any],
+    queue: Sequence[client.Task],
+    *,
+    ship: bool,
+    fresh: Sequence[str],
+    held: int,
+) -> str:
     """The job that ships and reports after all jobs of the sweep; "" if one waits already, or none is needed.
 
     Asked of the queue like all else: a submitter that died before this line is made good by the same command.

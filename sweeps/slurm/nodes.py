@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.paths import read_json, write_json
+from rlvr.ledger.files import read_json, write_json
 from slurm.supervise import Ended, Supervisor
 from sweeps.worker import environment, kill_tagged, new_tag
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from rlvr.paths import write_text
-from rlvr.stage import Stage, record_stages, stages
+from rlvr.ledger.files import write_text
+from rlvr.ledger.stages import Stage, record_stages, stages
+from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.submit import hand_in, script
-from sweeps.ledger import Ledger
 from sweeps.slurm import jobs, submissions
 
 
@@ -61,16 +61,24 @@ class StageJobs:
         """Recorded before sbatch, numbered after it, as an array is. One process builds: one GPU will do."""
         alone = {**cluster, "ranks": 1, "nodes": 1}
         asked = jobs.resources(
-            cluster, time_min=cluster["time_min"], memory_gb=cluster["memory_gb"], gpus=min(1, cluster["gpus"]),
+            cluster,
+            time_min=cluster["time_min"],
+            memory_gb=cluster["memory_gb"],
+            gpus=min(1, cluster["gpus"]),
             cpus=jobs.cpus(alone),
-        )  # fmt: skip
+        )
         about = {key: cluster[key] for key in ("threads", "retries", "requeues", "time_min", "container")}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
         target = submissions.record(self.ledger, self.sweep_id, [], about)
         text = script(
-            jobs.command("sweeps.slurm.job_of_stage", target), asked, name=submissions.job_name(target), folder=target,
-            log=submissions.STAGE_LOG, count=None, after_ok=after,
-        )  # fmt: skip
+            jobs.command("sweeps.slurm.job_of_stage", target),
+            asked,
+            name=submissions.job_name(target),
+            folder=target,
+            log=submissions.STAGE_LOG,
+            count=None,
+            after_ok=after,
+        )
         path = target / "stage.sbatch"
         write_text(path, text)
         job = hand_in(path, asked, keep_open=[self.held])

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlvr.paths import read_json, write_json
-from rlvr.stage import recorded_stages
+from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import Task
-from sweeps.ledger import Ledger
 from sweeps.slurm.ends import Submission, explained
-from sweeps.state import RunState
 
 PREFIX = "rlvr-"
 WAITING = (

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr import lock
-from rlvr.attempt import Cause, newest_attempt, record_death
+from rlvr.ledger import lock
+from rlvr.ledger.attempt import Cause, newest_attempt, record_death
+from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps import verdict
-from sweeps.ledger import Ledger
 from sweeps.slurm.jobs import python
 from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import Verdict
@@ -23,9 +23,12 @@ BUSY_S = 600.0  # patience with a run that another process holds
 
 # What SLURM says of a job that it started again, and what the ledger calls it.
 ENDS = {
-    "NODE_FAIL": Cause.NODE, "BOOT_FAIL": Cause.NODE, "TIMEOUT": Cause.TIME_LIMIT, "DEADLINE": Cause.TIME_LIMIT,
+    "NODE_FAIL": Cause.NODE,
+    "BOOT_FAIL": Cause.NODE,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
     "OUT_OF_MEMORY": Cause.HOST_OOM,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,23 @@ Counts = Mapping[str, Sequence[tuple[int, int, int]]]  # benchmark -> (n, correc
 def config(loss: str = "lad", divergence: str = "js", eta: float = 1.0, seed: int = 0, **other: Any) -> dict[str, Any]:
     """A frozen config like the real one."""
     made: dict[str, Any] = {
-        "eta": eta if loss == "lad" else None, "beta": None, "seed": seed, "steps": 40, "lr": 1e-06,
+        "eta": eta if loss == "lad" else None,
+        "beta": None,
+        "seed": seed,
+        "steps": 40,
+        "lr": 1e-06,
         "loss": {"_target_": f"rlvr.loss.{loss}.{loss}", "_partial_": True},
-        "task": {"_target_": "rlvr.task.maze.Maze", "size": 7}, "model": {"_target_": "rlvr.model.maze"},
-        "trainer": {"updates": 4, "kl": 0.0}, "evaluation": {"every": 40, "samples": 8, "k": list(K)},
-        "cluster": {"workers": 2}, "tracker": {"enabled": True, "uri": None},
+        "task": {"_target_": "rlvr.task.maze.Maze", "size": 7},
+        "model": {"_target_": "rlvr.model.maze"},
+        "trainer": {"updates": 4, "kl": 0.0},
+        "evaluation": {"every": 40, "samples": 8, "k": list(K)},
+        "cluster": {"workers": 2},
+        "tracker": {"enabled": True, "uri": None},
         "choices": {"loss": loss, "advantage": "grpo", "task": "maze", "model": "maze_tiny"},
-    }  # fmt: skip
+    }
     if loss == "lad":
         made["loss"] |= {"eta": eta, "ratio": "token"}
-        made["divergence"] = {"_target_": f"rlvr.divergence.{divergence}", "_partial_": True}
+        made["divergence"] = {"_target_": f"rlvr.objective.divergence.{divergence}", "_partial_": True}
         made["choices"]["divergence@_global_.divergence"] = divergence
     for key, value in other.items():
         made[key] = {**made[key], **value} if isinstance(value, dict) else value
@@ -86,10 +93,16 @@ def write_run(
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(made)))
     info = {
-        "run_id": run_id, "group_id": group_of(made), "name": name or name_of(made), "study": study,
-        "created": created, "git_sha": "0123456789abcdef", "git_dirty": False, "host": "here",
+        "run_id": run_id,
+        "group_id": group_of(made),
+        "name": name or name_of(made),
+        "study": study,
+        "created": created,
+        "git_sha": "0123456789abcdef",
+        "git_dirty": False,
+        "host": "here",
         "command": "python -m rlvr.run",
-    }  # fmt: skip
+    }
     (folder / "run.json").write_text(json.dumps(info))
     for number in range(1, attempts + 1):
         attempt = folder / "attempts" / str(number)
@@ -119,18 +132,31 @@ def write_samples(folder: Path, step: int, counts: Counts) -> None:
         for p, (n, c, errors) in enumerate(problems):
             outcomes = ["correct"] * c + ["wrong"] * (n - c) + ["error"] * errors
             rows += [
-                {"step": step, "source": source, "problem_id": f"{source}-{p}", "sample": i, "response": "text " * 9,
-                 "outcome": o, "reward": float(o == "correct"), "num_tokens": 9, "finished": True}
+                {
+                    "step": step,
+                    "source": source,
+                    "problem_id": f"{source}-{p}",
+                    "sample": i,
+                    "response": "text " * 9,
+                    "outcome": o,
+                    "reward": float(o == "correct"),
+                    "num_tokens": 9,
+                    "finished": True,
+                }
                 for i, o in enumerate(outcomes)
-            ]  # fmt: skip
+            ]
     (folder / "samples").mkdir(exist_ok=True)
     pd.DataFrame(rows).to_parquet(folder / "samples" / f"test-{step:08d}.parquet")
 
 
 def write_sweep(
-    home: Path, sweep_id: str, runs: Sequence[tuple[str, str, Sequence[str]]], *, study: str = "default",
+    home: Path,
+    sweep_id: str,
+    runs: Sequence[tuple[str, str, Sequence[str]]],
+    *,
+    study: str = "default",
     created: float = 1000.0,
-) -> None:  # fmt: skip
+) -> None:
     """A sweep of (run_id, name, overrides)."""
     folder = home / "runs" / "sweeps" / sweep_id
     folder.mkdir(parents=True)
@@ -149,10 +175,19 @@ BASE: Counts = {"maze7": counts(4, 2, 0, 0), "maze9": counts(2, 0, 0, 0)}
 ETAS = (0.5, 1.0, 2.0, 4.0)
 # Correct answers of eight, four problems of maze7; maze9 has one fewer on the first problem.
 FINAL = {
-    ("js", 0.5): (8, 8, 4, 0), ("js", 1.0): (8, 6, 4, 2), ("js", 2.0): (8, 4, 2, 0), ("js", 4.0): (6, 4, 0, 0),
-    ("hd", 0.5): (8, 8, 2, 0), ("hd", 1.0): (8, 6, 2, 2), ("hd", 2.0): (8, 4, 0, 0), ("hd", 4.0): (6, 2, 0, 0),
-    ("tv", 0.5): (8, 4, 4, 0), ("tv", 1.0): (8, 4, 4, 2), ("tv", 2.0): (6, 4, 2, 0), ("tv", 4.0): (4, 4, 0, 0),
-}  # fmt: skip
+    ("js", 0.5): (8, 8, 4, 0),
+    ("js", 1.0): (8, 6, 4, 2),
+    ("js", 2.0): (8, 4, 2, 0),
+    ("js", 4.0): (6, 4, 0, 0),
+    ("hd", 0.5): (8, 8, 2, 0),
+    ("hd", 1.0): (8, 6, 2, 2),
+    ("hd", 2.0): (8, 4, 0, 0),
+    ("hd", 4.0): (6, 2, 0, 0),
+    ("tv", 0.5): (8, 4, 4, 0),
+    ("tv", 1.0): (8, 4, 4, 2),
+    ("tv", 2.0): (6, 4, 2, 0),
+    ("tv", 4.0): (4, 4, 0, 0),
+}
 
 
 def final(correct: Sequence[int]) -> Counts:

@@ -22,9 +22,15 @@ def write_bandit(home: Path, divergence: str, where: str, *, seeds: tuple[int, .
         run_id = write_run(home, made, {0: {"bandit": counts(2)}, 40: {"bandit": counts(4)}})
         old = np.random.default_rng(seed).dirichlet(np.ones(9))
         new = old * np.exp(REWARD / 0.25) if where == "target" else np.eye(9)[1]
-        frame = pd.DataFrame({
-            "arm": range(9), "word": [f"arm{i}" for i in range(9)], "reward": REWARD, "probability": new / new.sum(),
-            "probability_old": old, "advantage": REWARD,
-        })  # fmt: skip
+        frame = pd.DataFrame(
+            {
+                "arm": range(9),
+                "word": [f"arm{i}" for i in range(9)],
+                "reward": REWARD,
+                "probability": new / new.sum(),
+                "probability_old": old,
+                "advantage": REWARD,
+            }
+        )
         # Rows in any order: the arm column counts.
         frame.iloc[::-1].to_parquet(home / "runs" / run_id / "samples" / "policy-00000040.parquet")

@@ -9,24 +9,26 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import style
 from analysis.figures import baselines as baselines_figure
 from analysis.figures import beta as beta_figure
 from analysis.figures import rollout_scaling as rollout_figure
 from analysis.figures import score_function as score_figure
 from analysis.figures import training as training_figure
 from analysis.figures import weighting as weighting_figure
-from analysis.grid import grids, published_averages
-from analysis.load import Frames, load
-from analysis.table import PAPER, Table
+from analysis.frames.load import Frames, load
+from analysis.report import style
+from analysis.report.grid import grids, published_averages
+from analysis.report.table import PAPER, Table
 from analysis.tables import baselines, beta, rollout_scaling, score_function, weighting
 from tests.analysis.ledger_factory import config, counts, write_run
 
 ROOMS = {
-    "rollout_scaling": (rollout_scaling, rollout_figure), "beta": (beta, beta_figure),
-    "score_function": (score_function, score_figure), "weighting": (weighting, weighting_figure),
+    "rollout_scaling": (rollout_scaling, rollout_figure),
+    "beta": (beta, beta_figure),
+    "score_function": (score_function, score_figure),
+    "weighting": (weighting, weighting_figure),
     "baselines": (baselines, baselines_figure),
-}  # fmt: skip
+}
 START = {"maze7": counts(4, 2, 0, 0)}
 
 
@@ -241,7 +243,14 @@ def test_the_curves_of_arms_of_one_loss_are_told_apart(tmp_path: Path) -> None:
     assert drawn is not None
     (legend,) = drawn.legends
     told = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
-    assert set(told) == {"GRPO", "GRPO kl=0.01", "LAD js", "PACS β=1", "PACS β=10", "PACS β=1, kl=0.01",
-                         "PACS β=10, kl=0.01"}  # fmt: skip
+    assert set(told) == {
+        "GRPO",
+        "GRPO kl=0.01",
+        "LAD js",
+        "PACS β=1",
+        "PACS β=10",
+        "PACS β=1, kl=0.01",
+        "PACS β=10, kl=0.01",
+    }
     assert len({(line.get_color(), line.get_linestyle()) for line in told.values()}) == len(told)
     assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in told.values()]

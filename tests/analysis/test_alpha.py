@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from analysis.figures import alpha as figure_room
-from analysis.kept import kept
-from analysis.load import load
-from analysis.render import markdown
-from analysis.style import encode
+from analysis.frames.load import load
+from analysis.report.render import markdown
+from analysis.report.style import encode
+from analysis.scores.kept import kept
 from analysis.tables import alpha
 from tests.analysis.ledger_factory import config, counts, write_run
 
@@ -57,14 +57,20 @@ def cell(home: Path, row: str, column: str) -> Any:
 @pytest.mark.parametrize(
     ("row", "column", "value"),
     [
-        ("none", "avg@8", 12 / 32), ("none", "pass@8", 0.5), ("none", "keep rate", 0.5),
-        ("none", "exploration rate", 0.5), ("none", "styles surviving", 1), ("none", "styles, effective", 1),
-        ("forward KL (coef 0.01)", "keep rate", 1.0), ("forward KL (coef 0.01)", "exploration rate", 0.0),
+        ("none", "avg@8", 12 / 32),
+        ("none", "pass@8", 0.5),
+        ("none", "keep rate", 0.5),
+        ("none", "exploration rate", 0.5),
+        ("none", "styles surviving", 1),
+        ("none", "styles, effective", 1),
+        ("forward KL (coef 0.01)", "keep rate", 1.0),
+        ("forward KL (coef 0.01)", "exploration rate", 0.0),
         ("forward KL (coef 0.01)", "styles surviving", 3),  # shares ½, ¼, ¼: H = 1.5·ln 2
         ("forward KL (coef 0.01)", "styles, effective", 2**1.5),
-        ("base policy", "avg@8", 4 / 32), ("base policy", "styles surviving", 2),
+        ("base policy", "avg@8", 4 / 32),
+        ("base policy", "styles surviving", 2),
     ],
-)  # fmt: skip
+)
 def test_cells_by_hand(home: Path, row: str, column: str, value: float) -> None:
     assert cell(home, row, column)["mean"] == pytest.approx(value)
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from analysis import objectives
+from analysis.diagnostics import weights as weights_figure
 from analysis.figures import exact_likelihood as figure
-from analysis.figures import weights as weights_figure
-from analysis.likelihood import contests
-from analysis.load import load
-from analysis.style import encode
+from analysis.frames.load import load
+from analysis.report.style import encode
+from analysis.scores import objectives
+from analysis.scores.likelihood import contests
 from analysis.tables import exact_likelihood
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
@@ -38,8 +38,13 @@ def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> No
     cells = table.cells[table.cells["metric"] == "avg@8"]
     found = dict(zip(cells["row"], cells["mean"], strict=True))
     assert list(found) == [
-        "base policy (step 0)", "cross-entropy", "MaxRL, G = 4", "MaxRL, G = 16", "MaxRL, G = 64", "REINFORCE, G = 16",
-    ]  # fmt: skip
+        "base policy (step 0)",
+        "cross-entropy",
+        "MaxRL, G = 4",
+        "MaxRL, G = 16",
+        "MaxRL, G = 64",
+        "REINFORCE, G = 16",
+    ]
     assert list(found.values()) == pytest.approx([0, 1, 2 / 16, 8 / 16, 14 / 16, 0])
 
 
@@ -83,8 +88,11 @@ def test_objectives_are_told_by_loss_or_by_the_advantage_of_a_plain_gradient() -
     assert objectives.objective("grpo", "pkpo") == "pkpo"
     assert objectives.objective("grpo", "gae") == "grpo + gae"
     assert objectives.ordered(["reinforce", "lad", "maxrl", "cross_entropy"]) == [
-        "cross_entropy", "maxrl", "reinforce", "lad",
-    ]  # fmt: skip
+        "cross_entropy",
+        "maxrl",
+        "reinforce",
+        "lad",
+    ]
 
 
 def test_the_weights_figure_draws_points_and_closed_forms(home: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.ledger import flatten, parse, plain, read_lines, tidy_metrics
-from analysis.load import catalogue, load
+from analysis.frames.ledger import flatten, parse, plain, read_lines, tidy_metrics
+from analysis.frames.load import catalogue, load
 from tests.analysis.ledger_factory import (
     BASE,
     FINAL,
@@ -217,9 +217,17 @@ def ship(home: Path) -> None:
         tree = yaml.safe_load((folder / "config.yaml").read_text())
         cause = json.loads((folder / "attempts/1/exit.json").read_text())["cause"]
         chosen = {f"rlvr.{k.partition('@')[0]}": v for k, v in tree.pop("choices").items()}
-        tags = {"rlvr.run_id": info["run_id"], "rlvr.group_id": info["group_id"], "rlvr.cause": cause,
-                "rlvr.created": str(info["created"]), "rlvr.git_sha": info["git_sha"], "rlvr.git_dirty": "false",
-                "rlvr.host": "elsewhere", "mlflow.source.name": info["command"], **chosen}  # fmt: skip
+        tags = {
+            "rlvr.run_id": info["run_id"],
+            "rlvr.group_id": info["group_id"],
+            "rlvr.cause": cause,
+            "rlvr.created": str(info["created"]),
+            "rlvr.git_sha": info["git_sha"],
+            "rlvr.git_dirty": "false",
+            "rlvr.host": "elsewhere",
+            "mlflow.source.name": info["command"],
+            **chosen,
+        }
         run = client.create_run(experiment, run_name=info["name"]).info.run_id
         kept = {k: v for k, v in tree.items() if k not in ("cluster", "tracker")}
         params = [Param(k, v if isinstance(v, str) else json.dumps(v)) for k, v in _dotted(kept).items()]
@@ -250,7 +258,7 @@ def test_mlflow_and_the_ledger_give_the_same_runs_and_numbers(both):
 
 @pytest.mark.slow
 def test_mlflow_and_the_ledger_give_the_same_tables(both):
-    from analysis.render import markdown, to_csv
+    from analysis.report.render import markdown, to_csv
     from analysis.tables import divergence, eta
 
     ledger, store = load(both), load(both, source="mlflow")
@@ -261,7 +269,7 @@ def test_mlflow_and_the_ledger_give_the_same_tables(both):
 
 @pytest.mark.slow
 def test_the_client_reads_what_sql_reads(both):
-    from analysis.mlflow_reader import MlflowReader
+    from analysis.frames.mlflow_reader import MlflowReader
 
     uri = f"sqlite:///{both / 'mlflow.db'}"
     sql, client = MlflowReader(uri), MlflowReader(uri)
@@ -281,7 +289,7 @@ def test_a_replayed_step_in_mlflow_keeps_its_first_value(both):
 def test_infinity_and_nan_come_back_from_mlflow(tmp_path):
     from mlflow import MlflowClient
 
-    from analysis.mlflow_reader import MlflowReader
+    from analysis.frames.mlflow_reader import MlflowReader
 
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(uri)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis import report
-from analysis.load import load
-from analysis.style import encode
+from analysis.frames.load import load
+from analysis.report import report
+from analysis.report.style import encode
 from tests.analysis.ledger_factory import BASE, config, write_run, write_study
 from tests.analysis.policies import write_bandit
 
@@ -79,8 +79,15 @@ def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tm
         assert f'id="table-{table.name}"' in text
         for row in table.cells["row"].unique():
             assert row in text
-    for needed in ("python -m rlvr.run loss=grpo", "0123456789ab", "mlflow ui --backend-store-uri", "host_oom",
-                   "out of memory", "Published beside ours", "86.40"):  # fmt: skip
+    for needed in (
+        "python -m rlvr.run loss=grpo",
+        "0123456789ab",
+        "mlflow ui --backend-store-uri",
+        "host_oom",
+        "out of memory",
+        "Published beside ours",
+        "86.40",
+    ):
         assert needed in text
 
 
@@ -200,7 +207,7 @@ def test_help_needs_no_pandas(tmp_path):
 
 def test_analysis_imports_no_torch():
     code = (
-        "import sys, analysis.report as r; r.available(r.table_room); r.available(r.figure_room);"
+        "import sys, analysis.report.report as r; r.available(r.table_room); r.available(r.figure_room);"
         "print(sorted({'torch', 'mlflow', 'hydra', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

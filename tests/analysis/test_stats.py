@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.stats import avg_values, bootstrap, interval, mean, pass_values
+from analysis.scores.stats import avg_values, bootstrap, interval, mean, pass_values
 
 
 def test_avg_is_the_share_of_judged_samples():
@@ -59,7 +59,7 @@ def test_draws_repeat_and_are_paired_between_cells():
 
 def test_bootstrap_agrees_with_a_plain_loop():
     """The vectorised weights against draws written out, with the same generator calls."""
-    from analysis.stats import _problem_draws, _seed_draws
+    from analysis.scores.stats import _problem_draws, _seed_draws
 
     values = np.random.default_rng(2).random((3, 7))
     W, V = _problem_draws("k", 7, 50), _seed_draws(3, 50)

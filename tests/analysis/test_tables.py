@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.arms import arms
-from analysis.load import Frames, load
-from analysis.render import latex, markdown, tex, to_csv
-from analysis.table import PAPER, Table
+from analysis.frames.load import Frames, load
+from analysis.report.render import latex, markdown, tex, to_csv
+from analysis.report.table import PAPER, Table
+from analysis.scores.arms import arms
 from analysis.tables import bandit, divergence, eta
 from tests.analysis.ledger_factory import BASE, config, counts, final, write_run, write_study, write_sweep
 from tests.analysis.policies import write_bandit
@@ -126,8 +126,10 @@ def test_an_option_that_is_off_is_not_told_of_an_arm(tmp_path):
         write_run(tmp_path, made, {0: BASE, 40: {"maze7": counts(4)}}, name=f"lad-entropy{entropy}-{chosen}")
     rows = divergence.table(load(tmp_path)).cells["row"]
     assert {r for r in rows if r.startswith("js")} == {
-        "js", "js (trainer.entropy=0.003)", "js (rollout.filter=greedy_fails)"
-    }  # fmt: skip
+        "js",
+        "js (trainer.entropy=0.003)",
+        "js (rollout.filter=greedy_fails)",
+    }
 
 
 def test_none_among_the_choices_of_a_loss_is_told(tmp_path):

@@ -125,8 +125,9 @@ def write_docs(rows: Sequence[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAMES", help=f"some of: {', '.join(names())}")
     parser.add_argument("--list", action="store_true", help="list the names and stop")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, without TRL: shows only that all of it runs")

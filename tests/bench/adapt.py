@@ -20,10 +20,14 @@ def rollout(*, quick: bool) -> Iterator[Row]:
         bench.PROMPTS, bench.SAMPLES, bench.NEW_TOKENS = 2, 4, 8
     for dtype, found in bench.bench(1 if quick else 3).items():
         yield {
-            "name": f"rollout, {dtype}", "value": found["native_tokens_per_s"], "unit": "tokens/s",
-            "peer": "transformers generate", "peer_value": found["generate_tokens_per_s"], "ratio": found["ratio"],
+            "name": f"rollout, {dtype}",
+            "value": found["native_tokens_per_s"],
+            "unit": "tokens/s",
+            "peer": "transformers generate",
+            "peer_value": found["generate_tokens_per_s"],
+            "ratio": found["ratio"],
             "target": 2.0,
-        }  # fmt: skip
+        }
 
 
 def train(*, quick: bool) -> Iterator[Row]:
@@ -36,16 +40,24 @@ def train(*, quick: bool) -> Iterator[Row]:
         for lengths in ("equal", "mixed"):
             ours, padded = of[dtype, lengths, "shared"], of[dtype, lengths, "rows"]
             yield {
-                "name": f"training, {lengths} lengths, {dtype}", "value": ours["tokens_per_s"], "unit": "tokens/s",
-                "peer": "a padded row per response", "peer_value": padded["tokens_per_s"],
-                "ratio": padded["seconds"] / ours["seconds"], "target": None,
-            }  # fmt: skip
+                "name": f"training, {lengths} lengths, {dtype}",
+                "value": ours["tokens_per_s"],
+                "unit": "tokens/s",
+                "peer": "a padded row per response",
+                "peer_value": padded["tokens_per_s"],
+                "ratio": padded["seconds"] / ours["seconds"],
+                "target": None,
+            }
         packed = of[dtype, "equal", "packed"]
         yield {
-            "name": f"training, linear layers, {dtype}", "value": packed["gemm_share"] * packed["gemm_gflops"],
-            "unit": "GFLOP/s", "peer": "square matrix product", "peer_value": packed["gemm_gflops"],
-            "ratio": packed["gemm_share"], "target": 0.55 if dtype == "float32" else None,
-        }  # fmt: skip
+            "name": f"training, linear layers, {dtype}",
+            "value": packed["gemm_share"] * packed["gemm_gflops"],
+            "unit": "GFLOP/s",
+            "peer": "square matrix product",
+            "peer_value": packed["gemm_gflops"],
+            "ratio": packed["gemm_share"],
+            "target": 0.55 if dtype == "float32" else None,
+        }
 
 
 def tracker(*, quick: bool) -> Iterator[Row]:
@@ -56,9 +68,14 @@ def tracker(*, quick: bool) -> Iterator[Row]:
         bench.STEPS = 200
     (found,) = _printed(bench.main)
     yield {
-        "name": "tracking 50 metrics", "value": found["median_ms"], "unit": "ms", "peer": "limit",
-        "peer_value": found["target_ms"], "ratio": found["target_ms"] / found["median_ms"], "target": 1.0,
-    }  # fmt: skip
+        "name": "tracking 50 metrics",
+        "value": found["median_ms"],
+        "unit": "ms",
+        "peer": "limit",
+        "peer_value": found["target_ms"],
+        "ratio": found["target_ms"] / found["median_ms"],
+        "target": 1.0,
+    }
 
 
 def _printed(main: Callable[[], None], *arguments: str) -> list[Row]:

@@ -15,16 +15,20 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from rlvr import config as schema
+from rlvr.config import schema
+from rlvr.config.compose import Points
+from rlvr.config.overrides import parse
 from sweeps import grid, launcher
-from sweeps.compose import Points
 from sweeps.plan import Plan, plan
 
 # 5 · 4 · 10 · 5 · 10 = 10,000 points
 AXES = [
-    "loss=grpo,dapo,dr_grpo,rloo,pacs", "rollout.samples=4,8,16,32", "trainer.kl=0,1e-4,1e-3,1e-2,1e-1",
-    "lr=1e-5,2e-5,5e-5,1e-4,2e-4,3e-4,4e-4,5e-4,1e-3,2e-3", "seed=range(10)",
-]  # fmt: skip
+    "loss=grpo,dapo,dr_grpo,rloo,pacs",
+    "rollout.samples=4,8,16,32",
+    "trainer.kl=0,1e-4,1e-3,1e-2,1e-1",
+    "lr=1e-5,2e-5,5e-5,1e-4,2e-4,3e-4,4e-4,5e-4,1e-3,2e-3",
+    "seed=range(10)",
+]
 LIMIT_S, SAMPLE = 90.0, 20
 
 
@@ -38,19 +42,29 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
         assert isinstance(loader, ConfigLoaderImpl)
         master = loader.load_configuration("run", [], RunMode.MULTIRUN)
         began = time.process_time()
-        points = Points(loader, master, grid.expand(grid.parse(axes), set(), grid.Rules(), lambda key: None))
+        points = Points(loader, master, grid.expand(parse(axes), set(), grid.Rules(), lambda key: None))
         made = plan(points, command="")
         took = time.process_time() - began
         full = _full_s(points, made)
     count = len(made.runs)
     yield {
-        "name": f"expansion of {count:,} points", "value": took, "unit": "core s", "peer": "limit",
-        "peer_value": LIMIT_S, "ratio": LIMIT_S / took, "target": 1.0,
-    }  # fmt: skip
+        "name": f"expansion of {count:,} points",
+        "value": took,
+        "unit": "core s",
+        "peer": "limit",
+        "peer_value": LIMIT_S,
+        "ratio": LIMIT_S / took,
+        "target": 1.0,
+    }
     yield {
-        "name": "expansion of a point", "value": 1e3 * took / count, "unit": "core ms", "peer": "a full compose",
-        "peer_value": 1e3 * full, "ratio": full * count / took, "target": None,
-    }  # fmt: skip
+        "name": "expansion of a point",
+        "value": 1e3 * took / count,
+        "unit": "core ms",
+        "peer": "a full compose",
+        "peer_value": 1e3 * full,
+        "ratio": full * count / took,
+        "target": None,
+    }
 
 
 def _full_s(points: Points, made: Plan) -> float:

@@ -35,13 +35,34 @@ from tests.bench.train import gemm_rate, linear_flops, median_s, rollouts, train
 
 # Qwen2.5-1.5B and Qwen2.5-7B, DeepSeek-R1's distillations among them; and one for a CPU.
 MODELS: dict[str, dict[str, Any]] = {
-    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-             "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
-    "7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-           "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
-    "tiny": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "num_key_value_heads": 2, "vocab_size": 64, "tie_word_embeddings": True},
-}  # fmt: skip
+    "1.5b": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+    "7b": {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
+    "tiny": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 64,
+        "tie_word_embeddings": True,
+    },
+}
 TRAINING_BYTES = 24  # of a weight: itself, its gradient twice and two averages in float32, copies in bfloat16
 FREE = 0.4  # of the memory: activations and logits
 REPEATS = 3
@@ -85,9 +106,14 @@ def train(name: str, tokens: int, layers: int | None, device: torch.device) -> R
     vocabulary = MODELS[name]["vocab_size"]
     prompt = tokens // 8
     batch = rollouts(
-        groups=8, samples=2, mixed=True, prompt=(prompt, prompt + 1), response=tokens - prompt, vocabulary=vocabulary,
+        groups=8,
+        samples=2,
+        mixed=True,
+        prompt=(prompt, prompt + 1),
+        response=tokens - prompt,
+        vocabulary=vocabulary,
         shortest=tokens // 4 - prompt,
-    )  # fmt: skip
+    )
     model = make(name, layers, torch.float32, device)
     made = trainer(model, device, dtype="bfloat16", token_budget=tokens, max_tokens=tokens)
     read = made.learn(batch)["tokens/train"]
@@ -99,10 +125,15 @@ def train(name: str, tokens: int, layers: int | None, device: torch.device) -> R
     seconds = statistics.median(s for _, s in pairs)
     held = peak_gb(lambda: made.learn(batch), device)
     return {
-        "name": "training", "layers": layers, "value": read / seconds, "unit": "tokens/s",
-        "peer": "square matrix product, TFLOP/s", "peer_value": statistics.median(r for r, _ in pairs) / 1e12,
-        "share": statistics.median(work / s / r for r, s in pairs), "peak_gb": held,
-    }  # fmt: skip
+        "name": "training",
+        "layers": layers,
+        "value": read / seconds,
+        "unit": "tokens/s",
+        "peer": "square matrix product, TFLOP/s",
+        "peer_value": statistics.median(r for r, _ in pairs) / 1e12,
+        "share": statistics.median(work / s / r for r, s in pairs),
+        "peak_gb": held,
+    }
 
 
 def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
@@ -120,10 +151,15 @@ def logp(name: str, tokens: int, layers: int | None, device: torch.device) -> Ro
     work(CHUNK)
     chunked, whole = (peak_gb(lambda size=size: work(size), device) for size in (CHUNK, tokens * shape["vocab_size"]))
     return {
-        "name": "peak memory of log-probabilities", "layers": 0, "value": chunked, "unit": "GiB",
-        "peer": "all logits at once", "peer_value": whole, "share": chunked / whole if chunked and whole else None,
+        "name": "peak memory of log-probabilities",
+        "layers": 0,
+        "value": chunked,
+        "unit": "GiB",
+        "peer": "all logits at once",
+        "peer_value": whole,
+        "share": chunked / whole if chunked and whole else None,
         "peak_gb": chunked,
-    }  # fmt: skip
+    }
 
 
 def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> Row:
@@ -140,10 +176,15 @@ def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> 
     speed, bandwidth = 64 * length / seconds, copy_rate(device)
     held = peak_gb(lambda: engine.generate(requests, sampling), device)
     return {
-        "name": "native decoding", "layers": layers, "value": speed, "unit": "tokens/s",
-        "peer": "copy within memory, GB/s", "peer_value": bandwidth / 1e9,
-        "share": speed / (64 * bandwidth / weights), "peak_gb": held,
-    }  # fmt: skip
+        "name": "native decoding",
+        "layers": layers,
+        "value": speed,
+        "unit": "tokens/s",
+        "peer": "copy within memory, GB/s",
+        "peer_value": bandwidth / 1e9,
+        "share": speed / (64 * bandwidth / weights),
+        "peak_gb": held,
+    }
 
 
 def copy_rate(device: torch.device) -> float:
@@ -153,9 +194,7 @@ def copy_rate(device: torch.device) -> float:
     return 2 * len(source) / median_s(lambda: target.copy_(source), device, 5)
 
 
-KINDS: dict[str, Callable[[str, int, int | None, torch.device], Row]] = {
-    "train": train, "logp": logp, "decode": decode,
-}  # fmt: skip
+KINDS: dict[str, Callable[[str, int, int | None, torch.device], Row]] = {"train": train, "logp": logp, "decode": decode}
 
 
 def machine(device: torch.device) -> Row:
@@ -166,8 +205,9 @@ def machine(device: torch.device) -> Row:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=["all", *KINDS])
     parser.add_argument("--model", choices=MODELS, action="append", help="may be repeated; default: 1.5b and 7b")
     parser.add_argument("--tokens", type=int, default=4096, help="of a sequence")
@@ -178,8 +218,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("there is no GPU here. On a CPU: --device cpu --model tiny --tokens 64")
     if options.tokens < 64:
         parser.error(f"--tokens {options.tokens} must be 64 or more")
-    jobs = [(kind, model) for model in options.model or ["1.5b", "7b"]
-            for kind in (KINDS if options.kind == "all" else [options.kind])]  # fmt: skip
+    jobs = [
+        (kind, model)
+        for model in options.model or ["1.5b", "7b"]
+        for kind in (KINDS if options.kind == "all" else [options.kind])
+    ]
     if len(jobs) == 1:
         kind, model = jobs[0]
         print(json.dumps(measured(kind, model, options)), flush=True)
@@ -191,15 +234,32 @@ def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
     device = torch.device(options.device)
     row = KINDS[kind](model, options.tokens, options.layers, device)
     words = " ".join(["python", *command(kind, model, options)[1:]])
-    return {"bench": f"gpu_{kind}", "model": model, "tokens": options.tokens, **row, "machine": machine(device),
-            "command": words}  # fmt: skip
+    return {
+        "bench": f"gpu_{kind}",
+        "model": model,
+        "tokens": options.tokens,
+        **row,
+        "machine": machine(device),
+        "command": words,
+    }
 
 
 def command(kind: str, model: str, options: argparse.Namespace) -> list[str]:
     """A process of its own for each measurement: none inherits another's memory."""
     layers = [] if options.layers is None else ["--layers", str(options.layers)]
-    return [sys.executable, "-m", "tests.bench.gpu", kind, "--model", model, "--tokens", str(options.tokens), *layers,
-            "--device", options.device]  # fmt: skip
+    return [
+        sys.executable,
+        "-m",
+        "tests.bench.gpu",
+        kind,
+        "--model",
+        model,
+        "--tokens",
+        str(options.tokens),
+        *layers,
+        "--device",
+        options.device,
+    ]
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rlvr.attempt import Attempt
-from sweeps.ledger import Ledger
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.sweeps import Ledger
 
 
 def timed(what: str, times: int, call: Callable[[], object]) -> None:

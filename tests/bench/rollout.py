@@ -19,10 +19,17 @@ from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
 
 MAZE_3M = {
-    "model_type": "qwen2", "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 1024,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 32,
-    "max_position_embeddings": 512, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-}  # fmt: skip
+    "model_type": "qwen2",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+    "vocab_size": 32,
+    "max_position_embeddings": 512,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+}
 PROMPTS, SAMPLES, NEW_TOKENS = 16, 16, 64
 
 
@@ -57,10 +64,19 @@ def generate(dtype: torch.dtype) -> Callable[[], int]:
 
     def run() -> int:
         output = model.generate(
-            input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask), do_sample=True, top_k=0, top_p=1.0,
-            num_return_sequences=SAMPLES, min_new_tokens=NEW_TOKENS, max_new_tokens=NEW_TOKENS, pad_token_id=0,
-            eos_token_id=None, return_dict_in_generate=True, output_logits=True,
-        )  # fmt: skip
+            input_ids=torch.from_numpy(ids),
+            attention_mask=torch.from_numpy(mask),
+            do_sample=True,
+            top_k=0,
+            top_p=1.0,
+            num_return_sequences=SAMPLES,
+            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=NEW_TOKENS,
+            pad_token_id=0,
+            eos_token_id=None,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
         logits = torch.stack(output.logits, dim=1)
         tokens = output.sequences[:, width:]
         torch.log_softmax(logits.float(), dim=-1).gather(2, tokens[:, :, None])

@@ -26,12 +26,13 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlvr import config as schema
-from rlvr.collate import collate, decode, encode
-from rlvr.collect import Sampler, Stream, collect
-from rlvr.model import load, word_tokenizer
+from rlvr.config import schema
+from rlvr.model.load import load
+from rlvr.model.tokenizer import word_tokenizer
 from rlvr.records import Problem, Reward, Sampling, Split
+from rlvr.rollout.collect import Sampler, Stream, collect
 from rlvr.task.maze import VOCABULARY, Maze
+from rlvr.trainer.collate import collate, decode, encode
 from sweeps import launcher
 
 ROOT = Path(__file__).parents[2]
@@ -79,10 +80,18 @@ def composed(work: Work, dtype: str) -> DictConfig:
     schema.register()
     launcher.register()
     overrides = [
-        "loss=grpo", "model=maze_3m", "lr=1e-5", f"rollout.prompts={work.prompts}", f"rollout.samples={work.samples}",
-        f"rollout.max_tokens={work.new_tokens}", "rollout.dynamic_sampling=none", f"rollout.engine.dtype={dtype}",
-        "trainer.updates=1", f"trainer.dtype={dtype}", "trainer.base_kl=false",
-    ]  # fmt: skip
+        "loss=grpo",
+        "model=maze_3m",
+        "lr=1e-5",
+        f"rollout.prompts={work.prompts}",
+        f"rollout.samples={work.samples}",
+        f"rollout.max_tokens={work.new_tokens}",
+        "rollout.dynamic_sampling=none",
+        f"rollout.engine.dtype={dtype}",
+        "trainer.updates=1",
+        f"trainer.dtype={dtype}",
+        "trainer.base_kl=false",
+    ]
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         return compose("run", overrides)
 
@@ -102,7 +111,7 @@ def save_model(directory: Path, work: Work) -> None:
 
 
 def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
-    """A function that does one step, as rlvr/job.py does it, and returns its seconds."""
+    """A function that does one step, as rlvr/job/loop.py does it, and returns its seconds."""
     config = composed(work, dtype)
     rollout = config.rollout
     model, tokenizer = load(directory, dtype="float32")
@@ -123,9 +132,14 @@ def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
         engine.sync(trainer.weights())
         sampling = Sampling(work.new_tokens, config.seed, stream.position, rollout.temperature, rollout.top_p)
         groups, spent = collect(
-            sampler, stream, sampling, prompts=rollout.prompts, samples=rollout.samples,
-            dynamic=rollout.dynamic_sampling, max_rounds=rollout.max_rounds,
-        )  # fmt: skip
+            sampler,
+            stream,
+            sampling,
+            prompts=rollout.prompts,
+            samples=rollout.samples,
+            dynamic=rollout.dynamic_sampling,
+            max_rounds=rollout.max_rounds,
+        )
         assert spent.tokens == work.prompts * work.samples * work.new_tokens
         trainer.learn(collate(groups, advantage, pad_token_id=engine.pad_token_id))
         return time.perf_counter() - start
@@ -140,17 +154,37 @@ class Peer:
         self.name = f"TRL GRPOTrainer, {precision}, micro-batch {micro_batch}"
         self.log = directory / f"trl-{precision}-{micro_batch}.log"
         command = [
-            ENVIRONMENT / "bin/python", "-P",  # else it would find vllm.py, beside it, when it looks for vLLM
-            Path(__file__).with_name("trl_peer.py"), directory, "--precision", precision,
-            "--micro-batch", micro_batch, "--prompts", work.prompts, "--samples", work.samples,
-            "--new-tokens", work.new_tokens, "--warmup", 0, "--steps", 1 + work.rounds,
-            "--threads", torch.get_num_threads(), "--wait",
-        ]  # fmt: skip
+            ENVIRONMENT / "bin/python",
+            "-P",  # else it would find vllm.py, beside it, when it looks for vLLM
+            Path(__file__).with_name("trl_peer.py"),
+            directory,
+            "--precision",
+            precision,
+            "--micro-batch",
+            micro_batch,
+            "--prompts",
+            work.prompts,
+            "--samples",
+            work.samples,
+            "--new-tokens",
+            work.new_tokens,
+            "--warmup",
+            0,
+            "--steps",
+            1 + work.rounds,
+            "--threads",
+            torch.get_num_threads(),
+            "--wait",
+        ]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                list(map(str, command)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
                 env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            )  # fmt: skip
+            )
 
     def __call__(self) -> float:
         assert self.process.stdin is not None
@@ -212,7 +246,11 @@ def rows(*, quick: bool = False) -> Iterator[dict[str, object]]:
         settings = [name for name in theirs if dtype != "float32" or "float32" in name]
         best = min(settings, key=lambda name: theirs[name], default=None)
         yield {
-            "name": f"training step, {dtype}", "value": seconds, "unit": "s", "peer": best or "TRL is not available",
-            "peer_value": theirs[best] if best else None, "ratio": theirs[best] / seconds if best else None,
+            "name": f"training step, {dtype}",
+            "value": seconds,
+            "unit": "s",
+            "peer": best or "TRL is not available",
+            "peer_value": theirs[best] if best else None,
+            "ratio": theirs[best] / seconds if best else None,
             "target": TARGET,
-        }  # fmt: skip
+        }

@@ -18,18 +18,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlvr.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.packages import obstacle
 from slurm.local_cluster.settings import Settings
-from sweeps.ledger import Ledger
 
 RUNS, LIMIT_S, REPEATS = 1000, 1.0, 5
 BANDIT = [
-    "-m", "task=bandit", "model=table", "advantage=reinforce", "loss=reinforce", "rollout.prompts=1",
-    "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1", "evaluation.k=[1]", "steps=3",
-    "evaluation.every=3", "tracker=none", "cluster.report=false",
-]  # fmt: skip
+    "-m",
+    "task=bandit",
+    "model=table",
+    "advantage=reinforce",
+    "loss=reinforce",
+    "rollout.prompts=1",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+    "steps=3",
+    "evaluation.every=3",
+    "tracker=none",
+    "cluster.report=false",
+]
 
 
 def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
@@ -63,13 +74,23 @@ def _submission(home: Path, cluster: Settings, environment: dict[str, str]) -> I
     one.write_text("".join(x for x in script.read_text().splitlines(keepends=True) if "--array" not in x))
     each = min(_seconds(lambda: local.client(cluster, "sbatch", str(one))) for _ in range(REPEATS))
     yield {
-        "name": f"submission of one of {RUNS:,} jobs", "value": 1e3 * ours / RUNS, "unit": "ms",
-        "peer": "sbatch for each", "peer_value": 1e3 * each, "ratio": each * RUNS / ours, "target": 10.0,
-    }  # fmt: skip
+        "name": f"submission of one of {RUNS:,} jobs",
+        "value": 1e3 * ours / RUNS,
+        "unit": "ms",
+        "peer": "sbatch for each",
+        "peer_value": 1e3 * each,
+        "ratio": each * RUNS / ours,
+        "target": 10.0,
+    }
     yield {
-        "name": f"launch of one of {RUNS:,} runs", "value": 1e3 * whole / RUNS, "unit": "ms", "peer": None,
-        "peer_value": None, "ratio": None, "target": None,
-    }  # fmt: skip
+        "name": f"launch of one of {RUNS:,} runs",
+        "value": 1e3 * whole / RUNS,
+        "unit": "ms",
+        "peer": None,
+        "peer_value": None,
+        "ratio": None,
+        "target": None,
+    }
 
 
 def _status(home: Path, environment: dict[str, str]) -> dict[str, Any]:
@@ -81,9 +102,14 @@ def _status(home: Path, environment: dict[str, str]) -> dict[str, Any]:
             attempt.close(Cause.PREEMPTED)
     took = min(_seconds(lambda: _run(home, environment, "-m", "sweeps", "status")) for _ in range(REPEATS))
     return {
-        "name": f"sweeps status, {len(run_ids):,} runs", "value": took, "unit": "s", "peer": "limit",
-        "peer_value": LIMIT_S, "ratio": LIMIT_S / took, "target": 1.0,
-    }  # fmt: skip
+        "name": f"sweeps status, {len(run_ids):,} runs",
+        "value": took,
+        "unit": "s",
+        "peer": "limit",
+        "peer_value": LIMIT_S,
+        "ratio": LIMIT_S / took,
+        "target": 1.0,
+    }
 
 
 def _first_step(home: Path, environment: dict[str, str]) -> dict[str, Any]:
@@ -97,10 +123,14 @@ def _first_step(home: Path, environment: dict[str, str]) -> dict[str, Any]:
             time.sleep(0.1)
         taken[backend] = first - began
     return {
-        "name": "sbatch to the first training step", "value": taken["slurm"], "unit": "s",
-        "peer": "the same run on this machine", "peer_value": taken["local"],
-        "ratio": taken["local"] / taken["slurm"], "target": None,
-    }  # fmt: skip
+        "name": "sbatch to the first training step",
+        "value": taken["slurm"],
+        "unit": "s",
+        "peer": "the same run on this machine",
+        "peer_value": taken["local"],
+        "ratio": taken["local"] / taken["slurm"],
+        "target": None,
+    }
 
 
 def _first(home: Path) -> float:

@@ -38,8 +38,17 @@ def test_documents_get_the_table_and_keep_their_words(tmp_path: Path, monkeypatc
     docs.write_text("before\n<!-- measured -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(bench, "DOCS", docs)
     on = {"cores": 2, "cpu": "C", "memory_gb": 8, "torch": "2", "transformers": "5", "busy_elsewhere": 0.04}
-    row = {"name": "n", "value": 1234.6, "unit": "s", "peer": "p", "peer_value": 0.25, "ratio": 3.0, "target": 2.0,
-           "met": True, "machine": on}  # fmt: skip
+    row = {
+        "name": "n",
+        "value": 1234.6,
+        "unit": "s",
+        "peer": "p",
+        "peer_value": 0.25,
+        "ratio": 3.0,
+        "target": 2.0,
+        "met": True,
+        "machine": on,
+    }
     bench.write_docs([row])
     assert docs.read_text() == (
         "before\n<!-- measured -->\n2 cores of C, 8 GB, torch 2, transformers 5; other processes kept at "

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlvr.tracker.spool import Spool
+from rlvr.ledger.journal import Spool
 
 METRICS, STEPS, TARGET_MS = 50, 2000, 0.1
 
@@ -32,10 +32,16 @@ def main() -> None:
     seconds.sort()
     median_ms = 1e3 * statistics.median(seconds)
     report = {
-        "bench": "tracker.record", "metrics": METRICS, "steps": STEPS, "median_ms": round(median_ms, 4),
-        "p99_ms": round(1e3 * seconds[int(0.99 * STEPS)], 4), "max_ms": round(1e3 * seconds[-1], 4),
-        "flush_ms": round(flush_ms, 3), "target_ms": TARGET_MS, "met": median_ms < TARGET_MS,
-    }  # fmt: skip
+        "bench": "tracker.record",
+        "metrics": METRICS,
+        "steps": STEPS,
+        "median_ms": round(median_ms, 4),
+        "p99_ms": round(1e3 * seconds[int(0.99 * STEPS)], 4),
+        "max_ms": round(1e3 * seconds[-1], 4),
+        "flush_ms": round(flush_ms, 3),
+        "target_ms": TARGET_MS,
+        "met": median_ms < TARGET_MS,
+    }
     print(json.dumps(report))
 
 

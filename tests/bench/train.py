@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.batch import Batch, Policy, Terms
+from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.logprob import Actor
 from rlvr.trainer.pack import pack
@@ -34,16 +34,27 @@ VOCABULARY = 32
 def maze_model(*, hidden: int = 256, layers: int = 4, heads: int = 4) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=heads // 2, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        tie_word_embeddings=True,
+    )
     return Qwen2ForCausalLM(config)
 
 
 def rollouts(
-    *, groups: int, samples: int, mixed: bool, prompt: tuple[int, int] = (64, 77), response: int = 32,
-    shortest: int = 4, vocabulary: int = VOCABULARY,
-) -> Batch:  # fmt: skip
+    *,
+    groups: int,
+    samples: int,
+    mixed: bool,
+    prompt: tuple[int, int] = (64, 77),
+    response: int = 32,
+    shortest: int = 4,
+    vocabulary: int = VOCABULARY,
+) -> Batch:
     generator = torch.Generator().manual_seed(0)
 
     def draw(low: int, high: int, *shape: int) -> Tensor:
@@ -53,11 +64,15 @@ def rollouts(
     length = draw(shortest, response + 1, B) if mixed else torch.full((B,), response)
     mask = torch.arange(response) < length[:, None]
     return Batch(
-        tokens=draw(1, vocabulary, B, response), mask=mask, logp_old=torch.full((B, response), -3.4) * mask,
-        advantage=torch.randn(B, generator=generator), reward=torch.zeros(B),
-        group=torch.arange(groups).repeat_interleave(samples), prompt=draw(1, vocabulary, groups, L),
+        tokens=draw(1, vocabulary, B, response),
+        mask=mask,
+        logp_old=torch.full((B, response), -3.4) * mask,
+        advantage=torch.randn(B, generator=generator),
+        reward=torch.zeros(B),
+        group=torch.arange(groups).repeat_interleave(samples),
+        prompt=draw(1, vocabulary, groups, L),
         prompt_mask=torch.arange(L) >= L - draw(*prompt, groups)[:, None],
-    )  # fmt: skip
+    )
 
 
 def surrogate(policy: Policy, batch: Batch) -> Terms:
@@ -66,13 +81,36 @@ def surrogate(policy: Policy, batch: Batch) -> Terms:
 
 def trainer(model: Qwen2ForCausalLM, device: torch.device, **knobs: object) -> Trainer:
     settings = {
-        "loss": surrogate, "device": device, "pad_token_id": 0, "max_tokens": 32, "seed": 0, "temperature": 1.0,
-        "steps": 100, "updates": 1, "epochs": 1, "lr": 1e-5, "schedule": "constant", "warmup_steps": 0,
-        "clip_norm": 1.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "aggregation": "token-mean",
-        "kl": 0.0, "kl_estimator": "k3", "base_kl": False, "entropy": 0.0, "dtype": "float32", "token_budget": 16384,
-        "packing": True, "shared_prompt": "auto", "activation_checkpointing": False,
-        "head_lr": None, "reference_every": None, "reference_resets_optimiser": False,
-    }  # fmt: skip
+        "loss": surrogate,
+        "device": device,
+        "pad_token_id": 0,
+        "max_tokens": 32,
+        "seed": 0,
+        "temperature": 1.0,
+        "steps": 100,
+        "updates": 1,
+        "epochs": 1,
+        "lr": 1e-5,
+        "schedule": "constant",
+        "warmup_steps": 0,
+        "clip_norm": 1.0,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "aggregation": "token-mean",
+        "kl": 0.0,
+        "kl_estimator": "k3",
+        "base_kl": False,
+        "entropy": 0.0,
+        "dtype": "float32",
+        "token_budget": 16384,
+        "packing": True,
+        "shared_prompt": "auto",
+        "activation_checkpointing": False,
+        "head_lr": None,
+        "reference_every": None,
+        "reference_resets_optimiser": False,
+    }
     return Trainer(model, **{**settings, **knobs})
 
 
@@ -101,11 +139,7 @@ def linear_flops(model: Qwen2ForCausalLM, batch: Batch, num_read: float) -> floa
     return 6 * (layers * num_read + model.lm_head.weight.numel() * int(batch.mask.sum()))
 
 
-LAYOUTS: dict[str, dict[str, object]] = {
-    "shared": {},
-    "packed": {"shared_prompt": "never"},
-    "rows": {"packing": False},
-}
+LAYOUTS: dict[str, dict[str, object]] = {"shared": {}, "packed": {"shared_prompt": "never"}, "rows": {"packing": False}}
 
 
 def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: str) -> None:
@@ -124,12 +158,19 @@ def rows(device: torch.device, repeats: int, batch: Batch, dtype: str, lengths: 
         shares = [floats / s / rate for s, rate in zip(seconds[name], rates[name], strict=True)]
         ratios = [slow / fast for slow, fast in zip(seconds["rows"], seconds[name], strict=True)]
         row = {
-            "bench": "train", "device": device.type, "threads": torch.get_num_threads(), "dtype": dtype,
-            "lengths": lengths, "layout": name, "seconds": round(statistics.median(seconds[name]), 4),
-            "tokens_per_s": round(work / statistics.median(seconds[name])), "tokens_read": int(read[name]),
+            "bench": "train",
+            "device": device.type,
+            "threads": torch.get_num_threads(),
+            "dtype": dtype,
+            "lengths": lengths,
+            "layout": name,
+            "seconds": round(statistics.median(seconds[name]), 4),
+            "tokens_per_s": round(work / statistics.median(seconds[name])),
+            "tokens_read": int(read[name]),
             "gemm_gflops": round(statistics.median(rates[name]) / 1e9),
-            "gemm_share": round(statistics.median(shares), 3), "rows_over_this": round(statistics.median(ratios), 2),
-        }  # fmt: skip
+            "gemm_share": round(statistics.median(shares), 3),
+            "rows_over_this": round(statistics.median(ratios), 2),
+        }
         print(json.dumps(row), flush=True)
 
 

@@ -70,20 +70,36 @@ def configure(options: argparse.Namespace, output: str) -> GRPOConfig:
     if rows % options.micro_batch:
         raise ValueError(f"--micro-batch={options.micro_batch} does not divide {rows} responses")
     return GRPOConfig(
-        output_dir=output, use_cpu=True, bf16=options.precision == "autocast", max_steps=options.warmup + options.steps,
-        per_device_train_batch_size=options.micro_batch, gradient_accumulation_steps=rows // options.micro_batch,
-        num_generations=options.samples, max_completion_length=options.new_tokens, beta=0.0, learning_rate=1e-5,
-        lr_scheduler_type="constant", gradient_checkpointing=False, dataloader_pin_memory=False, report_to="none",
-        logging_strategy="no", save_strategy="no", disable_tqdm=True,
+        output_dir=output,
+        use_cpu=True,
+        bf16=options.precision == "autocast",
+        max_steps=options.warmup + options.steps,
+        per_device_train_batch_size=options.micro_batch,
+        gradient_accumulation_steps=rows // options.micro_batch,
+        num_generations=options.samples,
+        max_completion_length=options.new_tokens,
+        beta=0.0,
+        learning_rate=1e-5,
+        lr_scheduler_type="constant",
+        gradient_checkpointing=False,
+        dataloader_pin_memory=False,
+        report_to="none",
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
         generation_kwargs={"min_new_tokens": options.new_tokens},
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--precision", choices=["float32", "autocast", "bfloat16"], default="autocast",
-                        help="autocast: float32 weights, bfloat16 arithmetic; bfloat16: weights too")  # fmt: skip
+    parser.add_argument(
+        "--precision",
+        choices=["float32", "autocast", "bfloat16"],
+        default="autocast",
+        help="autocast: float32 weights, bfloat16 arithmetic; bfloat16: weights too",
+    )
     parser.add_argument("--micro-batch", type=int, default=128, help="responses per forward pass")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--samples", type=int, default=16)
@@ -101,9 +117,11 @@ def main() -> None:
         trainer = Timed(
             model=AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, local_files_only=True),
             processing_class=PreTrainedTokenizerFast.from_pretrained(options.model),  # AutoTokenizer insists on Qwen2's
-            args=configure(options, output), reward_funcs=parity, callbacks=[clock],
+            args=configure(options, output),
+            reward_funcs=parity,
+            callbacks=[clock],
             train_dataset=Dataset.from_dict({"prompt": texts}),
-        )  # fmt: skip
+        )
         clock.trainer = trainer
         trainer.train()
 

@@ -38,9 +38,14 @@ def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
             ours, *peers = _speeds(engines, new_tokens, 1 if quick else REPEATS)
         peer = peers[0] if peers else None
         yield {
-            "name": f"rollout beside vLLM, {dtype}", "value": ours, "unit": "tokens/s",
-            "peer": peer and "vLLM on the CPU, eager", "peer_value": peer, "ratio": peer and ours / peer, "target": 1.0,
-        }  # fmt: skip
+            "name": f"rollout beside vLLM, {dtype}",
+            "value": ours,
+            "unit": "tokens/s",
+            "peer": peer and "vLLM on the CPU, eager",
+            "peer_value": peer,
+            "ratio": peer and ours / peer,
+            "target": 1.0,
+        }
 
 
 def _native(dtype: Dtype) -> NativeEngine:
@@ -54,9 +59,17 @@ def _vllm(dtype: Dtype) -> VllmEngine:
     with tempfile.TemporaryDirectory() as directory:
         rollout.make_model(getattr(torch, dtype)).save_pretrained(directory)
         engine = VllmEngine(
-            Path(directory), device=torch.device("cpu"), eos_token_ids=[-1], dtype=dtype, python=str(PYTHON),
-            eager=True, max_batch_sequences=512, max_cache_gb=1.0, canary=None, timeout_s=600,
-        )  # fmt: skip
+            Path(directory),
+            device=torch.device("cpu"),
+            eos_token_ids=[-1],
+            dtype=dtype,
+            python=str(PYTHON),
+            eager=True,
+            max_batch_sequences=512,
+            max_cache_gb=1.0,
+            canary=None,
+            timeout_s=600,
+        )
         engine.generate([Request(rollout.make_prompts()[0], 1, 0)], Sampling(max_tokens=1, seed=0, step=0))
     return engine
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from rlvr.batch import Batch, Loss, Policy
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Batch, Loss, Policy
 from tests.loss.invariance import prepared
+from tests.support.factories import make_batch, make_policy
 
 ADVANTAGES = ([0.0] * 6, [2.5, -2.5, 0.0, 1e3, -1e3, 1e-6], [-1.0] * 6)
 

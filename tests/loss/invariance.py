@@ -9,9 +9,9 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Loss, Policy, first_pass_of
-from rlvr.reduce import aggregate, counts
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Batch, Loss, Policy, first_pass_of
+from rlvr.objective.reduce import aggregate, counts
+from tests.support.factories import make_batch, make_policy
 
 LENGTHS = (4, 1, 3, 2, 4, 2)
 

@@ -13,9 +13,9 @@ from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from rlvr import config as schema
-from rlvr.batch import Batch, Policy, needed
-from rlvr.signature import declared
+from rlvr.config import schema
+from rlvr.config.signature import declared
+from rlvr.objective.batch import Batch, Policy, needed
 from sweeps import launcher
 from tests.loss import extremes
 

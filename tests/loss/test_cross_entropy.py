@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlvr.batch import Policy
 from rlvr.loss.cross_entropy import cross_entropy
 from rlvr.metrics import weight_ml
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Policy
 from tests.loss import extremes, invariance
+from tests.support.factories import make_batch, make_policy
 
 
 def test_numbers_worked_by_hand() -> None:

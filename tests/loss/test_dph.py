@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rlvr.batch import Batch, Loss, Policy, Terms, needed
 from rlvr.loss import dph
 from rlvr.loss.grpo import grpo
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Batch, Loss, Policy, Terms, needed
 from tests.loss import invariance
+from tests.support.factories import make_batch, make_policy
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 F: dict[str, Callable[[float], float]] = {  # f(u), written as in the papers
@@ -86,8 +86,9 @@ def test_numbers_worked_by_hand() -> None:
 
 @given(
     st.sampled_from(["forward_kl", "js", "alpha=0.2", "alpha=0.5", "alpha=0.8", "reverse_kl", "reverse_kl_pef"]),
-    st.lists(st.floats(-6, 6), min_size=2, max_size=6), st.lists(st.floats(-6, 6), min_size=2, max_size=6),
-)  # fmt: skip
+    st.lists(st.floats(-6, 6), min_size=2, max_size=6),
+    st.lists(st.floats(-6, 6), min_size=2, max_size=6),
+)
 def test_over_a_distribution_each_generator_is_its_divergence(name: str, p: list[float], q: list[float]) -> None:
     """Σ π_ref(y) f(π(y)/π_ref(y)) is never negative, 0 at equality, and for these a known divergence."""
     size = min(len(p), len(q))
@@ -155,10 +156,16 @@ def test_the_explored_half_of_js_has_the_gradient_of_its_expectation() -> None:
     divergence = (logp.exp() * (logp - torch.logaddexp(logp, ref) + math.log(2))).sum()
     (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
     batch = make_batch(
-        num_groups=1, num_samples=4, num_tokens=1, lengths=[1] * 4, dtype=torch.float64,
-        logp_old=logp.detach()[:, None], logp_ref=ref[:, None], advantage=torch.zeros(4, dtype=torch.float64),
+        num_groups=1,
+        num_samples=4,
+        num_tokens=1,
+        lengths=[1] * 4,
+        dtype=torch.float64,
+        logp_old=logp.detach()[:, None],
+        logp_ref=ref[:, None],
+        advantage=torch.zeros(4, dtype=torch.float64),
         kind=torch.zeros(4, dtype=torch.int64),
-    )  # fmt: skip
+    )
     terms = dph.js_definition(Policy(logp[:, None]), batch, **CLIP, coef=1.0)
     (found,) = torch.autograd.grad((logp.detach().exp() * terms.loss[:, 0]).sum(), logits)
     torch.testing.assert_close(found, expected)

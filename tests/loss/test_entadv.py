@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.batch import Policy
 from rlvr.loss.entadv import entadv
 from rlvr.loss.grpo import grpo
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Policy
 from tests.loss import extremes, invariance
+from tests.support.factories import make_batch, make_policy
 
 CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
 ENTADV = partial(entadv, alpha=0.4, kappa=2.0, **CLIP)
@@ -22,9 +22,7 @@ ENTADV = partial(entadv, alpha=0.4, kappa=2.0, **CLIP)
 def test_shaping_by_hand() -> None:
     """α = 0.4, κ = 2. A = 1, H = 1: +0.4; A = 1, H = 2: +½, not 0.8; A = −1, H = 1: −0.6; A = −1, H = 9: −½; 0: 0."""
     A = torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0], dtype=torch.float64)
-    batch = make_batch(
-        num_groups=1, num_samples=5, num_tokens=1, lengths=[1] * 5, dtype=torch.float64, advantage=A
-    )  # fmt: skip
+    batch = make_batch(num_groups=1, num_samples=5, num_tokens=1, lengths=[1] * 5, dtype=torch.float64, advantage=A)
     H = torch.tensor([1.0, 2.0, 1.0, 9.0, 3.0], dtype=torch.float64)[:, None].requires_grad_()
     policy = make_policy(batch, log_ratio=0.0, entropy=H)
     terms = ENTADV(policy, batch)

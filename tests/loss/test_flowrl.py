@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlvr.batch import Batch, Policy
 from rlvr.loss.flowrl import flowrl
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Batch, Policy
 from tests.loss import extremes, invariance
+from tests.support.factories import make_batch, make_policy
 
 KNOBS: dict[str, Any] = {"beta": 2.0, "weight": "clip", "clip_low": 0.2, "clip_high": 0.2}
 FLOWRL = partial(flowrl, **KNOBS)
@@ -32,11 +32,15 @@ def test_numbers_worked_by_hand(weight: str, w: float) -> None:
     """log Z = ½, logp (−1, −2), old (−1.5, −2.4), ref (−1, −1), A = ½, β = 2: δ = ½ − 1.5 − 1 + 1 = −1.
     Ratio e^{0.5 + 0.4}. Loss w; d/dlog Z = −2w; d/dlogp = −2w/2 for each of two tokens."""
     batch = make_batch(
-        num_groups=1, num_samples=1, num_tokens=3, lengths=[2], dtype=torch.float64,
+        num_groups=1,
+        num_samples=1,
+        num_tokens=3,
+        lengths=[2],
+        dtype=torch.float64,
         advantage=torch.tensor([0.5], dtype=torch.float64),
         logp_old=torch.tensor([[-1.5, -2.4, 0.0]], dtype=torch.float64),
         logp_ref=torch.tensor([[-1.0, -1.0, 0.0]], dtype=torch.float64),
-    )  # fmt: skip
+    )
     logp = torch.tensor([[-1.0, -2.0, 0.0]], dtype=torch.float64, requires_grad=True)
     log_z = torch.tensor([0.5], dtype=torch.float64, requires_grad=True)
     terms = flowrl(Policy(logp, log_z=log_z), batch, **{**KNOBS, "weight": weight})
@@ -68,9 +72,15 @@ def test_the_tilted_reference_is_the_optimum() -> None:
     ref = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
     A = torch.tensor([1.0, -1.0, 0.5, 0.2], dtype=torch.float64)
     batch = make_batch(
-        num_groups=1, num_samples=4, num_tokens=1, lengths=[1] * 4, dtype=torch.float64, advantage=A,
-        logp_old=ref[:, None], logp_ref=ref[:, None],
-    )  # fmt: skip
+        num_groups=1,
+        num_samples=4,
+        num_tokens=1,
+        lengths=[1] * 4,
+        dtype=torch.float64,
+        advantage=A,
+        logp_old=ref[:, None],
+        logp_ref=ref[:, None],
+    )
     tilted = ref + 2 * A
     log_z = tilted.logsumexp(0)
     logits = tilted.clone().requires_grad_()

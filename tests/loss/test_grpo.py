@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from rlvr.batch import Policy, Terms
 from rlvr.loss.grpo import grpo
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Policy, Terms
 from tests.loss import invariance
+from tests.support.factories import make_batch, make_policy
 
 # (A, r, loss, d loss/dℓ, clipped): ε 0.2 below, 0.28 above; d loss/dℓ is −A·r or 0
 BY_HAND = [
@@ -27,9 +27,13 @@ BY_HAND = [
 def terms_of(A: list[float], r: list[float], dual_clip: float | None = None) -> tuple[Terms, Policy]:
     B = len(A)
     batch = make_batch(
-        num_groups=1, num_samples=B, num_tokens=1, lengths=[1] * B,
-        dtype=torch.float64, advantage=torch.tensor(A, dtype=torch.float64),
-    )  # fmt: skip
+        num_groups=1,
+        num_samples=B,
+        num_tokens=1,
+        lengths=[1] * B,
+        dtype=torch.float64,
+        advantage=torch.tensor(A, dtype=torch.float64),
+    )
     policy = make_policy(batch, log_ratio=torch.tensor(r, dtype=torch.float64).log()[:, None])
     return grpo(policy, batch, clip_low=0.2, clip_high=0.28, dual_clip=dual_clip), policy
 

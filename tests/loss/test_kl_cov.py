@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy
 from rlvr.loss.kl_cov import covariance, kl_cov, largest
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Batch, Policy
 from tests.loss import extremes, invariance
+from tests.support.factories import make_batch, make_policy
 
 KL_COV = partial(kl_cov, fraction=0.3, coefficient=1.0)
 
@@ -20,10 +20,14 @@ KL_COV = partial(kl_cov, fraction=0.3, coefficient=1.0)
 def pair() -> tuple[Batch, Policy]:
     """Tokens with (A, logp): (1, −1), (1, −3) | (−2, −2). Ā = 0, mean logp −2: covariances 1, −1 | 0."""
     batch = make_batch(
-        num_groups=1, num_samples=2, num_tokens=2, lengths=[2, 1], dtype=torch.float64,
+        num_groups=1,
+        num_samples=2,
+        num_tokens=2,
+        lengths=[2, 1],
+        dtype=torch.float64,
         advantage=torch.tensor([1.0, -2.0], dtype=torch.float64),
         logp_old=torch.tensor([[-1.5, -3.0], [-2.5, 0.0]], dtype=torch.float64),
-    )  # fmt: skip
+    )
     logp = torch.tensor([[-1.0, -3.0], [-2.0, 0.0]], dtype=torch.float64)
     return batch, Policy(logp.requires_grad_())
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr import divergence
-from rlvr.batch import Policy, Terms
-from rlvr.divergence import js, kl
 from rlvr.loss.lad import Ratio, lad
-from tests.factories import make_batch, make_policy
+from rlvr.objective import divergence
+from rlvr.objective.batch import Policy, Terms
+from rlvr.objective.divergence import js, kl
 from tests.loss import invariance
+from tests.support.factories import make_batch, make_policy
 
 NAMES = ("hd", "jf", "js", "kl", "rkl", "tv")
 RATIOS: tuple[Ratio, ...] = ("token", "sequence", "sequence_geomean")
@@ -118,9 +118,14 @@ def test_target_is_stationary(name: str, ratio: Ratio) -> None:
     logp_old = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).log()
     advantage = torch.tensor([1.0, -1.0, 0.5, 2.0], dtype=torch.float64)
     batch = make_batch(
-        num_groups=1, num_samples=4, num_tokens=1, lengths=[1] * 4,
-        dtype=torch.float64, advantage=advantage, logp_old=logp_old[:, None],
-    )  # fmt: skip
+        num_groups=1,
+        num_samples=4,
+        num_tokens=1,
+        lengths=[1] * 4,
+        dtype=torch.float64,
+        advantage=advantage,
+        logp_old=logp_old[:, None],
+    )
 
     def expected_gradient(logits: Tensor) -> Tensor:
         logits = logits.clone().requires_grad_()

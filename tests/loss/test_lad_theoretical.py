@@ -9,23 +9,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr import divergence
-from rlvr.batch import Batch, Policy, Terms
-from rlvr.divergence import js, kl
 from rlvr.loss.lad import lad
 from rlvr.loss.lad_theoretical import lad_theoretical
-from rlvr.reduce import aggregate
-from tests.factories import make_batch, make_policy
+from rlvr.objective import divergence
+from rlvr.objective.batch import Batch, Policy, Terms
+from rlvr.objective.divergence import js, kl
+from rlvr.objective.reduce import aggregate
 from tests.loss.test_lad import DEFINITIONS, NAMES
+from tests.support.factories import make_batch, make_policy
 
 
 def actions(advantage: Tensor, *, num_groups: int = 1, **fields: Tensor) -> Batch:
     """One-token answers, [B] advantages in groups of equal size."""
     B = len(advantage)
     return make_batch(
-        num_groups=num_groups, num_samples=B // num_groups, num_tokens=1, lengths=[1] * B, dtype=advantage.dtype,
-        advantage=advantage, **fields,
-    )  # fmt: skip
+        num_groups=num_groups,
+        num_samples=B // num_groups,
+        num_tokens=1,
+        lengths=[1] * B,
+        dtype=advantage.dtype,
+        advantage=advantage,
+        **fields,
+    )
 
 
 def gradient(terms: Terms, policy: Policy) -> Tensor:
@@ -92,9 +97,12 @@ def test_on_policy_without_advantage_weak_divergences_push_nothing_either() -> N
     batch = actions(torch.zeros(4, dtype=torch.float64))
     policy = make_policy(batch, log_ratio=0.0)
     assert gradient(lad_theoretical(policy, batch, divergence=kl, eta=0.5), policy).abs().max() < 1e-12
-    assert torch.autograd.grad(
-        lad(policy, batch, divergence=kl, eta=0.5, ratio="token").loss.sum(), policy.logp
-    )[0].tolist() == [[1.0]] * 4  # fmt: skip
+    assert (
+        torch.autograd.grad(lad(policy, batch, divergence=kl, eta=0.5, ratio="token").loss.sum(), policy.logp)[
+            0
+        ].tolist()
+        == [[1.0]] * 4
+    )
 
 
 def test_gradient_agrees_with_differences_of_the_value() -> None:
@@ -109,9 +117,14 @@ def test_rows_without_tokens_row_order_and_the_split_by_groups_change_nothing(na
     loss = partial(lad_theoretical, divergence=getattr(divergence, name), eta=0.5)
     generator = torch.Generator().manual_seed(5)
     batch = make_batch(
-        num_groups=2, num_samples=4, num_tokens=2, lengths=[1, 1, 0, 1, 1, 1, 1, 1], dtype=torch.float64,
-        advantage=torch.randn(8, generator=generator, dtype=torch.float64), padding=math.nan,
-    )  # fmt: skip
+        num_groups=2,
+        num_samples=4,
+        num_tokens=2,
+        lengths=[1, 1, 0, 1, 1, 1, 1, 1],
+        dtype=torch.float64,
+        advantage=torch.randn(8, generator=generator, dtype=torch.float64),
+        padding=math.nan,
+    )
     policy = make_policy(batch, padding=math.inf)
 
     def reduced(batch: Batch, policy: Policy) -> tuple[Tensor, Tensor]:

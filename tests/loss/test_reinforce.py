@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from rlvr.batch import Policy
 from rlvr.loss.reinforce import reinforce
-from tests.factories import make_batch, make_policy
+from rlvr.objective.batch import Policy
 from tests.loss import invariance
+from tests.support.factories import make_batch, make_policy
 
 
 def test_numbers_worked_by_hand() -> None:
     batch = make_batch(
-        num_groups=1, num_samples=2, num_tokens=2, lengths=[2, 1],
-        advantage=torch.tensor([2.0, -1.0]), logp_old=torch.zeros(2, 2),
-    )  # fmt: skip
+        num_groups=1,
+        num_samples=2,
+        num_tokens=2,
+        lengths=[2, 1],
+        advantage=torch.tensor([2.0, -1.0]),
+        logp_old=torch.zeros(2, 2),
+    )
     policy = make_policy(batch, log_ratio=torch.tensor([[-0.5, -1.0], [-3.0, -7.0]]))
     terms = reinforce(policy, batch)
     assert terms.loss.tolist() == [[1.0, 2.0], [-3.0, 0.0]]  # −2·(−0.5), −2·(−1); 1·(−3), padding

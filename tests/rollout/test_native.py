@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlvr.model import TableConfig, TablePolicy
+from rlvr.model.table import TableConfig, TablePolicy
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
@@ -21,9 +21,16 @@ from rlvr.rollout.native import NativeEngine
 
 V = 12
 TINY = {
-    "vocab_size": V, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": True, "initializer_range": 0.3,
-}  # fmt: skip
+    "vocab_size": V,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.3,
+}
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7, 9], [3]]
 
 
@@ -189,9 +196,13 @@ def test_greedy_agrees_with_transformers_generate() -> None:
         ours = make_engine(model).generate([request], make_sampling(temperature=0.0))[0][0]
         ids = torch.from_numpy(request.prompt)[None]
         theirs = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12, eos_token_id=None,
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=12,
+            eos_token_id=None,
             pad_token_id=0,
-        )  # fmt: skip
+        )
         assert ours.tokens.tolist() == theirs[0, len(request.prompt) :].tolist()
         assert not ours.logp_sampling.any()
         assert (ours.logp < 0).all()

@@ -24,11 +24,14 @@ os._exit(0)
 def test_a_rank_takes_what_the_first_of_its_own_node_has(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(
-            [sys.executable, "-u", "-c", RANKS, *map(str, (rank, *place)), str(tmp_path)], stdout=subprocess.PIPE,
+            [sys.executable, "-u", "-c", RANKS, *map(str, (rank, *place)), str(tmp_path)],
+            stdout=subprocess.PIPE,
             text=True,
         )
         for rank, place in enumerate(PLACES)
-    ]  # fmt: skip
+    ]
     assert [process.communicate(timeout=100)[0].strip() for process in started] == [
-        "0 1 the memory of rank 0", "0 2 the memory of rank 1", "1 2 the memory of rank 1",
-    ]  # fmt: skip
+        "0 1 the memory of rank 0",
+        "0 2 the memory of rank 1",
+        "1 2 the memory of rank 1",
+    ]

@@ -33,9 +33,16 @@ real = [
 
 def start_ray(directory: Path, **knobs: object) -> RayEngine:
     given = {
-        "dtype": "float32", "python": str(PYTHON), "eager": True, "max_batch_sequences": 64, "max_cache_gb": 0.05,
-        "canary": None, "timeout_s": 120, "workers": WORKERS, **knobs,
-    }  # fmt: skip
+        "dtype": "float32",
+        "python": str(PYTHON),
+        "eager": True,
+        "max_batch_sequences": 64,
+        "max_cache_gb": 0.05,
+        "canary": None,
+        "timeout_s": 120,
+        "workers": WORKERS,
+        **knobs,
+    }
     return RayEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
 
 

@@ -37,9 +37,15 @@ def tied(seed: int) -> PreTrainedModel:
 
 def start(directory: Path, **knobs: object) -> VllmEngine:
     given = {
-        "dtype": "float32", "python": str(PYTHON), "eager": True, "max_batch_sequences": 64, "max_cache_gb": 0.05,
-        "canary": None, "timeout_s": 120, **knobs,
-    }  # fmt: skip
+        "dtype": "float32",
+        "python": str(PYTHON),
+        "eager": True,
+        "max_batch_sequences": 64,
+        "max_cache_gb": 0.05,
+        "canary": None,
+        "timeout_s": 120,
+        **knobs,
+    }
     return VllmEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlvr import config as schema
 from rlvr import run
+from rlvr.config import schema
 from sweeps import launcher
 from sweeps.plan import Plan
 

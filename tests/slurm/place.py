@@ -16,10 +16,19 @@ from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
 
 BANDIT = [
-    "-m", "task=bandit", "model=table", "advantage=reinforce", "loss=lad", "rollout.prompts=1", "rollout.samples=64",
-    "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1", "evaluation.k=[1]",
+    "-m",
+    "task=bandit",
+    "model=table",
+    "advantage=reinforce",
+    "loss=lad",
+    "rollout.prompts=1",
+    "rollout.samples=64",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
     "cluster.time_min=10",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -31,12 +40,20 @@ class Place:
 
     def python(self, *arguments: str) -> tuple[int, str]:
         environment = {
-            **os.environ, "RLVR_HOME": str(self.home), "SLURM_CONF": str(self.cluster.conf), "COLUMNS": "140",
-        }  # fmt: skip
+            **os.environ,
+            "RLVR_HOME": str(self.home),
+            "SLURM_CONF": str(self.cluster.conf),
+            "COLUMNS": "140",
+        }
         done = subprocess.run(
-            [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, check=False, timeout=300,
-        )  # fmt: skip
+            [sys.executable, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=300,
+        )
         return done.returncode, done.stdout
 
     def launch(self, *overrides: str, world: Sequence[str] = BANDIT) -> str:

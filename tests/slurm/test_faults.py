@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
+from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
-from sweeps.ledger import Ledger
 from sweeps.slurm import ends, submissions
+from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import Place, causes, steps_done, wait_for
-from tests.test_sweep import deterministic
 from tests.tracker.places import Server, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
@@ -125,9 +125,13 @@ def struck(
     ],
 )
 def test_a_struck_run_is_shown_for_what_it_is_and_ends_bit_for_bit_the_same(
-    struck: tuple[Place, dict[int, dict[str, Any]]], undisturbed: Callable[[], Path], seed: int, state: str,
-    cause: str, ends: list[str],
-) -> None:  # fmt: skip
+    struck: tuple[Place, dict[int, dict[str, Any]]],
+    undisturbed: Callable[[], Path],
+    seed: int,
+    state: str,
+    cause: str,
+    ends: list[str],
+) -> None:
     place, shown = struck
     assert (shown[seed]["state"], shown[seed]["cause"]) == (state, cause)
     run_dir = by_seed(place)[seed]

@@ -24,10 +24,7 @@ LARGE = Node("gpu", False, cpus=64, memory_gb=500.0, gpus=8, time_min=2880)
         (Resources(10, 5, 1.0), r"cpus=5 on a node, but no node of partition main has more than 4"),
         (Resources(10, 1, 17.0), r"memory_gb=17 on a node, but no node of partition main has more than 16"),
         (Resources(10, 1, 1.0, gpus=1), r"gpus=1 on a node, but no node of partition main has more than 0"),
-        (
-            Resources(61, 1, 1.0),
-            r"cluster.time_min=61 is more than partition main allows: 60. Pass",
-        ),
+        (Resources(61, 1, 1.0), r"cluster.time_min=61 is more than partition main allows: 60. Pass"),
         (Resources(10, 1, 1.0, partition="gup"), r"cluster.partition=gup does not exist here. Partitions: main, gpu"),
         (Resources(10, 1, 1.0, options={"mem": "1G"}), r"cluster.sbatch.mem: pass cluster.memory_gb"),
         (Resources(10, 1, 1.0, options={"job_name": "x"}), r"cluster.sbatch.job_name: the launch needs it"),
@@ -78,11 +75,19 @@ class TestReal:
         container.write_text(f'echo "$USED $HF_HOME $TMPDIR" > {seen}; ls -d "$TMPDIR" >> {seen}\n')
         container.write_text(container.read_text() + f'shift; exec {sys.executable} "$@"\n')  # for `python`
         here = [
-            "cluster=example", "cluster.partition=main", "cluster.account=root", "cluster.gpus=0", "cluster.cpus=1",
-            "cluster.memory_gb=4", "cluster.time_min=10", "cluster.setup=['export USED=module']",
-            "cluster.report=false", f"cluster.scratch={tmp_path}/local", f"cluster.container='sh {container}'",
+            "cluster=example",
+            "cluster.partition=main",
+            "cluster.account=root",
+            "cluster.gpus=0",
+            "cluster.cpus=1",
+            "cluster.memory_gb=4",
+            "cluster.time_min=10",
+            "cluster.setup=['export USED=module']",
+            "cluster.report=false",
+            f"cluster.scratch={tmp_path}/local",
+            f"cluster.container='sh {container}'",
             "+cluster.sbatch.comment=ours",
-        ]  # fmt: skip
+        ]
         world = [each for each in BANDIT if not each.startswith("cluster.")]
         place.launch(*here, "steps=1", "tracker=none", world=world)
         wait_for(lambda: not place.queue())

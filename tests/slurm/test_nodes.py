@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from slurm.local_cluster.settings import Settings
+from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, wait_for
-from tests.test_sweep import deterministic
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
 TWO_RANKS = [
-    *[each for each in BANDIT if not each.startswith(("rollout.prompts", "rollout.samples"))], "rollout.prompts=4",
-    "rollout.samples=8", "cluster.ranks=2", "steps=6", "evaluation.every=3", "tracker=none", "cluster.report=false",
-]  # fmt: skip
+    *[each for each in BANDIT if not each.startswith(("rollout.prompts", "rollout.samples"))],
+    "rollout.prompts=4",
+    "rollout.samples=8",
+    "cluster.ranks=2",
+    "steps=6",
+    "evaluation.every=3",
+    "tracker=none",
+    "cluster.report=false",
+]
 
 
 def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: Path) -> None:

@@ -9,20 +9,33 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
-from sweeps.ledger import Ledger
 from sweeps.slurm.job_of_runs import share
 from sweeps.slurm.jobs import cluster_of, of_runs
 from sweeps.slurm.launch import _chunks
 from sweeps.slurm.submissions import by_run, record
+from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import Place, causes, steps_done, wait_for
-from tests.test_sweep import deterministic
 
 CLUSTER = {
-    "threads": 2, "ranks": 1, "nodes": 1, "pack": 3, "cpus": None, "memory_gb": 4, "gpus": 1, "time_min": 10,
-    "partition": None, "account": None, "qos": None, "environment": {}, "scratch": None, "setup": [], "sbatch": {},
-}  # fmt: skip
+    "threads": 2,
+    "ranks": 1,
+    "nodes": 1,
+    "pack": 3,
+    "cpus": None,
+    "memory_gb": 4,
+    "gpus": 1,
+    "time_min": 10,
+    "partition": None,
+    "account": None,
+    "qos": None,
+    "environment": {},
+    "scratch": None,
+    "setup": [],
+    "sbatch": {},
+}
 
 
 def test_a_packed_job_asks_for_the_cpus_and_memory_of_all_and_shares_its_gpus() -> None:

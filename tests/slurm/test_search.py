@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from slurm.local_cluster.settings import Settings
+from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
 from tests.sweeps.search.test_search import GOAL, trials
-from tests.test_sweep import deterministic
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
@@ -21,16 +21,31 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_path: Path) -> None:
     place = Place(tmp_path, cluster)
     options = [
-        *BANDIT, *GOAL, "hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.sampler.seed=1",
-        "hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1", "hydra.sweeper.retries=1",
-        "lr=3e-2,1e-9", "steps=600", "when=steps=5000 if lr=1e-9", "evaluation.every=20", "checkpoint.every=20",
-        "tracker=none", "hydra.sweeper.n_jobs=1", "cluster.requeues=0",
-    ]  # fmt: skip
+        *BANDIT,
+        *GOAL,
+        "hydra/sweeper=optuna",
+        "hydra/sweeper/sampler=grid",
+        "hydra.sweeper.sampler.seed=1",
+        "hydra/sweeper/pruner=median",
+        "hydra.sweeper.pruner.n_startup_trials=1",
+        "hydra.sweeper.retries=1",
+        "lr=3e-2,1e-9",
+        "steps=600",
+        "when=steps=5000 if lr=1e-9",
+        "evaluation.every=20",
+        "checkpoint.every=20",
+        "tracker=none",
+        "hydra.sweeper.n_jobs=1",
+        "cluster.requeues=0",
+    ]
     environment = {**os.environ, "RLVR_HOME": str(place.home), "SLURM_CONF": str(cluster.conf)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlvr.run", *options], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "rlvr.run", *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         wait_for(lambda: process.poll() is not None or any(steps_done(run) >= 20 for run in place.runs().values()))
         place.client("scancel", *place.queue())
@@ -39,9 +54,7 @@ def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_
         process.kill()
     assert process.returncode == 0, out
     told = trials(place.home)
-    assert [(t["lr"], t["state"]) for t in told] == [
-        ("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED"),
-    ]  # fmt: skip
+    assert [(t["lr"], t["state"]) for t in told] == [("0.03", "FAIL"), ("0.03", "COMPLETE"), ("1e-09", "PRUNED")]
     assert told[0]["cause"] == "preempted"
     good, hopeless = [place.home / "runs" / t["run_id"] for t in told[1:]]
     assert causes(good) == ["preempted", "ok"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlvr.stage import record_stages, recorded_stages
+from rlvr.ledger.stages import record_stages, recorded_stages
+from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
-from sweeps.ledger import Ledger
 from sweeps.slurm.submissions import Queue, by_word, joined, record
 from tests.slurm.place import Place, causes, wait_for
 
@@ -19,11 +19,26 @@ real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
 # Arms that rehearse what the base policy solves: both stages, as small as they can be.
 WORLD = [
-    "-m", "task.size=5", "task.test_problems=4", "model.steps=60", "model.batch=16", "steps=1", "rollout.prompts=4",
-    "rollout.samples=4", "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1",
-    "evaluation.k=[1]", "presample.samples=choice(4)", "presample.threshold=choice(1)", "presample.problems=choice(16)",
-    "presample.ratio=choice(4)", "tracker=none", "cluster.report=false", "cluster.time_min=10",
-]  # fmt: skip
+    "-m",
+    "task.size=5",
+    "task.test_problems=4",
+    "model.steps=60",
+    "model.batch=16",
+    "steps=1",
+    "rollout.prompts=4",
+    "rollout.samples=4",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+    "presample.samples=choice(4)",
+    "presample.threshold=choice(1)",
+    "presample.problems=choice(16)",
+    "presample.ratio=choice(4)",
+    "tracker=none",
+    "cluster.report=false",
+    "cluster.time_min=10",
+]
 
 
 def stage_jobs(place: Place) -> list[dict[str, Any]]:

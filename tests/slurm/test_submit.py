@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task, is_configured, queue
 from slurm.submit import Resources, script
 from slurm.supervise import Allocation, Ended, Supervisor
-from sweeps.ledger import Ledger
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import _chunks
 from sweeps.slurm.submissions import Queue, by_run, joined, record
@@ -66,17 +66,25 @@ def test_a_job_that_comes_after_others_is_no_array() -> None:
 
 def test_a_profile_says_what_a_site_needs() -> None:
     site = Resources(
-        60, 1, 1.0, setup=("module load cuda",), environment={"HF_HOME": '/data/$USER/"hf"'}, scratch="/local/$USER",
+        60,
+        1,
+        1.0,
+        setup=("module load cuda",),
+        environment={"HF_HOME": '/data/$USER/"hf"'},
+        scratch="/local/$USER",
         options={"constraint": "a100", "exclusive": True},
-    )  # fmt: skip
+    )
     text = script(["true"], site, name="x", folder=Path("/x"), log="o", count=1)
     assert "#SBATCH --constraint=a100\n" in text
     assert "#SBATCH --exclusive\n" in text
     prepared = text.split("# setup\n")[1].split("\n\n")[0].splitlines()
     assert prepared == [
-        "module load cuda", 'export HF_HOME="/data/$USER/\\"hf\\""', 'export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID',
-        'mkdir -p "$TMPDIR"', "trap 'rm -rf \"$TMPDIR\"' EXIT",
-    ]  # fmt: skip
+        "module load cuda",
+        'export HF_HOME="/data/$USER/\\"hf\\""',
+        'export TMPDIR="/local/$USER"/rlvr-$SLURM_JOB_ID',
+        'mkdir -p "$TMPDIR"',
+        "trap 'rm -rf \"$TMPDIR\"' EXIT",
+    ]
 
 
 def test_what_waits_for_the_success_of_others_is_cancelled_when_they_fail() -> None:
@@ -100,9 +108,12 @@ def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
 
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
     environment = {
-        "SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2",
+        "SLURM_JOB_ID": "15",
+        "SLURM_ARRAY_JOB_ID": "12",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": "2",
         "SLURM_NODEID": "1",
-    }  # fmt: skip
+    }
     assert Allocation.here(environment) == Allocation("12_3", "12", index=3, node=1, restarts=2)
     assert Allocation.here({"SLURM_JOB_ID": "15"}) == Allocation("15", "15", index=0, node=0, restarts=0)
     with pytest.raises(ValueError, match="SLURM_JOB_ID is not set"):
@@ -135,8 +146,10 @@ def test_the_queue_says_what_waits_and_what_goes_on(tmp_path: Path) -> None:
     tasks = [task(token, 0, "PENDING", "Priority"), task(token, 1, "RUNNING"), task(token, 2, "RUNNING")]
     states = joined(ledger, ledger.states("abc"), Queue(by_run(ledger, tasks)))
     assert [(s.state, s.phase) for s in states] == [
-        ("queued", "PENDING (Priority)"), ("running", "RUNNING on n1"), ("finished", ""),
-    ]  # fmt: skip
+        ("queued", "PENDING (Priority)"),
+        ("running", "RUNNING on n1"),
+        ("finished", ""),
+    ]
 
 
 MEMORY = """\

@@ -9,19 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.paths import read_json
+from rlvr.ledger.files import read_json
+from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
-from sweeps.ledger import Ledger
 from sweeps.slurm import submissions
 from tests.slurm.place import Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
 TWO_RUNS = [
-    "-m", "seed=0,1", "task.size=5", "task.test_problems=4", "model.steps=60", "tracker=none",
-    "cluster.partition=preemptible", "cluster.time_min=10",
-]  # fmt: skip
+    "-m",
+    "seed=0,1",
+    "task.size=5",
+    "task.test_problems=4",
+    "model.steps=60",
+    "tracker=none",
+    "cluster.partition=preemptible",
+    "cluster.time_min=10",
+]
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
+from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
-from tests.test_sweep import deterministic
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from sweeps.ledger import Ledger
+from rlvr.ledger.sweeps import Ledger
 from sweeps.local import run_local
 
 WORKER = ("-m", "tests.sweeps.obeying_worker")

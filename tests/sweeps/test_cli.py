@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rlvr.attempt import Attempt
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
-from sweeps.ledger import Ledger
 from sweeps.progress import Progress, duration
 from tests.sweeps.test_local import HERE, WORKER, launching, plan, running, wait_for
 
@@ -36,9 +36,13 @@ def make_home(home: Path) -> Ledger:
 
 def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sweeps", *arguments, "--home", str(home)], cwd=HERE.parent.parent,
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-m", "sweeps", *arguments, "--home", str(home)],
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_status_shows_every_run_of_the_newest_sweep_and_why_it_failed(
@@ -75,8 +79,11 @@ def test_status_for_programs_is_json(tmp_path: Path) -> None:
     runs: dict[str, dict[str, Any]] = {run["run_id"]: run for run in sweep["runs"]}
     assert sweep["sweep_id"] == "s"
     assert {run_id: run["state"] for run_id, run in runs.items()} == {
-        "done": "finished", "bad": "diverged", "half": "preempted", "new": "queued"
-    }  # fmt: skip
+        "done": "finished",
+        "bad": "diverged",
+        "half": "preempted",
+        "new": "queued",
+    }
     assert (runs["half"]["step"], runs["half"]["accuracy"], runs["half"]["cause"]) == (3, 0.25, "preempted")
     assert runs["bad"]["log"] == str(ledger.run_dir("bad") / "attempts/1/log.txt")
 
@@ -152,7 +159,7 @@ def test_status_of_a_launch_at_work_shows_it_running_and_watch_ends_with_it(tmp_
 
 
 def test_no_heavy_import_slows_the_command_line() -> None:
-    code = "import sys, sweeps.__main__, sweeps.local, sweeps.ledger, rlvr.attempt, rlvr.paths; print(*sys.modules)"
+    code = "import sys, sweeps.__main__, sweeps.local; print(*sys.modules)"
     out = subprocess.run(
         [sys.executable, "-c", code], cwd=HERE.parent.parent, capture_output=True, text=True, check=True
     )
@@ -190,7 +197,7 @@ def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
     import pty
 
     plan(tmp_path, a={"steps": 30, "pause": 0.05}, bad="diverged")
-    code = "import sys; from sweeps.ledger import Ledger; from sweeps.local import run_local;"
+    code = "import sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
     code += f"run_local(Ledger(sys.argv[1]), 's', workers=2, command=[sys.executable, *{WORKER!r}, '--serve'])"
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}

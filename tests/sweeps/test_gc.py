@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.attempt import Attempt
-from rlvr.stage import record_stages
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.stages import record_stages
+from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
 from sweeps.gc import STALE_S, find
-from sweeps.ledger import Ledger
 
 KB = 1024
 

@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from sweeps.grid import Rules, expand, parse
+from rlvr.config.overrides import parse
+from sweeps.grid import Rules, expand
 
 
 def points(words: str, *, own: tuple[str, ...] = (), usual: dict[str, object] | None = None, **rules: list[str]):
@@ -42,9 +43,13 @@ def test_points_that_have_all_of_a_line_are_excluded() -> None:
 
 def test_an_axis_of_some_points_leaves_the_others_once() -> None:
     assert points("loss=lad,grpo eta=1,2 seed=0,1", when=["eta if loss=lad"]) == [
-        "loss=lad eta=1 seed=0", "loss=lad eta=1 seed=1", "loss=lad eta=2 seed=0", "loss=lad eta=2 seed=1",
-        "loss=grpo seed=0", "loss=grpo seed=1",
-    ]  # fmt: skip
+        "loss=lad eta=1 seed=0",
+        "loss=lad eta=1 seed=1",
+        "loss=lad eta=2 seed=0",
+        "loss=lad eta=2 seed=1",
+        "loss=grpo seed=0",
+        "loss=grpo seed=1",
+    ]
 
 
 def test_settings_of_some_points_win_over_those_of_all() -> None:
@@ -61,8 +66,10 @@ def test_a_baseline_is_repeated_over_what_the_user_sweeps_beside_the_study() -> 
 
 def test_an_arm_may_sweep_and_its_own_values_win() -> None:
     assert points("eta=1 lr=1e-3", own=("eta",), also=["loss=grpo lr=1,2"]) == [
-        "eta=1 lr=0.001", "loss=grpo lr=1", "loss=grpo lr=2",
-    ]  # fmt: skip
+        "eta=1 lr=0.001",
+        "loss=grpo lr=1",
+        "loss=grpo lr=2",
+    ]
 
 
 def test_beside_a_grid_of_the_command_line_arms_repeat_what_is_fixed() -> None:
@@ -78,27 +85,34 @@ def test_an_arm_keeps_an_axis_that_it_sets_itself() -> None:
 def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
     """The study's grid is of its default loss, lad; an arm adds grpo. Each rule must see both."""
     made = points(
-        "eta=1,2 s=0,1", own=("eta",), usual={"loss": "lad"}, also=["loss=grpo"],
-        exclude=["loss=grpo s=1"], when=["cluster.gpus=2 if loss=lad", "cluster.gpus=4 if loss=grpo"],
-    )  # fmt: skip
+        "eta=1,2 s=0,1",
+        own=("eta",),
+        usual={"loss": "lad"},
+        also=["loss=grpo"],
+        exclude=["loss=grpo s=1"],
+        when=["cluster.gpus=2 if loss=lad", "cluster.gpus=4 if loss=grpo"],
+    )
     assert made == [f"eta={e} s={s} cluster.gpus=2" for e in (1, 2) for s in (0, 1)] + ["s=0 loss=grpo cluster.gpus=4"]
 
 
-@pytest.mark.parametrize(("words", "rules", "said"), [
-    ("a=1,2 b=1,2,3", {"zip": ["a,b"]}, "zip=a,b pairs values one by one, and a has 2, b has 3"),
-    ("a=1,2 b=1,2", {"zip": ["a"]}, "names one key"),
-    ("a=1,2 b=1,2", {"zip": ["a,c"]}, "c is not swept. Swept: a, b"),
-    ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "stands in two lines"),
-    ("a=1,2", {"exclude": ["c=1"]}, "no point of the sweep sets c. Points set a"),
-    ("a=1,2", {"exclude": ["a=3"]}, "exclude='a=3' matches no point"),
-    ("a=1,2", {"exclude": ["a=1,2"]}, "leaves no point"),
-    ("a=1,2", {"exclude": ["a"]}, "a condition is key=value"),
-    ("a=1,2", {"when": ["c if a=1"]}, "no point of the sweep sets c"),
-    ("a=1,2", {"when": ["a"]}, "write the axis or the setting"),
-    ("a=1,2", {"when": ["b=1,2 if a=1"]}, "gives b several values"),
-    ("a=1,2", {"when": ["b=1 if a=3"]}, "matches no point"),
-    ("a=interval(0,1)", {}, "hydra/sweeper=optuna"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "rules", "said"),
+    [
+        ("a=1,2 b=1,2,3", {"zip": ["a,b"]}, "zip=a,b pairs values one by one, and a has 2, b has 3"),
+        ("a=1,2 b=1,2", {"zip": ["a"]}, "names one key"),
+        ("a=1,2 b=1,2", {"zip": ["a,c"]}, "c is not swept. Swept: a, b"),
+        ("a=1,2 b=1,2", {"zip": ["a,b", "a,b"]}, "stands in two lines"),
+        ("a=1,2", {"exclude": ["c=1"]}, "no point of the sweep sets c. Points set a"),
+        ("a=1,2", {"exclude": ["a=3"]}, "exclude='a=3' matches no point"),
+        ("a=1,2", {"exclude": ["a=1,2"]}, "leaves no point"),
+        ("a=1,2", {"exclude": ["a"]}, "a condition is key=value"),
+        ("a=1,2", {"when": ["c if a=1"]}, "no point of the sweep sets c"),
+        ("a=1,2", {"when": ["a"]}, "write the axis or the setting"),
+        ("a=1,2", {"when": ["b=1,2 if a=1"]}, "gives b several values"),
+        ("a=1,2", {"when": ["b=1 if a=3"]}, "matches no point"),
+        ("a=interval(0,1)", {}, "hydra/sweeper=optuna"),
+    ],
+)
 def test_a_rule_that_cannot_be_meant_is_refused(words: str, rules: dict[str, list[str]], said: str) -> None:
     with pytest.raises(ValueError) as caught:
         points(words, **rules)

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rlvr import lock
-from rlvr.attempt import Attempt, Cause
+from rlvr.ledger import lock
+from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.sweeps import Ledger
 from sweeps import worker as workers
-from sweeps.ledger import Ledger
 from sweeps.local import available_cores, run_local
 from sweeps.verdict import Outcome
 from tests.sweeps.launch import WORKER
@@ -107,8 +107,13 @@ def test_workers_see_their_share_of_the_machine(tmp_path: Path) -> None:
     ledger = plan(tmp_path, a="")
     launch(ledger, threads=3)
     seen = json.loads((ledger.run_dir("a") / "attempts/1/environment.json").read_text())
-    wanted = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive",
-              "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}  # fmt: skip
+    wanted = {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "OMP_WAIT_POLICY": "passive",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
     assert {key: seen.get(key) for key in wanted} == wanted
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
 
@@ -271,7 +276,9 @@ def test_a_run_that_another_process_holds_is_waited_for_and_said_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = plan(tmp_path, a="", b="")
-    code = "import sys, time; from rlvr.attempt import Attempt; a = Attempt.open(sys.argv[1]); print(flush=True);"
+    code = (
+        "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); print(flush=True);"
+    )
     code += "time.sleep(1); a.close(sys.argv[2])"
     run_dir = str(ledger.run_dir("a"))
     for cause in ("preempted", "ok"):
@@ -355,7 +362,7 @@ def test_several_ranks_are_started_and_stopped_through_torchrun(tmp_path: Path, 
     ledger = plan(tmp_path, a={"steps": 3000 if stop else 3, "pause": 0.05}, b="error" if not stop else "")
     torchrun = [*workers.torchrun(2)[:-2], *WORKER]
     root = HERE.parent.parent
-    code = "import json, sys; from sweeps.ledger import Ledger; from sweeps.local import run_local;"
+    code = "import json, sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
     code += "o = run_local(Ledger(sys.argv[1]), 's', workers=1, ranks=2, command=json.loads(sys.argv[2]));"
     code += "sys.exit(o.exit_code)"
     command = [sys.executable, "-c", code, str(tmp_path), json.dumps(torchrun)]

@@ -10,9 +10,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
-from rlvr import config as schema
-from rlvr.attempt import Attempt
-from sweeps.ledger import Ledger
+from rlvr.config import schema
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import differences, preview
 from tests.test_run import rlvr
@@ -94,9 +94,15 @@ def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
 def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     """Qwen2.5-1.5B: 1.54 billion parameters, 12 bytes of each in a checkpoint: 17.3 GB."""
     numbers = {
-        "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 1536, "intermediate_size": 8960,
-        "vocab_size": 151936, "num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True,
-    }  # fmt: skip
+        "model_type": "qwen2",
+        "num_hidden_layers": 28,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "vocab_size": 151936,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    }
     (tmp_path / "config.json").write_text(json.dumps(numbers))
     model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
     gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
@@ -114,11 +120,23 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
 
 def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
     """Twenty knobs and a study with many lines: a file of ten thousand such lines is read in a moment."""
-    knobs = [f"{key}={value}" for key, value in [
-        ("study", "exact_likelihood"), ("lr", 1.23456789e-4), ("seed", 123456), ("steps", 1000), ("eta", 0.123456789),
-        ("loss", "lad"), ("rollout.temperature", 0.987654321), ("rollout.top_p", 0.987654321), ("trainer.kl", 1e-3),
-        ("trainer.betas", "[0.9,0.95]"), ("evaluation.k", "[1,2,4,8,16,32,64,128,256]"), ("trainer.eps", 1e-9),
-    ]]  # fmt: skip
+    knobs = [
+        f"{key}={value}"
+        for key, value in [
+            ("study", "exact_likelihood"),
+            ("lr", 1.23456789e-4),
+            ("seed", 123456),
+            ("steps", 1000),
+            ("eta", 0.123456789),
+            ("loss", "lad"),
+            ("rollout.temperature", 0.987654321),
+            ("rollout.top_p", 0.987654321),
+            ("trainer.kl", 1e-3),
+            ("trainer.betas", "[0.9,0.95]"),
+            ("evaluation.k", "[1,2,4,8,16,32,64,128,256]"),
+            ("trainer.eps", 1e-9),
+        ]
+    ]
     ledger, made = Ledger(tmp_path), planned(knobs)
     write(made, ledger)
     (line,) = (ledger.sweep_dir(made.sweep_id) / "manifest.jsonl").read_bytes().splitlines()

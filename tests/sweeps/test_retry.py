@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlvr.attempt import Attempt
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.sweeps import Ledger
 from sweeps import launcher
-from sweeps.ledger import Ledger
 from sweeps.plan import write
 from tests.sweeps.test_cli import command
 from tests.sweeps.test_plan import planned
@@ -17,10 +17,20 @@ from tests.sweeps.test_plan import planned
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SMALL = [
-    "task.size=5", "task.test_problems=4", "model.steps=5", "model.batch=8", "steps=1", "rollout.prompts=4",
-    "rollout.samples=2", "rollout.dynamic_sampling=none", "evaluation.samples=4", "evaluation.k=[1]",
-    "cluster=local", "cluster.workers=1", "tracker=none",
-]  # fmt: skip
+    "task.size=5",
+    "task.test_problems=4",
+    "model.steps=5",
+    "model.batch=8",
+    "steps=1",
+    "rollout.prompts=4",
+    "rollout.samples=2",
+    "rollout.dynamic_sampling=none",
+    "evaluation.samples=4",
+    "evaluation.k=[1]",
+    "cluster=local",
+    "cluster.workers=1",
+    "tracker=none",
+]
 
 
 def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:

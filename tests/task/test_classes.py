@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlvr import base
-from rlvr.model import encode, load
+from rlvr.model.load import load
+from rlvr.model.table import table
+from rlvr.model.tokenizer import encode
 from rlvr.task.classes import Classes
 
 
@@ -43,7 +44,7 @@ def test_only_the_right_word_earns_a_reward() -> None:
 def test_a_table_starts_uniform_over_the_classes_and_nothing_else(tmp_path: Path) -> None:
     # More classes times contexts than the table reads demonstrations: `answers` names them all.
     task = make_classes(600, 10)
-    model, tokenizer = load(base.table(task, tmp_path), dtype="float32")
+    model, tokenizer = load(table(task, tmp_path), dtype="float32")
     for index in range(10):
         ids = torch.tensor([encode(tokenizer, task.problem("train", index).prompt)])
         with torch.no_grad():

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.task.code import Code
-from tests.sandboxed import need_sandbox
+from tests.support.sandboxed import need_sandbox
 from tests.task.solutions import FUNCTIONS, PROGRAMS
 
 CONF = Path(__file__).parents[2] / "conf" / "task" / "code.yaml"
@@ -61,8 +61,10 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
         "def times(a, b): return a + b",
     ),
     (
-        {"tests": [{"input": "2\n[1, 2]", "output": "[2, 4]", "testtype": "functional"}],
-         "metadata": {"func_name": "Solution.times"}},
+        {
+            "tests": [{"input": "2\n[1, 2]", "output": "[2, 4]", "testtype": "functional"}],
+            "metadata": {"func_name": "Solution.times"},
+        },
         "class Solution:\n    def times(self, a: int, b: List[int]) -> List[int]: return [a * x for x in b]",
         "class Solution:\n    def times(self, a, b): return a * b",
     ),
@@ -72,8 +74,11 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
         "def total(x): return x",
     ),
     (
-        {"tests": json.dumps([{"input": "2\n3", "output": "6", "testtype": "functional",
-                               "metadata": {"func_name": "times"}}])},
+        {
+            "tests": json.dumps(
+                [{"input": "2\n3", "output": "6", "testtype": "functional", "metadata": {"func_name": "times"}}]
+            )
+        },
         "def times(a, b): return a * b",
         "print(6)",
     ),
@@ -94,12 +99,15 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
         "def twice(x): return 4",
     ),
     (
-        {"tests": "def check(candidate):\n    assert candidate(base()) == 4\n\ncheck(twice)", "entry_point": "twice",
-         "prompt": "def base():\n    return 2\n\ndef twice(x):\n    '''Twice.'''\n"},
+        {
+            "tests": "def check(candidate):\n    assert candidate(base()) == 4\n\ncheck(twice)",
+            "entry_point": "twice",
+            "prompt": "def base():\n    return 2\n\ndef twice(x):\n    '''Twice.'''\n",
+        },
         "def twice(x): return x + base()",
         "def base(): return 0\ndef twice(x): return 2 * x + 1",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("row", "right", "wrong"), FORMS)
@@ -145,10 +153,7 @@ def test_tests_that_cannot_be_read_are_named_with_the_line(tmp_path: Path, row: 
 
 @pytest.mark.parametrize(
     ("knobs", "message"),
-    [
-        ({"cpu_s": 0}, "task.cpu_s=0 must be 1 or more"),
-        ({"template": "Solve."}, "must contain {problem}"),
-    ],
+    [({"cpu_s": 0}, "task.cpu_s=0 must be 1 or more"), ({"template": "Solve."}, "must contain {problem}")],
 )
 def test_impossible_knobs_are_refused(tmp_path: Path, knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -210,10 +210,7 @@ GOOD = '{"problem": "?", "answer": "1"}\n'
         (GOOD + '{"problem": " ", "answer": 1}\n', r"x\.jsonl:2: problem is ' ', expected a text or one chat message"),
         (GOOD + '{"problem": "?", "answer": ["1", "2"]}\n', r"x\.jsonl:2: answer is \['1', '2'\]"),
         ("", r"x\.jsonl has no rows"),
-        (
-            '{"ask": "?", "answer": "1"}\n',
-            r"no column any of prompt, problem, question. It has: ask, answer\.",
-        ),
+        ('{"ask": "?", "answer": "1"}\n', r"no column any of prompt, problem, question. It has: ask, answer\."),
         ('{"problem": "?", "reply": "1"}\n', r"It has: problem, reply\. Pass task.answer_field="),
     ],
 )

@@ -17,8 +17,7 @@ Square = tuple[int, int]
 
 # The one path: RIGHT RIGHT DOWN DOWN RIGHT RIGHT UP UP.
 SMALL = Problem(
-    "hand",
-    "",
+    "hand", "",
     "#######"
     "#S..#G#"
     "###.#.#"

@@ -7,7 +7,7 @@ import sys
 def test_tasks_import_neither_torch_nor_the_verifier() -> None:
     code = (
         "import sys, rlvr.task.maze, rlvr.task.bandit, rlvr.task.digits, rlvr.task.classes\n"
-        "import rlvr.task.math, rlvr.task.code, rlvr.task.sql, rlvr.verify.pool, rlvr.verify.program\n"
+        "import rlvr.task.math, rlvr.task.code, rlvr.task.sql, rlvr.task.verify.pool, rlvr.task.verify.program\n"
         "print(sorted({'torch', 'transformers', 'math_verify', 'sympy', 'datasets', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,16 +9,28 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr import config as schema
-from rlvr.job import Run
-from rlvr.model import encode
+from rlvr.config import schema
+from rlvr.job.loop import Run
+from rlvr.model.tokenizer import encode
 from sweeps import launcher
 
 OVERRIDES = (
-    "task=classes", "task.classes=20", "task.contexts=4", "model=table", "loss=cross_entropy", "rollout.prompts=4",
-    "rollout.samples=2", "rollout.dynamic_sampling=none", "trainer.updates=1", "trainer.clip_norm=0", "trainer.eps=1",
-    "trainer.base_kl=false", "lr=2", "evaluation.samples=1", "evaluation.k=[1]",
-)  # fmt: skip
+    "task=classes",
+    "task.classes=20",
+    "task.contexts=4",
+    "model=table",
+    "loss=cross_entropy",
+    "rollout.prompts=4",
+    "rollout.samples=2",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "trainer.clip_norm=0",
+    "trainer.eps=1",
+    "trainer.base_kl=false",
+    "lr=2",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+)
 
 
 def test_one_step_of_cross_entropy_moves_each_context_towards_its_class_by_hand(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.task.sql import Sql
-from rlvr.verify.sql_query import same_table
-from tests.sandboxed import need_sandbox
+from rlvr.task.verify.sql_query import same_table
+from tests.support.sandboxed import need_sandbox
 
 CONF = Path(__file__).parents[2] / "conf" / "task" / "sql.yaml"
 DATA = Path(__file__).parents[3] / "shared" / "data"

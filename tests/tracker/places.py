@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from rlvr.tracker.spool import encode
+from rlvr.ledger.journal import encode
 
 ROOT = Path(__file__).resolve().parents[2]
 T0 = 1_795_000_000.0  # a moment, seconds since the epoch
@@ -27,16 +27,31 @@ def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **i
     directory = home / "runs" / run_id
     directory.mkdir(parents=True)
     run = {
-        "run_id": run_id, "group_id": f"g-{run_id}", "name": f"lad-js-{run_id}", "study": study, "created": T0,
-        "git_sha": "0123abc", "git_dirty": True, "host": "login", "command": "python -m rlvr.run -m eta=1,2", **info,
-    }  # fmt: skip
+        "run_id": run_id,
+        "group_id": f"g-{run_id}",
+        "name": f"lad-js-{run_id}",
+        "study": study,
+        "created": T0,
+        "git_sha": "0123abc",
+        "git_dirty": True,
+        "host": "login",
+        "command": "python -m rlvr.run -m eta=1,2",
+        **info,
+    }
     (directory / "run.json").write_text(json.dumps(run))
     config = {
-        "eta": 0.5, "beta": None, "seed": 0, "lr": "2e-4", "empty": "", "task": {"size": 7, "test": ["a", "b"]},
-        "loss": {"_target_": "rlvr.loss.lad.lad", "_partial_": True}, "cluster": {"host": "node7", "job": 123},
-        "tracker": {"uri": None}, "checkpoint": {"every": 40},
+        "eta": 0.5,
+        "beta": None,
+        "seed": 0,
+        "lr": "2e-4",
+        "empty": "",
+        "task": {"size": 7, "test": ["a", "b"]},
+        "loss": {"_target_": "rlvr.loss.lad.lad", "_partial_": True},
+        "cluster": {"host": "node7", "job": 123},
+        "tracker": {"uri": None},
+        "checkpoint": {"every": 40},
         "choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None},
-    }  # fmt: skip
+    }
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
     add_steps(directory, range(steps))
     return directory
@@ -107,9 +122,14 @@ def ship(home: Path, *arguments: str, env: Mapping[str, str] | None = None) -> s
     command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), *arguments]
     environment = {**os.environ, **(env or {})}
     return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
 
 
 def free_port() -> int:
@@ -129,13 +149,22 @@ class Server:
 
     def start(self) -> None:
         command = [
-            sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{self.database}",
-            "--artifacts-destination", str(self.folder / "artifacts"), "--host", "127.0.0.1", "--port", str(self.port),
-            "--workers", "1",
-        ]  # fmt: skip
-        environment = {
-            **os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
-        }  # fmt: skip
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--backend-store-uri",
+            f"sqlite:///{self.database}",
+            "--artifacts-destination",
+            str(self.folder / "artifacts"),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--workers",
+            "1",
+        ]
+        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         log = (self.folder / "server.log").open("ab")
         self._process = subprocess.Popen(
             command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True

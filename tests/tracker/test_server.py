@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvr import lock
+from rlvr.ledger import lock
 from rlvr.tracker import server as tracking
 from rlvr.tracker.server import Server, main
 from tests.tracker.places import expected, free_port, make_run, make_sweep, ship

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger.journal import encode, read
 from rlvr.tracker import shipper as shipping
 from rlvr.tracker.mlflow import Shipper, main, run_dirs
-from rlvr.tracker.spool import encode, read
 from tests.tracker import places
 from tests.tracker.places import T0, Server, add_steps, end_attempt, expected, make_run, make_sweep, query, ship, stored
 
@@ -202,9 +202,17 @@ def test_params_are_the_config_without_places_and_long_values_are_cut_and_said_t
     for i in range(230):
         assert params.pop(f"many.k{i}") == str(i)
     assert params == {
-        "eta": "0.5", "beta": "null", "seed": "0", "lr": "2e-4", "empty": "", "task.size": "7",
-        "task.test": '["a", "b"]', "loss._target_": "rlvr.loss.lad.lad", "loss._partial_": "true", "prompt": "p" * 6000,
-    }  # fmt: skip
+        "eta": "0.5",
+        "beta": "null",
+        "seed": "0",
+        "lr": "2e-4",
+        "empty": "",
+        "task.size": "7",
+        "task.test": '["a", "b"]',
+        "loss._target_": "rlvr.loss.lad.lad",
+        "loss._partial_": "true",
+        "prompt": "p" * 6000,
+    }
     assert tags_of(any_store, name)["rlvr.params_cut"] == "prompt"
 
 
@@ -220,13 +228,27 @@ def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
     tags = tags_of(local, "a")
     parent = tags.pop("mlflow.parentRunId")
     assert tags == {
-        "rlvr.run_id": "a", "rlvr.group_id": "g-a", "rlvr.sweep_id": "s1", "rlvr.sweeps": "s1,s2", "rlvr.attempts": "2",
-        "rlvr.git_sha": "0123abc", "rlvr.git_dirty": "true", "rlvr.host": "node2", "rlvr.created": str(T0),
-        "rlvr.cause": "", "rlvr.loss": "lad", "rlvr.divergence": "js", "mlflow.runName": "lad-js-a",
-        "mlflow.source.name": "python -m rlvr.run -m eta=1,2", "mlflow.source.git.commit": "0123abc",
-    }  # fmt: skip
-    parents = query(local.database, "select run_uuid, value from tags where key = 'rlvr.sweep_id' and value like 's%' "
-                    "and run_uuid in (select run_uuid from tags where key = 'rlvr.kind')")  # fmt: skip
+        "rlvr.run_id": "a",
+        "rlvr.group_id": "g-a",
+        "rlvr.sweep_id": "s1",
+        "rlvr.sweeps": "s1,s2",
+        "rlvr.attempts": "2",
+        "rlvr.git_sha": "0123abc",
+        "rlvr.git_dirty": "true",
+        "rlvr.host": "node2",
+        "rlvr.created": str(T0),
+        "rlvr.cause": "",
+        "rlvr.loss": "lad",
+        "rlvr.divergence": "js",
+        "mlflow.runName": "lad-js-a",
+        "mlflow.source.name": "python -m rlvr.run -m eta=1,2",
+        "mlflow.source.git.commit": "0123abc",
+    }
+    parents = query(
+        local.database,
+        "select run_uuid, value from tags where key = 'rlvr.sweep_id' and value like 's%' "
+        "and run_uuid in (select run_uuid from tags where key = 'rlvr.kind')",
+    )
     assert {s: r for r, s in parents} == {"s1": parent, "s2": tags_of(local, "b")["mlflow.parentRunId"]}
     assert query(local.database, "select count(*) from experiments where name = 'eta'") == [(1,)]
     assert query(local.database, "select count(*) from runs r join experiments e using (experiment_id) "

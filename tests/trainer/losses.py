@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, first_pass, needs
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass, needs
 from tests.trainer.tiny import surrogate
 
 

@@ -11,8 +11,6 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from rlvr import divergence
-from rlvr.batch import Batch
 from rlvr.loss import dph
 from rlvr.loss.clip_cov import clip_cov
 from rlvr.loss.entadv import entadv
@@ -21,6 +19,8 @@ from rlvr.loss.kl_cov import kl_cov
 from rlvr.loss.lad import lad
 from rlvr.loss.pacs import pacs
 from rlvr.loss.ppo import ppo
+from rlvr.objective import divergence
+from rlvr.objective.batch import Batch
 from rlvr.trainer import distributed
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE

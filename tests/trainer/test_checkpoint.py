@@ -13,15 +13,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlvr.model import word_tokenizer
+from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
 
 KNOBS = {
-    "updates": 2, "lr": 0.01, "betas": (0.9, 0.99), "schedule": "cosine", "warmup_steps": 3, "clip_norm": 0.1,
-    "kl": 0.1, "base_kl": True, "token_budget": 10,
-}  # fmt: skip
+    "updates": 2,
+    "lr": 0.01,
+    "betas": (0.9, 0.99),
+    "schedule": "cosine",
+    "warmup_steps": 3,
+    "clip_norm": 0.1,
+    "kl": 0.1,
+    "base_kl": True,
+    "token_budget": 10,
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

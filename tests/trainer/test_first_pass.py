@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, first_pass, first_pass_of, needed, needs
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass, first_pass_of, needed, needs
 from rlvr.trainer import noise
-from tests.factories import make_batch
+from tests.support.factories import make_batch
 from tests.trainer.losses import SELECTIVE, centred, with_log_z
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, worst
 

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from rlvr.batch import Batch, Policy, Terms, needs
-from rlvr.diverged import Diverged
+from rlvr.objective.batch import Batch, Policy, Terms, needs
+from rlvr.trainer.diverged import Diverged
 from tests.trainer.tiny import batch, plain_logp, qwen2, surrogate, trainer, weights
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
-from rlvr.batch import Batch, Policy, Terms, needs
-from rlvr.model import TableConfig, TablePolicy
+from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.objective.batch import Batch, Policy, Terms, needs
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, weights, worst
 
 # Float32 rounding; the largest seen is 4e-7 of the largest gradient.
@@ -108,9 +108,15 @@ def test_model_that_mixes_neighbours_falls_back_to_padded_rows_with_a_warning(ca
 def test_sliding_window_attention_is_kept() -> None:
     torch.manual_seed(0)
     config = MistralConfig(
-        vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, sliding_window=3, initializer_range=0.2,
-    )  # fmt: skip
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=3,
+        initializer_range=0.2,
+    )
     model = MistralForCausalLM(config)
     expected = by_hand(model, batch())
     made = trainer(model)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlvr.batch import Batch
-from rlvr.model import TableConfig, TablePolicy
+from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.objective.batch import Batch
 from rlvr.trainer import noise
 from rlvr.trainer.heads import LogZ, Value
 from tests.trainer.losses import with_log_z, with_value
@@ -139,9 +139,14 @@ def test_heads_have_a_learning_rate_of_their_own() -> None:
 @pytest.mark.parametrize("loss", [with_value, with_log_z])
 def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, loss: Any, dtype: str) -> None:
     knobs: dict[str, Any] = {
-        "loss": loss, "lr": 0.01, "head_lr": 0.02, "betas": (0.9, 0.99), "updates": 2, "dtype": dtype,
+        "loss": loss,
+        "lr": 0.01,
+        "head_lr": 0.02,
+        "betas": (0.9, 0.99),
+        "updates": 2,
+        "dtype": dtype,
         "token_budget": 10,
-    }  # fmt: skip
+    }
     data = [batch(seed=s) for s in range(4)]
     whole = trainer(**knobs)
     expected = [whole.learn(each) for each in data]

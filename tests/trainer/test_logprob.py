@@ -14,9 +14,13 @@ from rlvr.trainer.logprob import Actor, check_head, token_logp
 from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
 
 TINY: dict[str, Any] = {
-    "vocab_size": 16, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 16,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 10}])

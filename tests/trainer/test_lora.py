@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from rlvr.model import TableConfig, TablePolicy, word_tokenizer
+from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint, lora
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvr.batch import Batch
+from rlvr.objective.batch import Batch
 from rlvr.trainer import pack
 from rlvr.trainer.attention import Packed, attend
 from rlvr.trainer.packer import fitting
@@ -131,9 +131,7 @@ def test_sharing_pays_for_long_prompts_only() -> None:
 
 
 @given(
-    cost=st.lists(st.integers(1, 100), min_size=1, max_size=30),
-    budget=st.integers(1, 200),
-    num_ranks=st.integers(1, 5),
+    cost=st.lists(st.integers(1, 100), min_size=1, max_size=30), budget=st.integers(1, 200), num_ranks=st.integers(1, 5)
 )
 def test_plan_laws(cost: list[int], budget: int, num_ranks: int) -> None:
     plan = pack.plan(torch.tensor(cost), budget=budget, num_ranks=num_ranks)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlvr.model import word_tokenizer
+from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint
 from tests.trainer import ranks
 from tests.trainer.tiny import batch, gradients, qwen2, trainer, weights, worst
@@ -125,9 +125,13 @@ def test_curves_coincide_however_the_work_is_cut(results: list[dict[str, Any]]) 
     expected = ranks.curve()
     assert len({f"{value:.3f}" for value in expected["loss/total"]}) == 5
     ways: list[dict[str, Any]] = [
-        {"token_budget": 1}, {"token_budget": 16384}, {"packing": False}, {"shared_prompt": "always"},
-        {"packing": False, "token_budget": 1}, {"activation_checkpointing": True},
-    ]  # fmt: skip
+        {"token_budget": 1},
+        {"token_budget": 16384},
+        {"packing": False},
+        {"shared_prompt": "always"},
+        {"packing": False, "token_budget": 1},
+        {"activation_checkpointing": True},
+    ]
     for found in [*(rank["curve"] for rank in results), *(ranks.curve(**way) for way in ways)]:
         for name, values in expected.items():
             assert found[name] == pytest.approx(values, rel=1e-4, abs=1e-5)

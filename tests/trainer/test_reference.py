@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.batch import Batch, Policy, Terms, needs
+from rlvr.objective.batch import Batch, Policy, Terms, needs
 from tests.trainer.tiny import batch, gradients, surrogate, trainer, weights
 
 SEEN = list[Tensor]()
@@ -54,9 +54,16 @@ def test_optimiser_forgets_at_a_reset_if_told_to() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dtype: str) -> None:
     knobs: dict[str, Any] = {
-        "loss": looks, "lr": 0.01, "betas": (0.9, 0.99), "kl": 0.1, "base_kl": True, "dtype": dtype,
-        "reference_every": 2, "reference_resets_optimiser": True, "updates": 2,
-    }  # fmt: skip
+        "loss": looks,
+        "lr": 0.01,
+        "betas": (0.9, 0.99),
+        "kl": 0.1,
+        "base_kl": True,
+        "dtype": dtype,
+        "reference_every": 2,
+        "reference_resets_optimiser": True,
+        "updates": 2,
+    }
     data = [batch(seed=s, logp_ref=None) for s in range(6)]
     whole = trainer(**knobs)
     expected = [whole.learn(each) for each in data]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlvr.model import miniature, skeleton
+from rlvr.model.load import miniature, skeleton
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.tiny import batch, qwen2, trainer, weights
 

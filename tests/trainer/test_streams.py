@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.batch import Batch, Policy, Terms, first_pass
 from rlvr.loss import dph
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, worst
 
 CLOSE = 2e-6  # float32 rounding

@@ -9,27 +9,56 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from rlvr.batch import Batch, Policy, Terms
+from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer.fsdp import Trainer
-from tests.factories import make_batch
+from tests.support.factories import make_batch
 
 KNOBS: dict[str, Any] = {
-    "device": torch.device("cpu"), "pad_token_id": 0, "max_tokens": 8, "seed": 0, "temperature": 1.0,
-    "steps": 10, "updates": 1, "epochs": 1, "lr": 1e-3, "schedule": "constant", "warmup_steps": 0, "clip_norm": 0.0,
-    "betas": (0.0, 0.999), "eps": 1e-8, "weight_decay": 0.0, "aggregation": "token-mean", "kl": 0.0,
-    "kl_estimator": "k3", "base_kl": False, "entropy": 0.0, "dtype": "float32", "token_budget": 16384,
-    "packing": True, "shared_prompt": "auto", "activation_checkpointing": False,
-    "head_lr": None, "reference_every": None, "reference_resets_optimiser": False,
-}  # fmt: skip
+    "device": torch.device("cpu"),
+    "pad_token_id": 0,
+    "max_tokens": 8,
+    "seed": 0,
+    "temperature": 1.0,
+    "steps": 10,
+    "updates": 1,
+    "epochs": 1,
+    "lr": 1e-3,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "clip_norm": 0.0,
+    "betas": (0.0, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "aggregation": "token-mean",
+    "kl": 0.0,
+    "kl_estimator": "k3",
+    "base_kl": False,
+    "entropy": 0.0,
+    "dtype": "float32",
+    "token_budget": 16384,
+    "packing": True,
+    "shared_prompt": "auto",
+    "activation_checkpointing": False,
+    "head_lr": None,
+    "reference_every": None,
+    "reference_resets_optimiser": False,
+}
 
 
 def qwen2(*, tied: bool = True, seed: int = 0, spread: float = 0.2) -> Qwen2ForCausalLM:
     """Two layers, 16 words. `spread`: deviation of the weights, large enough for attention to matter."""
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, tie_word_embeddings=tied, initializer_range=spread, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=tied,
+        initializer_range=spread,
+        max_position_embeddings=64,
+    )
     return Qwen2ForCausalLM(config)
 
 

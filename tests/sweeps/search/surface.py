@@ -18,11 +18,11 @@ from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from rlvr.attempt import Attempt, Cause
-from rlvr.prune import asked_to_prune
-from rlvr.tracker.spool import Spool
-from sweeps import grid
-from sweeps.ledger import Ledger
+from rlvr.config.overrides import parse
+from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.journal import Spool
+from rlvr.ledger.prune import asked_to_prune
+from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Planned
 from sweeps.search import sampler as samplers
 from sweeps.search.controller import Search
@@ -92,16 +92,24 @@ def plan_point(overrides: list[str]) -> Planned:
 
 
 def search(
-    home: Path, sampler: str = "tpe", *, metrics: Mapping[str, Any] | None = None, pruner: BasePruner | None = None,
-    n_trials: int = 8, retries: int = 0,
-) -> Search:  # fmt: skip
-    space = search_space(grid.parse(SPACE))
+    home: Path,
+    sampler: str = "tpe",
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    pruner: BasePruner | None = None,
+    n_trials: int = 8,
+    retries: int = 0,
+) -> Search:
+    space = search_space(parse(SPACE))
     metrics = metrics or {"up": "maximize"}
     goal = Goal(
-        list(metrics), list(metrics.values()),
+        list(metrics),
+        list(metrics.values()),
         lambda trial, axis: MAKE[sampler](samplers.Asked(space.axes, len(metrics), trial, axis)),
-        pruner or NopPruner(), n_trials, retries,
-    )  # fmt: skip
+        pruner or NopPruner(),
+        n_trials,
+        retries,
+    )
     ledger = Ledger(home)
     ledger.sweep_dir("s").mkdir(parents=True, exist_ok=True)
     study = open_study(ledger.sweep_dir("s") / "optuna.journal", goal)

@@ -13,7 +13,7 @@ import pytest
 from optuna.pruners import MedianPruner
 from optuna.trial import TrialState
 
-from rlvr.tracker import spool
+from rlvr.ledger import journal as spool
 from sweeps.search.pruner import patient
 from sweeps.search.report import report
 from tests.sweeps.search.surface import STEPS, Here, in_a_child, rows, search
@@ -122,9 +122,10 @@ def test_a_pareto_front_is_that_of_brute_force(tmp_path: Path) -> None:
     made.run(Here(made.ledger), at_once=3)
     points = {t.user_attrs["run_id"]: (1 - (t.params["x"] - 0.3) ** 2, t.params["x"]) for t in made.trials()}
     front = {
-        run_id for run_id, (up, down) in points.items()
+        run_id
+        for run_id, (up, down) in points.items()
         if not any(u >= up and d <= down and (u, d) != (up, down) for u, d in points.values())
-    }  # fmt: skip
+    }
     assert 2 < len(front) < len(points)
     best = report(made)
     assert {each["run_id"]: tuple(each["values"]) for each in best} == {run_id: points[run_id] for run_id in front}

@@ -16,15 +16,25 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.test_sweep import attempts, deterministic
 from tests.test_run import rlvr
-from tests.test_sweep import attempts, deterministic
 
 METRIC = "evaluation/bandit/expected_reward"
 BANDIT = [
-    "-m", "hydra/sweeper=optuna", "task=bandit", "model=table", "advantage=reinforce", "loss=lad", "rollout.prompts=1",
-    "rollout.samples=16", "rollout.dynamic_sampling=none", "trainer.updates=1", "evaluation.samples=1",
-    "evaluation.k=[1]", "cluster=local",
-]  # fmt: skip
+    "-m",
+    "hydra/sweeper=optuna",
+    "task=bandit",
+    "model=table",
+    "advantage=reinforce",
+    "loss=lad",
+    "rollout.prompts=1",
+    "rollout.samples=16",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+    "cluster=local",
+]
 GOAL = [f"hydra.sweeper.metrics={METRIC}", "hydra.sweeper.directions=maximize"]
 GOOD_FIRST = 1  # seed of an order in which the first of three points comes first
 SHORT = [*BANDIT, "lr=tag(log,interval(1e-4,1e-1))", "eta=range(0.5,2.5,0.5)", "steps=6", "evaluation.every=3"]
@@ -53,15 +63,19 @@ MISTAKES = {
     "a space without a legal point": (["eta=interval(-2,-1)", *GOAL], "must be greater than 0"),
     "a line of grids": (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
     "a pruner of several metrics": (
-        ["eta=interval(1,2)", f"hydra.sweeper.metrics=[{METRIC},reward/mean]", "hydra/sweeper/pruner=median",
-         "hydra.sweeper.directions=[maximize,maximize]"],
+        [
+            "eta=interval(1,2)",
+            f"hydra.sweeper.metrics=[{METRIC},reward/mean]",
+            "hydra/sweeper/pruner=median",
+            "hydra.sweeper.directions=[maximize,maximize]",
+        ],
         "a pruner compares one metric: with several pass hydra/sweeper/pruner=none.",
     ),
     "a misspelt knob of a sampler": (
         ["eta=interval(1,2)", *GOAL, "+hydra.sweeper.sampler.sede=1"],
         "hydra.sweeper.sampler.sede is unknown: hydra.sweeper.sampler takes n_ei_candidates, n_startup_trials, seed.",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -103,9 +117,13 @@ def real(test: Any) -> Any:
 def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "RLVR_HOME": str(home), "COLUMNS": "120"}
     return subprocess.Popen(
-        [sys.executable, "-m", "rlvr.run", *arguments], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "rlvr.run", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def search(home: Path, *arguments: str) -> tuple[int, str]:
@@ -163,9 +181,12 @@ def test_the_command_that_is_told_is_that_of_the_best_run(home: Path) -> None:
     (text,) = [p.read_text() for p in home.glob("runs/sweeps/*/best.md")]
     (line,) = [line.strip() for line in text.splitlines() if "python -m rlvr.run" in line]
     done = subprocess.run(
-        [sys.executable, *line.replace("'", "").split()[1:], "--dry-run"], check=True, capture_output=True,
-        text=True, env={**os.environ, "RLVR_HOME": str(home)},
-    )  # fmt: skip
+        [sys.executable, *line.replace("'", "").split()[1:], "--dry-run"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "RLVR_HOME": str(home)},
+    )
     assert "1 run, 1 finished" in done.stdout
 
 
@@ -213,11 +234,20 @@ def test_more_trials_go_on_from_it(home: Path) -> None:
 def test_a_hopeless_trial_is_pruned_and_its_worker_goes_on_with_the_next(tmp_path: Path) -> None:
     """Learning rates that learn nothing, for so long that they cannot end first, after one that does."""
     code, out = search(
-        tmp_path, *BANDIT, *GOAL, "lr=3e-2,1e-9,1e-8", "steps=60", "when=steps=5000 if lr=1e-9,1e-8",
-        "evaluation.every=20", "tracker=none", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=1",
-        f"hydra.sweeper.sampler.seed={GOOD_FIRST}", "hydra/sweeper/pruner=median",
+        tmp_path,
+        *BANDIT,
+        *GOAL,
+        "lr=3e-2,1e-9,1e-8",
+        "steps=60",
+        "when=steps=5000 if lr=1e-9,1e-8",
+        "evaluation.every=20",
+        "tracker=none",
+        "hydra/sweeper/sampler=grid",
+        "hydra.sweeper.n_jobs=1",
+        f"hydra.sweeper.sampler.seed={GOOD_FIRST}",
+        "hydra/sweeper/pruner=median",
         "hydra.sweeper.pruner.n_startup_trials=1",
-    )  # fmt: skip
+    )
     assert code == 0, out
     first, *rest = trials(tmp_path)
     assert (first["lr"], first["state"]) == ("0.03", "COMPLETE")
@@ -236,9 +266,15 @@ def test_a_hopeless_trial_is_pruned_and_its_worker_goes_on_with_the_next(tmp_pat
 def test_a_killed_trial_fails_and_is_tried_again(tmp_path: Path) -> None:
     options = ["lr=1e-3,1e-2", "steps=120", "evaluation.every=120", "checkpoint.every=30", "cluster.retries=0"]
     process = start(
-        tmp_path, *BANDIT, *GOAL, *options, "tracker=none", "hydra/sweeper/sampler=grid", "hydra.sweeper.retries=1",
+        tmp_path,
+        *BANDIT,
+        *GOAL,
+        *options,
+        "tracker=none",
+        "hydra/sweeper/sampler=grid",
+        "hydra.sweeper.retries=1",
         "hydra.sweeper.n_jobs=1",
-    )  # fmt: skip
+    )
     wait_for(lambda: list(tmp_path.glob("runs/*/checkpoints/step-00000030")), process)
     (struck,) = tmp_path.glob("runs/*/attempts/1/job.json")
     os.kill(json.loads(struck.read_text())["pid"], signal.SIGKILL)

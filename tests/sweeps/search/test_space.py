@@ -8,17 +8,12 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import create_study
 
-from rlvr.config import CONF
-from rlvr.signature import bind
-from sweeps import grid
+from rlvr.config.overrides import alternatives, parse
+from rlvr.config.schema import CONF
+from rlvr.config.signature import bind
 from sweeps.search import sampler as samplers
 from sweeps.search.space import Axis, search_space
 
@@ -88,7 +83,7 @@ def test_the_last_word_on_a_key_counts() -> None:
 @pytest.mark.parametrize("typed", ["eta=range(0.1,0.6,0.1)", "seed=range(3)", "loss=lad,grpo"])
 def test_a_grid_search_visits_each_point_once_as_a_grid_writes_it(typed: str) -> None:
     (axis,), _ = space(typed)
-    points = grid.axes(grid.parse([typed]))[axis.key]
+    points = alternatives(parse([typed]))[axis.key]
     study, seen = create_study(), list[str]()
     for number in range(len(points)):
         study.sampler = samplers.grid(samplers.Asked([axis], 1, number, 0), seed=3)
@@ -99,7 +94,7 @@ def test_a_grid_search_visits_each_point_once_as_a_grid_writes_it(typed: str) ->
 
 
 def test_an_axis_with_a_condition_belongs_to_the_trials_that_meet_it() -> None:
-    overrides = grid.parse(["eta=interval(0.5,4)", "loss=lad,grpo", "steps=3"])
+    overrides = parse(["eta=interval(0.5,4)", "loss=lad,grpo", "steps=3"])
     found = search_space(overrides, ["eta if loss=lad", "cluster.gpus=2 if loss=grpo steps=3"])
     given = {"eta": "eta=1.5", "loss": "loss=grpo"}
     point = lambda: found.point(lambda k: given[found.axes[k].key])  # noqa: E731
@@ -111,11 +106,20 @@ def test_an_axis_with_a_condition_belongs_to_the_trials_that_meet_it() -> None:
 
 
 OPTIONS = {
-    "sampler": {"tpe": "TPESampler", "random": "RandomSampler", "grid": "_Grid", "cmaes": "CmaEsSampler",
-                "nsgaii": "NSGAIISampler"},
-    "pruner": {"none": "NopPruner", "median": "MedianPruner", "patient": "PatientPruner",
-               "successive_halving": "SuccessiveHalvingPruner"},
-}  # fmt: skip
+    "sampler": {
+        "tpe": "TPESampler",
+        "random": "RandomSampler",
+        "grid": "_Grid",
+        "cmaes": "CmaEsSampler",
+        "nsgaii": "NSGAIISampler",
+    },
+    "pruner": {
+        "none": "NopPruner",
+        "median": "MedianPruner",
+        "patient": "PatientPruner",
+        "successive_halving": "SuccessiveHalvingPruner",
+    },
+}
 
 
 @pytest.mark.parametrize("group", OPTIONS)

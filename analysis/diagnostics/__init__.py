@@ -1,0 +1,1 @@
+"""Figures of what `rlvr.diagnostics` measured."""

@@ -1,0 +1,100 @@
+"""The figure of a replay: which objectives agree on the direction, and whom each of them pulls up or pushes down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.frames.frame import Frame
+from analysis.report import style
+
+# Okabe and Ito (2008), then greys and repeats with another line: more than eight lines are not told apart by colour.
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
+
+
+def draw(cosines: Frame, weights: Frame) -> Figure:
+    """cosines: square, named. weights: objective, outcome, pass_rate, weight; one row per objective and response."""
+    return style.drawn(lambda: _draw(cosines, weights))
+
+
+def _draw(cosines: Frame, weights: Frame) -> Figure:
+    names = [str(n) for n in cosines.index]
+    side = min(0.42 * len(names) + 1.3, 6.0)
+    figure = Figure(figsize=(style.WIDTH, max(3.0, side)), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.05))
+    _heat(left, cosines.to_numpy(float), names)
+    _lines(right, weights, names)
+    figure.legend(
+        _handles(names), [*names, "correct responses", "wrong responses"], loc="outside lower center", ncols=3
+    )
+    return figure
+
+
+def _heat(axes: Axes, values: np.ndarray, names: Sequence[str]) -> None:
+    axes.imshow(values, vmin=-1, vmax=1, cmap="RdBu_r")
+    for (i, j), value in np.ndenumerate(values):
+        if len(names) <= 12:
+            dark = abs(value) > 0.6
+            axes.text(
+                j,
+                i,
+                f"{value:.2f}" if np.isfinite(value) else "–",
+                ha="center",
+                va="center",
+                fontsize=7.5 if len(names) <= 6 else 6,
+                color="white" if dark else "#222222",
+            )
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(names)), names)
+    axes.grid(visible=False)
+    axes.set_title("cosine between gradients", loc="left")
+
+
+def _lines(axes: Axes, weights: Frame, names: Sequence[str]) -> None:
+    """Mean weight of the correct and of the wrong responses against their group's pass rate."""
+    for i, name in enumerate(names):
+        part = weights[weights["objective"] == name]
+        scale = part["weight"].abs().mean()
+        for correct, marker in ((True, "o"), (False, "X")):
+            chosen = part[(part["outcome"] == "correct") == correct]
+            line = chosen.groupby("pass_rate")["weight"].mean()
+            if len(line) and scale > 0:
+                axes.plot(
+                    line.index,
+                    line / scale,
+                    color=_colour(i),
+                    linestyle=_dash(i),
+                    marker=marker,
+                    markersize=4 if correct else 4.5,
+                    markeredgecolor="white",
+                    markeredgewidth=0.4,
+                    linewidth=_width(i, len(names)),
+                )
+    axes.axhline(0, color=style.BASE, linewidth=0.8)
+    axes.set_xlabel("pass rate of the group")
+    axes.set_ylabel("mean weight / mean |weight|")
+    axes.set_title("pull on a response, −∂loss/∂log p", loc="left")
+
+
+def _handles(names: Sequence[str]) -> list[Line2D]:
+    kinds = [Line2D([], [], color="#333333", marker=m, linestyle="none") for m in ("o", "X")]
+    return [Line2D([], [], color=_colour(i), linestyle=_dash(i)) for i in range(len(names))] + kinds
+
+
+def _colour(i: int) -> str:
+    return CYCLE[i % len(CYCLE)]
+
+
+def _width(i: int, number: int) -> float:
+    """Thick lines below thin ones: objectives that agree exactly are all seen."""
+    return 1.0 + 3.0 * (number - 1 - i) / max(number - 1, 1)
+
+
+def _dash(i: int) -> Any:
+    return DASHES[i // len(CYCLE) % len(DASHES)]

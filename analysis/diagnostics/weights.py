@@ -1,0 +1,115 @@
+"""The weights figure: w(p) measured from our estimators, with the closed forms drawn over them (MaxRL, Figure 1).
+
+`python -m rlvr.diagnostics.weights` measures <home>/reports/weights/weights.csv and draws it; the report of the study
+exact_likelihood holds it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.frames.frame import Frame
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores import objectives
+from analysis.scores.stats import Array
+from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_pass, weight_rl
+
+QUESTION = "How much does each objective weigh a problem of pass rate p, measured and in theory?"
+STUDY = "exact_likelihood"
+FILE = Path("reports") / "weights" / "weights.csv"
+
+Form = Callable[[Array, int, int], Array]
+
+# Closed form of each objective at G samples, and T (MaxRL) or k (PKPO); GRPO's is the limit of large groups, Dr. GRPO's
+# is RL's times 1 − 1/G.
+FORMS: dict[str, Form] = {
+    "cross_entropy": lambda p, G, order: weight_ml(p),
+    "reinforce": lambda p, G, order: weight_rl(p),
+    "rloo": lambda p, G, order: weight_rl(p),
+    "dr_grpo": lambda p, G, order: (1 - 1 / G) * weight_rl(p),
+    "grpo": lambda p, G, order: weight_grpo(p),
+    "pkpo": lambda p, G, order: weight_pass(p, order),
+    "maxrl": lambda p, G, order: weight_maxrl(p, order),
+}
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless this is the study of exact likelihood and its weights have been measured."""
+    if frames.study != STUDY or frames.home is None or not (frames.home / FILE).exists():
+        return None
+    return drawn(pd.read_csv(frames.home / FILE))
+
+
+def drawn(weights: Frame) -> Figure:
+    """weights: loss, advantage, order (T or k, else nothing), samples, pass_rate, weight, gradient_norm."""
+    return style.drawn(lambda: _draw(objectives.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
+
+
+def _draw(weights: Frame) -> Figure:
+    drawing = Figure(figsize=(style.WIDTH, 3.3), layout="constrained")
+    left, right = drawing.subplots(1, 2)
+    G = int(weights["samples"].max())
+    most = weights[weights["samples"] == G]
+    handles, labels = [], []
+    for name in objectives.ordered(most["objective"]):
+        for order, part in most[most["objective"] == name].groupby("order"):
+            _curve(left, part, objectives.look(name), FORMS.get(name))
+            handles.append(Line2D([], [], linewidth=1, **objectives.look(name)))
+            labels.append(objectives.name(name) + (f", {_knob(name)} = {order:.0f}" if order else ""))
+    left.set_title(f"G = {G} responses", loc="left")
+    left.set_xscale("logit")  # both ends in sight: GRPO's weight rises at either
+    left.set_xticks([1e-4, 1e-2, 0.5, 0.99, 0.9999], ["$10^{-4}$", "0.01", "½", "0.99", "$1-10^{-4}$"])
+    left.minorticks_off()
+    _maxrl(right, weights[weights["objective"] == "maxrl"])
+    for axes in (left, right):
+        p = np.sort(weights["pass_rate"].unique())
+        axes.plot(p, weight_ml(p), color=style.BASE, linestyle=":", zorder=1)
+        axes.set(yscale="log", xlabel="pass rate p", ylabel="w(p): expected gradient / ∇p")
+    left.set_ylim(bottom=1e-2)  # PKPO's weight falls without end
+    handles += [Line2D([], [], color=style.BASE, linestyle=":")]
+    labels += ["1/p: maximum likelihood"]
+    said = "points: measured from our code; lines: closed form (GRPO: limit of large groups)"
+    drawing.legend(handles, labels, loc="outside lower center", ncols=4, title=said, title_fontsize=7.5)
+    return drawing
+
+
+def _knob(objective: str) -> str:
+    return "k" if objective == "pkpo" else "T"
+
+
+def _maxrl(axes: Axes, part: Frame) -> None:
+    """MaxRL at every G and T that was measured, darker for more."""
+    sizes = sorted(part[["samples", "order"]].drop_duplicates().itertuples(index=False))
+    for i, (G, order) in enumerate(sizes):
+        at = part[(part["samples"] == G) & (part["order"] == order)]
+        colour = style.lighter(objectives.COLOURS["maxrl"], 0.65 * (1 - (i + 1) / len(sizes)))
+        _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"])
+        said = f"G = {G}" if order == G - 1 else f"G = {G}, T = {order:.0f}"
+        axes.annotate(
+            said,
+            (at["pass_rate"].min(), at["weight"].max()),
+            fontsize=7,
+            va="bottom",
+            xytext=(0, 3),
+            textcoords="offset points",
+        )
+    axes.set_title("MaxRL: more responses, nearer to 1/p", loc="left")
+    axes.set_xscale("log")
+
+
+def _curve(axes: Axes, part: Frame, look: dict[str, Any], form: Form | None) -> None:
+    """Measured points and the closed form of one objective, G and order."""
+    p, weight = part["pass_rate"].to_numpy(float), part["weight"].to_numpy(float)
+    axes.plot(p[::2], weight[::2], markersize=4 if look["marker"] in "x+" else 3, linestyle="none", **look)
+    if form is not None:
+        G, order = int(part["samples"].iloc[0]), int(part["order"].iloc[0])
+        axes.plot(p, form(p, G, order), color=look["color"], linewidth=1)

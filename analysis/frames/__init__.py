@@ -1,0 +1,1 @@
+"""Tidy frames of a study, from the ledger or from MLflow."""

@@ -1,0 +1,267 @@
+"""Tidy frames of a study: runs, metrics, evaluation counts. Tables and figures are functions of these alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from analysis.frames import samples as sample_files
+from analysis.frames.frame import Frame
+from analysis.frames.ledger import RunRecord, Sweep, plain, read_metrics, read_runs, read_sweeps
+
+Source = Literal["ledger", "mlflow"]
+
+# What decides whether two runs can stand in one table: problems, starting policy, length, and how they are judged.
+SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Everything known about the runs of a study.
+
+    runs: one row per planned run, `state` in done | running | interrupted | pruned | diverged | failed | missing, and
+      `config.<key>`; `reference` marks GRPO runs of other studies in the same setting, brought in for comparison.
+    metrics: run_id, step, name, value.
+    samples: run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished.
+    counts: run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed).
+    policy: run_id, step, arm, word, reward, probability, probability_old, advantage (bandit runs).
+    """
+
+    runs: Frame
+    metrics: Frame
+    samples: Frame
+    counts: Frame
+    policy: Frame
+    study: str = ""
+    title: str = ""
+    commands: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    home: Path | None = None
+    origin: str = "ledger"
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # of what tables and figures both need
+
+    @cached_property
+    def evaluations(self) -> Frame:
+        """The rows of `metrics` that an evaluation logged."""
+        return self.metrics[self.metrics["name"].str.startswith("evaluation/")]
+
+    @cached_property
+    def responses(self) -> Frame:
+        """Texts of the first and last evaluation: run_id, step, source, problem_id, sample, response. Read if asked."""
+        return sample_files.read_responses(self.home or Path(), list(self.runs["run_id"]))
+
+    @cached_property
+    def counts_of(self) -> dict[tuple[str, int, str], Frame]:
+        """`counts` by (run, step, benchmark), indexed by problem."""
+        parts = self.counts.groupby(["run_id", "step", "source"], observed=True)
+        return {(str(r), int(t), str(s)): part.set_index("problem_id") for (r, t, s), part in parts}
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All that a home or an MLflow store knows, before anything large is read."""
+
+    home: Path
+    records: dict[str, RunRecord]
+    sweeps: list[Sweep]
+    read_metrics: Callable[[Sequence[str]], tuple[Frame, list[str]]]
+    origin: str
+
+    def studies(self) -> list[str]:
+        """Names of the studies, newest first: by the last thing planned or started in each."""
+        newest: dict[str, float] = {}
+        for study, created in [(s.study, s.created) for s in self.sweeps] + [
+            (r.study, r.created) for r in self.records.values()
+        ]:
+            newest[study] = max(newest.get(study, -math.inf), -math.inf if math.isnan(created) else created)
+        return sorted(newest, key=lambda s: (-newest[s], s))
+
+
+def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) -> Catalogue:
+    """List runs and sweeps. `uri`: MLflow tracking URI, by default `mlflow.db` of the home directory."""
+    sweeps = read_sweeps(home)
+    if source == "ledger":
+        return Catalogue(home, read_runs(home), sweeps, lambda ids: read_metrics(home, ids), source)
+    from analysis.frames.mlflow_reader import MlflowReader
+
+    reader = MlflowReader(_store(home, uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"))
+    return Catalogue(home, reader.runs(), sweeps, lambda ids: (reader.metrics(ids), []), reader.uri)
+
+
+def _store(home: Path, uri: str) -> str:
+    """The URI with a relative sqlite path counted from the home directory, as the writer does."""
+    path = uri.removeprefix("sqlite:///")
+    return uri if path == uri else f"sqlite:///{(home / path).resolve()}"
+
+
+def load(
+    home: Path,
+    *,
+    source: Source = "ledger",
+    uri: str | None = None,
+    study: str | None = None,
+    sweep: str | None = None,
+    every_sample: bool = False,
+) -> Frames:
+    """The frames of one study or sweep (default: the newest study). Raises LookupError when there is no such thing."""
+    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep, every_sample=every_sample)
+
+
+def frames(
+    found: Catalogue, *, study: str | None = None, sweep: str | None = None, every_sample: bool = False
+) -> Frames:
+    """As `load`, from a catalogue. `every_sample`: all evaluations, not only the first and the last of a run."""
+    plans, study = _select(found, study, sweep)
+    planned = {run["run_id"]: (s, run) for s in plans for run in s.runs}
+    records = {i: _planned(i, *planned[i], found.records.get(i)) for i in planned}
+    if sweep is None:
+        records |= {i: r for i, r in found.records.items() if r.study == study and i not in records}
+    runs = _runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
+    others = [r for i, r in found.records.items() if i not in records and r.config.get("choices.loss") == "grpo"]
+    runs = _with_references(runs, _runs_frame(others, {}))
+    metrics, notes = found.read_metrics(list(runs["run_id"]))
+    read = sample_files.read(found.home, list(runs["run_id"]), every=every_sample)
+    commands = [s.command for s in plans] or [r.command for r in records.values()]
+    return Frames(
+        runs=runs,
+        metrics=metrics,
+        samples=read.samples,
+        counts=read.counts,
+        policy=sample_files.read_policy(found.home, list(runs["run_id"])),
+        study=study,
+        title=study if sweep is None else f"{study}, sweep {sweep}",
+        commands=tuple(dict.fromkeys(c for c in commands if c)),
+        notes=(*notes, *read.notes),
+        home=found.home,
+        origin=found.origin,
+    )
+
+
+def _select(found: Catalogue, study: str | None, sweep: str | None) -> tuple[list[Sweep], str]:
+    studies = found.studies()
+    if not studies:
+        raise LookupError(f"no run in {found.home} ({found.origin}). Start one: python -m rlvr.run")
+    if sweep is not None:
+        plans = [s for s in found.sweeps if s.sweep_id == sweep]
+        if not plans:
+            known = ", ".join(s.sweep_id for s in found.sweeps) or "none"
+            raise LookupError(f"--sweep {sweep}: there is no such sweep in {found.home}. Sweeps here: {known}.")
+        return plans, plans[0].study
+    study = studies[0] if study is None else study
+    if study not in studies:
+        raise LookupError(f"--study {study}: there is no such study in {found.home}. Here: {', '.join(studies)}.")
+    return [s for s in found.sweeps if s.study == study], study
+
+
+def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
+    """The record of a planned run; one without a result is described by its plan."""
+    overrides = tuple(line.get("overrides", ()))
+    if record is None:
+        record = RunRecord(run_id=run_id, study=sweep.study, created=sweep.created, command=sweep.command)
+    elif record.config:
+        return replace(record, overrides=overrides, name=record.name or line["name"])
+    told = dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
+    config = {
+        (f"choices.{k}" if k in ("loss", "divergence", "advantage", "task", "model") else k): plain(v)
+        for k, v in told.items()
+    }
+    config |= _from_name(line["name"], config)
+    return replace(record, overrides=overrides, name=line["name"], config=config)
+
+
+def _from_name(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """What a name like `lad-js-eta0.5-s0` says of a run that left nothing else."""
+    told: dict[str, Any] = {"choices.loss": name.split("-")[0]}
+    for key, pattern in (("loss.eta", r"-eta([\d.e-]*\d)"), ("loss.beta", r"-beta([\d.e-]*\d)"), ("seed", r"-s(\d+)$")):
+        if match := re.search(pattern, name):
+            told[key] = plain(match.group(1))
+    if match := re.match(r"[a-z_]+-([a-z]+)(?=-(?:eta|beta)[\d.]|-s\d+$)", name):
+        told["choices.divergence"] = match.group(1)
+    return {k: v for k, v in told.items() if k not in config}
+
+
+def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
+    rows = [
+        {
+            "run_id": r.run_id,
+            "group_id": r.group_id,
+            "name": r.name,
+            "study": r.study,
+            "sweep_id": sweep_of.get(r.run_id, ""),
+            "state": r.state,
+            "cause": r.cause,
+            "message": r.message,
+            "loss": _choice(r, "loss"),
+            "divergence": _choice(r, "divergence"),
+            "advantage": _choice(r, "advantage"),
+            "task": _choice(r, "task"),
+            "model": _choice(r, "model"),
+            "eta": _number(r, "loss.eta", "eta"),
+            "beta": _number(r, "loss.beta", "beta"),
+            "seed": _number(r, "seed"),
+            "steps": _number(r, "steps"),
+            "created": r.created,
+            "git_sha": r.git_sha,
+            "git_dirty": r.git_dirty,
+            "host": r.host,
+            "command": r.command,
+            "overrides": " ".join(r.overrides),
+            "reference": False,
+            **{f"config.{k}": v for k, v in r.config.items()},
+        }
+        for r in records
+    ]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return frame
+    frame = _borrow(frame)
+    order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
+    return frame.sort_values(order, ignore_index=True, na_position="first")
+
+
+def _choice(record: RunRecord, group: str) -> str:
+    """The chosen option of a config group."""
+    return str(record.config.get(f"choices.{group}") or "")
+
+
+def _number(record: RunRecord, *keys: str) -> float:
+    values = [record.config.get(k) for k in keys]
+    return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
+
+
+def _borrow(frame: Frame) -> Frame:
+    """Give planned runs without a config what all their siblings agree on, and the group of their other seeds."""
+    bare = frame["group_id"] == ""
+    if not bare.any():
+        return frame
+    told = frame[~bare]
+    frame = frame.copy()
+    for column in [c for c in frame.columns if c.startswith("config.") or c in ("advantage", "task", "model", "steps")]:
+        values = told[column].dropna().unique()
+        blank = bare & (frame[column].isna() | (frame[column] == ""))
+        if len(values) == 1 and blank.any():
+            frame.loc[blank, column] = values[0]
+    stem = frame["name"].str.replace(r"-s\d+$", "", regex=True)
+    known = dict(zip(stem[~bare], told["group_id"], strict=True))
+    frame.loc[bare, "group_id"] = stem[bare].map(lambda s: known.get(s, f"planned:{s}"))
+    return frame
+
+
+def _with_references(runs: Frame, others: Frame) -> Frame:
+    """Add GRPO runs of other studies that share a setting with LAD runs that have no GRPO run beside them."""
+    if others.empty or runs.empty:
+        return runs
+    columns = [c for c in runs.columns if c.startswith(SETTING) and c in others.columns]
+    here = {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "lad", columns].itertuples(index=False)}
+    here -= {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "grpo", columns].itertuples(index=False)}
+    match = [tuple(map(repr, row)) in here for row in others[columns].itertuples(index=False)]
+    extra = others[match].assign(reference=True)
+    return pd.concat([runs, extra], ignore_index=True) if len(extra) else runs

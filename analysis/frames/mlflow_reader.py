@@ -1,0 +1,192 @@
+"""Reads runs and metrics back from MLflow. The only file here that imports mlflow or SQLAlchemy, and lazily."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.frames.frame import Frame
+from analysis.frames.ledger import ENDS, RESUMABLE, RunRecord, plain, tidy_metrics
+
+STATES = {"FINISHED": "done", "RUNNING": "running", "SCHEDULED": "running", "FAILED": "failed", "KILLED": "interrupted"}
+# Tags of ours that say how a run went; every other `rlvr.<group>` names the option that was chosen in a config group.
+CIRCUMSTANCE_TAGS = frozenset(
+    {
+        "run_id",
+        "group_id",
+        "created",
+        "git_sha",
+        "git_dirty",
+        "host",
+        "attempts",
+        "cause",
+        "sweeps",
+        "sweep_id",
+        "kind",
+        "command",
+        "params_cut",
+        "non_finite",
+        "trial",
+    }
+)
+LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
+
+
+class MlflowReader:
+    """The runs of an MLflow store that carry the tag `rlvr.run_id`.
+
+    A database URI is read with SQL: the client needs 29 s where SQL needs 0.25 s (500 runs x 50 metrics). A server is
+    read through the client, its only interface.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.sql = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
+        if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+            raise LookupError(f"{uri}: there is no such database. Pass --uri or --home.")
+        self._attempts: dict[str, list[str]] = {}  # run_id -> MLflow's own run ids, oldest first
+
+    def runs(self) -> dict[str, RunRecord]:
+        """Every run by its rlvr run_id; several MLflow runs of one identity are one run, the newest speaks for it."""
+        records: dict[str, RunRecord] = {}
+        for uuid, info, tags, params in sorted(self._catalogue(), key=lambda row: (row[1]["start"], row[0])):
+            run_id = tags["rlvr.run_id"]
+            self._attempts.setdefault(run_id, []).append(uuid)
+            records[run_id] = _record(run_id, info, tags, params)
+        return records
+
+    def metrics(self, run_ids: Sequence[str]) -> Frame:
+        """Long frame run_id, step, name, value."""
+        owner = {uuid: run_id for run_id in run_ids for uuid in self._attempts.get(run_id, ())}
+        return tidy_metrics([self._sql_metrics(owner) if self.sql else self._client_metrics(owner)])
+
+    def _catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
+        return self._sql_catalogue() if self.sql else self._client_catalogue()
+
+    def _query(self, statement: str) -> Frame:
+        import sqlalchemy
+
+        engine = sqlalchemy.create_engine(self.uri)
+        try:
+            with engine.connect() as connection:
+                return pd.read_sql_query(sqlalchemy.text(statement), connection)
+        finally:
+            engine.dispose()
+
+    def _sql_catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
+        ours = "SELECT run_uuid FROM tags WHERE key = 'rlvr.run_id'"
+        runs = self._query(
+            "SELECT r.run_uuid, r.name, r.status, r.start_time, e.name AS study FROM runs r JOIN experiments e "
+            f"ON r.experiment_id = e.experiment_id WHERE r.lifecycle_stage = 'active' AND r.run_uuid IN ({ours})"
+        )
+        found = {}
+        for table in ("tags", "params"):
+            rows = self._query(f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN ({ours})")
+            found[table] = {
+                uuid: dict(zip(part["key"], part["value"], strict=True)) for uuid, part in rows.groupby("run_uuid")
+            }
+        return [
+            (
+                r.run_uuid,
+                {"name": r.name, "status": r.status, "start": float(r.start_time or 0), "study": r.study},
+                found["tags"].get(r.run_uuid, {}),
+                found["params"].get(r.run_uuid, {}),
+            )
+            for r in runs.itertuples()
+        ]
+
+    def _client_catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
+        client = self._client()
+        studies = {e.experiment_id: e.name for e in _pages(client.search_experiments)}
+        found = _pages(client.search_runs, experiment_ids=list(studies), filter_string="tags.`rlvr.run_id` != ''")
+        return [
+            (
+                r.info.run_id,
+                {
+                    "name": r.info.run_name,
+                    "status": r.info.status,
+                    "start": float(r.info.start_time or 0),
+                    "study": studies[r.info.experiment_id],
+                },
+                dict(r.data.tags),
+                dict(r.data.params),
+            )
+            for r in found
+        ]
+
+    def _client(self) -> Any:
+        import mlflow
+
+        return mlflow.MlflowClient(tracking_uri=self.uri)
+
+    def _sql_metrics(self, owner: Mapping[str, str]) -> Frame:
+        parts = []
+        uuids = sorted(owner)
+        for start in range(0, len(uuids), 500):  # databases limit the length of a statement
+            listed = ", ".join(f"'{u}'" for u in uuids[start : start + 500])
+            parts.append(
+                self._query(
+                    "SELECT run_uuid, step, key AS name, value, is_nan, timestamp FROM metrics "
+                    f"WHERE run_uuid IN ({listed})"
+                )
+            )
+        frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_uuid", "step"])
+        return _tidy(frame, owner)
+
+    def _client_metrics(self, owner: Mapping[str, str]) -> Frame:
+        client = self._client()
+        rows = []
+        for uuid in owner:
+            for name in client.get_run(uuid).data.metrics:
+                rows += [
+                    (uuid, m.step, name, m.value, math.isnan(m.value), m.timestamp)
+                    for m in client.get_metric_history(uuid, name)
+                ]
+        return _tidy(pd.DataFrame(rows, columns=["run_uuid", "step", "name", "value", "is_nan", "timestamp"]), owner)
+
+
+def _pages(search: Any, **arguments: Any) -> list[Any]:
+    found = search(**arguments)
+    everything = list(found)
+    while found.token:
+        found = search(**arguments, page_token=found.token)
+        everything += found
+    return everything
+
+
+def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], params: Mapping[str, str]) -> RunRecord:
+    cause = tags.get("rlvr.cause", "")
+    state = STATES.get(info["status"], "interrupted")
+    choices = {
+        f"choices.{k.removeprefix('rlvr.')}": v
+        for k, v in tags.items()
+        if k.startswith("rlvr.") and k.removeprefix("rlvr.") not in CIRCUMSTANCE_TAGS
+    }
+    return RunRecord(
+        run_id=run_id,
+        group_id=tags.get("rlvr.group_id", ""),
+        name=info["name"],
+        study=info["study"],
+        state=ENDS.get(cause, "interrupted" if state == "running" and cause in RESUMABLE else state),
+        cause=cause,
+        created=float(tags.get("rlvr.created") or info["start"] / 1000),
+        git_sha=tags.get("rlvr.git_sha", ""),
+        git_dirty=tags.get("rlvr.git_dirty") == "true",
+        host=tags.get("rlvr.host", ""),
+        command=tags.get("mlflow.source.name", ""),
+        config={key: plain(value) for key, value in {**params, **choices}.items()},
+    )
+
+
+def _tidy(frame: Frame, owner: Mapping[str, str]) -> Frame:
+    """MLflow's rows to ours: NaN and infinities restored, a replayed step keeps its first value."""
+    if frame.empty:
+        return frame
+    frame = frame.assign(run_id=frame["run_uuid"].map(owner)).sort_values("timestamp", kind="stable")
+    value = frame["value"].astype(float).mask(frame["is_nan"].astype(bool), math.nan)
+    value = value.mask(value >= LARGEST, math.inf).mask(value <= -LARGEST, -math.inf)
+    return frame.assign(step=frame["step"].astype(int), value=value)[["run_id", "step", "name", "value"]]

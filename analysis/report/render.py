@@ -1,0 +1,156 @@
+"""A table as Markdown, CSV, LaTeX, or in the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from analysis.report.grid import Grid, grids, published_averages, published_grids
+from analysis.report.table import COLUMNS, Table
+
+
+def markdown(table: Table) -> str:
+    """GitHub Markdown, ending in a newline."""
+    parts = [f"# {table.title}", table.question]
+    parts += [_markdown_grid(g) for g in grids(table)]
+    if table.notes:
+        parts.append("\n".join(f"- {n}" for n in table.notes))
+    for paper in table.published:
+        parts.append(f"## Published: {paper.label}")
+        parts += [_markdown_grid(g) for g in published_grids(paper)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_grid(grid: Grid) -> str:
+    widths = [max(len(_bar(row[i])) for row in (grid.header, *grid.rows)) for i in range(len(grid.header))]
+    widths = [max(w, 3) for w in widths]
+
+    def line(row: tuple[str, ...]) -> str:
+        cells = [
+            _bar(c).ljust(w) if i == 0 else _bar(c).rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        return f"| {' | '.join(cells)} |"
+
+    rule = "|".join(["", "-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:]), ""])
+    lines = [f"**{grid.title}**", "", line(grid.header), rule, *map(line, grid.rows)]
+    return "\n".join(lines + [f"\n{n}" for n in grid.notes])
+
+
+def _bar(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def to_csv(table: Table) -> str:
+    """Every cell at full precision, as fractions: mean, ends of the interval, seeds, state."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cell in table.cells.to_dict("records"):
+        writer.writerow([_exact(cell[c]) for c in COLUMNS])
+    return out.getvalue()
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else repr(float(value))
+    return value
+
+
+def latex(table: Table) -> str:
+    r"""One booktabs `table` per grid; needs \usepackage{booktabs}."""
+    parts = [f"% {table.title}: {table.question}".replace("\n", " ")]
+    parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
+    parts += [f"% {note}" for note in table.notes]
+    for p, paper in enumerate(table.published):
+        found = [replace(g, title=f"{paper.label}: {g.title}") for g in published_grids(paper)]
+        parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(found)]
+    return "\n".join(parts) + "\n"
+
+
+def _latex_grid(grid: Grid, label: str) -> str:
+    def line(row: tuple[str, ...]) -> str:
+        return "  " + " & ".join(tex(c) for c in row) + r" \\"
+
+    caption = ". ".join([tex(grid.title), *(tex(n) for n in grid.notes)])
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            f"  \\caption{{{caption}.}}",
+            f"  \\label{{{label}}}",
+            f"  \\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
+            r"  \toprule",
+            line(grid.header),
+            r"  \midrule",
+            *map(line, grid.rows),
+            r"  \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "η": r"$\eta$",
+    "π": r"$\pi$",
+    "β": r"$\beta$",
+    "—": "---",
+    "–": "--",
+    "†": r"$^\dagger$",
+    "∝": r"$\propto$",
+    "≤": r"$\le$",
+    "×": r"$\times$",
+    "…": r"\dots{}",
+    "½": r"$\frac12$",
+    "Σ": r"$\sum$",
+    "−": r"$-$",
+}
+
+
+def tex(text: str) -> str:
+    """Text with everything that LaTeX would read as a command escaped; `code` becomes typewriter."""
+    pieces = re.split(r"`([^`]*)`", text)
+    escaped = ["".join(_TEX.get(ch, ch) for ch in piece) for piece in pieces]
+    return "".join(rf"\texttt{{{p}}}" if i % 2 else p for i, p in enumerate(escaped))
+
+
+def terminal(table: Table, console: Console) -> None:
+    """Our grids whole, the published one by its averages."""
+    console.print(f"\n[bold]{escape(table.title)}[/bold]  [dim]{escape(table.question)}[/dim]")
+    for grid in grids(table, width=console.width):
+        _print_grid(grid, console)
+    for note in table.notes:
+        console.print(f"[dim]{escape(note)}[/dim]")
+    for paper in table.published:
+        _print_grid(published_averages(paper), console, style="dim")
+
+
+def _print_grid(grid: Grid, console: Console, style: str = "") -> None:
+    console.print(f"\n[italic]{escape(grid.title)}[/italic]", style=style)
+    drawn = RichTable(style=style, row_styles=[style])
+    for i, name in enumerate(grid.header):
+        drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=grid.width <= console.width)
+    for row in grid.rows:
+        drawn.add_row(*(f"[yellow]{escape(c)}[/yellow]" if c.startswith("—") else escape(c) for c in row))
+    console.print(drawn)
+    for note in grid.notes:
+        console.print(f"[yellow]{escape(note)}[/yellow]")

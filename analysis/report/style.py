@@ -1,0 +1,101 @@
+"""How every figure looks: sizes for a printed page, colours that colour-blind readers can tell apart, stable bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib
+import matplotlib.colors as colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.scores.cells import AVERAGE, Metric
+from analysis.scores.setting import Setting
+
+WIDTH = 7.0  # inches: the text width of most papers' two columns
+DPI = 200
+
+# Okabe and Ito (2008). Strict divergences are cool, weak ones warm; markers tell them apart without colour.
+COLOURS = {"tv": "#56B4E9", "hd": "#009E73", "js": "#0072B2", "kl": "#D55E00", "rkl": "#CC79A7", "jf": "#E69F00"}
+MARKERS = {"tv": "s", "hd": "^", "js": "o", "kl": "D", "rkl": "v", "jf": "P"}
+FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": "#767676"}
+GRPO = "#000000"
+BASE = "#767676"
+OTHER = "#8C6D31"
+
+_RC: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "pdf.fonttype": 42,
+    "mathtext.fontset": "dejavusans",
+}
+
+
+def _style() -> AbstractContextManager[None]:
+    defaults: Any = dict(matplotlib.rcParamsDefault)
+    return matplotlib.rc_context({**defaults, "backend": "agg", **_RC})
+
+
+def drawn(draw: Callable[[], Figure]) -> Figure:
+    """Draw under the style, whatever the reader's own matplotlibrc says."""
+    with _style():
+        return draw()
+
+
+def colour(divergence: str) -> str:
+    return COLOURS.get(divergence, OTHER)
+
+
+def marker(divergence: str) -> str:
+    return MARKERS.get(divergence, "X")
+
+
+def lighter(name: str, share: float) -> tuple[float, float, float]:
+    """The colour mixed with white: share 0 is the colour itself."""
+    r, g, b = colors.to_rgb(name)
+    return (r + (1 - r) * share, g + (1 - g) * share, b + (1 - b) * share)
+
+
+def encode(figure: Figure, kind: str) -> bytes:
+    """The figure as "png" or "pdf": the same figure gives the same bytes (no date, no version)."""
+    metadata = {"Software": None} if kind == "png" else {"CreationDate": None, "Creator": None, "Producer": None}
+    out = io.BytesIO()
+    with _style():
+        figure.savefig(out, format=kind, dpi=DPI, metadata=metadata)
+    return out.getvalue()
+
+
+def panels(found: Sequence[Setting], *, height: float) -> tuple[Figure, list[tuple[Axes, Setting, Metric]]]:
+    """A figure with a row per setting and a panel per metric shown, titled; height of a row in inches."""
+    figure = Figure(figsize=(WIDTH, height * len(found) + 0.35), layout="constrained")
+    columns = max(len(s.shown) for s in found)
+    grid = figure.subplots(len(found), columns, squeeze=False)
+    placed = []
+    for row, setting in zip(grid, found, strict=True):
+        for axes in row[len(setting.shown) :]:
+            axes.set_visible(False)
+        for axes, metric in zip(row, setting.shown, strict=False):
+            axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
+            axes.set_ylabel("average over benchmarks, %" if setting.overall == AVERAGE else f"{setting.overall}, %")
+            placed.append((axes, setting, metric))
+    return figure, placed

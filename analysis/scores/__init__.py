@@ -1,0 +1,1 @@
+"""From frames to arms, cells and intervals."""

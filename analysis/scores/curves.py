@@ -1,0 +1,70 @@
+"""Lines that several figures draw: a metric against a knob, and pass@k against k."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.scores.cells import AVERAGE, Cell
+from analysis.scores.knob import Line, base_cells, cells, columns
+from analysis.scores.setting import Setting
+
+# Okabe and Ito (2008); markers tell lines apart without colour.
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+KNOWN = {"grpo": (style.GRPO, "s"), "maxrl": ("#0072B2", "o"), "rloo": ("#E69F00", "^"), "pacs": ("#009E73", "D")}
+
+
+def look(index: int, loss: str = "") -> tuple[str, str]:
+    """(colour, marker): of a well-known objective always the same."""
+    return KNOWN.get(loss, (CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]))
+
+
+def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, marker: str) -> Artist:
+    """A line with its interval, in per cent; values that are missing leave a gap."""
+    mean, low, high = ([100 * c.record()[end] for c in found] for end in ("mean", "low", "high"))
+    axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    return axes.plot(x, mean, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)[0]
+
+
+def against_k(frames: Frames, found: Sequence[tuple[Setting, Sequence[Line]]], label: Any) -> Figure:
+    """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted."""
+    panels = [(setting, line) for setting, made in found for line in made]
+    figure = Figure(figsize=(style.WIDTH, 2.9 * math.ceil(len(panels) / 2) + 0.3), layout="constrained")
+    grid = figure.subplots(math.ceil(len(panels) / 2), min(2, len(panels)), squeeze=False).ravel()
+    handles: dict[str, Artist] = {}
+    for axes, (setting, line) in zip(grid, panels, strict=False):
+        handles |= _passes(axes, frames, setting, line, label)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 5))
+    return figure
+
+
+def _passes(axes: Axes, frames: Frames, setting: Setting, line: Line, label: Any) -> dict[str, Artist]:
+    handles: dict[str, Artist] = {}
+    by_k = {1 if m.kind == "avg" else m.k: name for name, m in columns(setting).items()}
+    ks = sorted(by_k)
+    for i, (value, arm) in enumerate(zip(line.values, line.arms, strict=True)):
+        scores = cells(frames, arm, setting)
+        handles[label(value)] = draw(axes, ks, [scores[by_k[k]] for k in ks], *look(i))
+    base = base_cells(frames, setting)
+    values = [100 * base[by_k[k]].mean for k in ks]
+    if any(math.isfinite(v) for v in values):
+        handles["base policy"] = axes.plot(ks, values, color=style.BASE, linestyle=":", linewidth=1.4)[0]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ks, [str(k) for k in ks])
+    axes.minorticks_off()
+    axes.set_xlabel("k")
+    axes.set_ylabel("pass@k, %")
+    where = "average over benchmarks" if setting.overall == AVERAGE else setting.overall
+    axes.set_title(textwrap.fill(setting.titled(f"{line.name}, {where}"), 48), loc="left")
+    return handles

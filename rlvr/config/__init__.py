@@ -1,0 +1,1 @@
+"""What a run is told: schema, checks, names, composition. No torch."""

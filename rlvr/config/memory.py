@@ -1,0 +1,208 @@
+"""What a model takes: parameters, bytes on a GPU, bytes of a checkpoint, from the numbers of its config.json. No torch.
+
+Estimates, to be right within a fifth: caching allocators, kernels' workspaces and other processes come on top.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvr.config.signature import declared
+
+GB = 2**30
+STATE = 12  # bytes per parameter of what is trained: the float32 weight and AdamW's two averages
+LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder of attention and gated feed-forward layers with RMS norms: Llama, Mistral, Qwen2, Qwen3."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tied: bool  # one matrix for embedding and head
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def query(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def key(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_parameters(self) -> int:
+        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
+        attention += (self.query + 2 * self.key) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
+        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.embedding_parameters + self.hidden
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture | None:
+    """Of a config.json; None for a family that is not known here. Without `vocab_size` the vocabulary counts nothing:
+    the small models of `conf/model` take their task's words.
+    """
+    kind = config.get("model_type")
+    if kind not in ("llama", "mistral", "qwen2", "qwen3"):
+        return None
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    return Architecture(
+        layers=config["num_hidden_layers"],
+        hidden=hidden,
+        intermediate=config["intermediate_size"],
+        vocab=config.get("vocab_size", 0),
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or hidden // heads,
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=kind == "qwen2",
+        qk_norm=kind == "qwen3",
+    )
+
+
+def of_model(model: Mapping[str, Any]) -> Architecture | None:
+    """Of the `model` of a run's config: its own numbers, a directory's config.json, or that of a hub name which was
+    downloaded before. None if none of them is at hand: nothing is downloaded to know.
+    """
+    if "architecture" in model:
+        return architecture(model["architecture"])
+    return _of_path(str(model["path"])) if model.get("path") else None
+
+
+@functools.cache  # every point of a sweep asks again
+def _of_path(path: str) -> Architecture | None:
+    file: Any = Path(path) / "config.json"
+    if not file.is_file():
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            file = try_to_load_from_cache(path, "config.json")
+        except HFValidationError:  # a path of no repository's form
+            return None
+    return architecture(json.loads(Path(file).read_text())) if isinstance(file, str | Path) else None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What, beside the model, decides how much a GPU holds."""
+
+    ranks: int = 1  # GPUs that share weights, gradients and optimiser
+    width: int = 2  # bytes of a number in forward and backward: 2 for bfloat16, 4 for float32
+    tokens: int = 16384  # of a micro-batch
+    checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
+    copies: int = 0  # frozen copies: base policy, reference
+    offload: bool = False  # frozen copies rest in main memory
+    adapters: bool = False  # low-rank adapters alone are trained; they count nothing, the weights they adapt `width`
+    engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
+    engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
+    cache_gb: float = 0.0  # the engine's keys and values
+
+
+def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
+    """Bytes on one GPU at the fullest moment, by cause: that of forward and backward, of the last gradients' sum over
+    ranks, or of sampling.
+
+    Weights are float32 shards. Computing gathers them in `width` bytes: all of them on one rank, else embedding and
+    head, which stay until the step's end, and two layers. Their gradients too are whole until they are summed.
+    Attention keeps no scores (fused kernels).
+    """
+    n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
+    trained = 0 if setting.adapters else 1
+    gathered = n if r == 1 else model.embedding_parameters + 2 * model.layer_parameters
+    stays = {
+        "weights": (4 if trained else w) * n / r,
+        "optimiser": trained * 8 * n / r,
+        "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
+    }
+    engine = {"engine weights": float(setting.engine_width * n)}
+    step = {"gradients": trained * 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
+    learning = step | {
+        "whole gradients": trained * float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
+        "activations": float(t * _activations(model, w, checkpointing=setting.checkpointing)),
+        "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
+    }
+    summing = step | {"whole gradients": trained * float((w + 4) * model.embedding_parameters)}
+    sampling = engine | {"engine cache": setting.cache_gb * GB}
+    if not setting.engine_sleeps:
+        stays |= engine
+    return stays | max(learning, summing, sampling, key=lambda part: sum((stays | part).values()))
+
+
+def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
+    """Bytes per token kept for the backward pass.
+
+    Of a layer: what each of the two norms made and gave on [h], and its input in float32; queries, attention's output
+    and the same in order [q]; keys and values [k]; gate, its activation, up and their product [i]. Norms of queries and
+    keys keep what they made, and their input in float32.
+    """
+    h, q, k = model.hidden, model.query, model.key
+    layer = width * (4 * h + 3 * q + 2 * k + 4 * model.intermediate) + 2 * 4 * h
+    layer += (width + 4) * (q + k) * model.qk_norm
+    return model.layers * width * h + layer if checkpointing else model.layers * layer
+
+
+def setting_of(config: Mapping[str, Any]) -> Setting:
+    """Of a run's resolved config."""
+    trainer, rollout = config["trainer"], config["rollout"]
+    engine, moves = rollout["engine"], trainer.get("reference_every") is not None
+    adapters = trainer.get("lora_rank") is not None
+    elsewhere = "workers" in engine  # on GPUs of its own
+    reference = trainer["kl"] > 0 or "reference" in declared(config["loss"]["_target_"])
+    return Setting(
+        ranks=config["cluster"]["ranks"],
+        width=_width(trainer["dtype"]),
+        # A group stays whole, however long.
+        tokens=max(trainer["token_budget"], rollout["samples"] * (rollout["max_tokens"] or 0)),
+        checkpointing=trainer["activation_checkpointing"],
+        copies=0 if adapters else int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
+        offload=bool(trainer.get("reference_offload")),
+        adapters=adapters,
+        engine_width=0 if elsewhere else _width(engine["dtype"]),
+        cache_gb=0 if elsewhere else engine["max_cache_gb"],
+        engine_sleeps=engine["_target_"].endswith("VllmEngine"),
+    )
+
+
+def _width(dtype: str) -> int:
+    return 4 if dtype == "float32" else 2
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raises ValueError if a run's resolved config asks more of a GPU than `cluster.gpu_memory_gb`; null: no check."""
+    has = config["cluster"].get("gpu_memory_gb")
+    model = of_model(config["model"]) if has else None
+    if model is None:
+        return
+    parts = per_gpu(model, setting_of(config))
+    if sum(parts.values()) > has * GB:
+        raise ValueError(
+            f"cluster.gpu_memory_gb={has:g}, and a GPU of this run needs about {sum(parts.values()) / GB:.0f} GB: "
+            f"{shown(parts)}. Pass a larger cluster.ranks, trainer.activation_checkpointing=true, "
+            "trainer.dtype=bfloat16 or a smaller trainer.token_budget; null: no check."
+        )
+
+
+def shown(parts: Mapping[str, float]) -> str:
+    """`weights 28.4, gradients 28.4 GB`, the largest first."""
+    large = sorted(((v / GB, k) for k, v in parts.items() if v > 0), reverse=True)
+    return ", ".join(f"{k} {v:.1f}" for v, k in large) + " GB"

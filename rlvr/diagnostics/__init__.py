@@ -1,0 +1,1 @@
+"""Measurements that train nothing; they write data, which `analysis` draws."""

@@ -1,0 +1,165 @@
+"""Where do GRPO and LAD go on the landscape of LAD's loss? Three arms, every expectation exact (LAD, Figure 2).
+
+    python -m rlvr.diagnostics.landscape
+    python -m rlvr.diagnostics.landscape divergence=js,kl eta=0.5 task.heights=[1,0.5,0.4]
+
+A policy over three arms is a point of a triangle, so that all of a loss can be drawn, and expectations are sums over
+the arms: nothing is sampled. From the same starts, gradient descent on the three logits follows
+
+  lad              the loss that is trained with, against a uniform π_old; the landscape is its own
+  lad_theoretical  Eq. 7, with both normalisers, against the same π_old
+  grpo             whose π_old is the policy itself at every step, as it is used. Advantages are those of the uniform
+                   π_old: a baseline has no effect on an exact expectation, and their scale only sets the pace
+
+Both forms of LAD are least at P_A ∝ π_old·e^{A/η}. Differs from the paper, which prints neither rewards nor starts:
+ours are below; rewards, advantage and η are knobs. The result, reports/bandit_landscape, is the figure and four CSV
+files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last policies).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from hydra import compose
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+
+from analysis.diagnostics.landscape import ARMS, draw
+from rlvr.diagnostics.measurement import command, points, write
+from rlvr.ledger.files import home
+from rlvr.objective.batch import Batch, Loss, Policy, needed
+from sweeps import launcher
+
+DEFAULT = (
+    "divergence=hd,js",
+    "eta=1",
+    "advantage=grpo",
+    "task=bandit",
+    "task.arms=3",
+    "task.centres=[0,1,2]",
+    "task.widths=[0.2,0.2,0.2]",
+    "task.heights=[1,0.9,0.2]",
+)
+STARTS = ((1, 1, 1), (1, 4, 15), (15, 4, 1), (1, 17, 2), (6, 1, 13), (2, 12, 6))  # any unit; π_old itself first
+RESOLUTION = 90  # points of the landscape along an edge of the triangle
+STEPS, RATE = 600, 1.0  # of gradient descent
+
+
+def expected(loss: Loss, logits: Tensor, advantage: Tensor, logp_old: Tensor) -> Tensor:
+    """[N] a loss's expectation under π_old, for policies over K arms. logits, logp_old: [N, K]; advantage: [K].
+
+    Each policy is a group, each arm one of its responses, of one token, and counts by its probability under π_old.
+    (`lad_theoretical` has means over a group for means under π_old: it wants π_old uniform.)
+    """
+    N, K = logits.shape
+    tokens = torch.arange(K).repeat(N)[:, None]
+    group, prompt = torch.arange(N).repeat_interleave(K), torch.zeros(N, 1, dtype=torch.int64)
+    A = advantage.repeat(N)
+    batch = Batch(tokens, tokens >= 0, logp_old.reshape(-1, 1), A, A, group, prompt, prompt == 0)
+    terms = loss(Policy(logits.log_softmax(-1).view(-1, 1)), batch).loss
+    return (logp_old.exp() * terms.view(N, K)).sum(-1)
+
+
+def slope(loss: Loss, logits: Tensor, advantage: Tensor, logp_old: Tensor) -> Tensor:
+    """[N, K] the derivative of `expected` with respect to the logits."""
+    leaf = logits.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(expected(loss, leaf, advantage, logp_old).sum(), leaf)
+    return gradient
+
+
+def descend(loss: Loss, start: Tensor, advantage: Tensor, *, steps: int, renew: bool) -> tuple[list[int], Tensor]:
+    """(steps kept, more of the early ones; policies [S, N, K] after them), from policies [N, K] by gradient descent.
+
+    renew: π_old is the policy of each step; otherwise it is uniform.
+    """
+    kept = sorted({0, *np.geomspace(1, steps, 150).astype(int).tolist()})
+    logits = start.log()
+    uniform = torch.zeros_like(logits).log_softmax(-1)
+    path: list[Tensor] = []
+    for step in range(steps + 1):
+        if step in kept:
+            path.append(logits.softmax(-1))
+        logits = logits - RATE * slope(loss, logits, advantage, logits.log_softmax(-1) if renew else uniform)
+    return kept, torch.stack(path)
+
+
+def triangle(resolution: int) -> Tensor:
+    """[M, 3] policies all over the triangle, none on its edge, where a loss need not be finite."""
+    n = resolution
+    inside = [(i, j, n - 1 - i - j) for i in range(n) for j in range(n - i)]
+    return (torch.tensor(inside, dtype=torch.float64) + 1 / 3) / n
+
+
+def measured(point: Sequence[str], *, steps: int) -> dict[str, pd.DataFrame]:
+    """The tables arms, landscape, paths and ends of one combination of overrides."""
+    composed = {
+        "lad": compose("run", ["loss=lad", *point], return_hydra_config=True),
+        "lad_theoretical": compose("run", ["loss=lad_theoretical", *point]),
+        "grpo": compose("run", ["loss=grpo", *(o for o in point if not o.startswith(("divergence=", "eta=")))]),
+    }
+    lad = composed["lad"]
+    losses = {method: instantiate(config.loss) for method, config in composed.items()}
+    name = lad.hydra.runtime.choices["divergence"]
+    reward, advantage = _arms(lad)
+    target = (advantage / lad.loss.eta).softmax(0)
+    arms = pd.DataFrame({"arm": ARMS, "reward": reward, "advantage": advantage, "target": target})
+    policies = triangle(RESOLUTION)
+    uniform = torch.zeros_like(policies).log_softmax(-1)
+    value = expected(losses["lad"], policies.log(), advantage, uniform)
+    start = torch.tensor(STARTS, dtype=torch.float64)
+    start /= start.sum(-1, keepdim=True)
+    parts = []
+    for method, loss in losses.items():
+        kept, path = descend(loss, start, advantage, steps=steps, renew=method == "grpo")
+        parts += [_table(path[:, i], divergence=name, method=method, start=i, step=kept) for i in range(len(start))]
+    paths = pd.concat(parts, ignore_index=True)
+    ends = paths.query(f"step == {steps}").reset_index(drop=True)
+    ends["total_variation"] = 0.5 * (ends[ARMS] - target.numpy()).abs().sum(axis=1)
+    landscape = _table(policies, divergence=name, loss=value.numpy())
+    return {"arms": arms, "landscape": landscape, "paths": paths, "ends": ends}
+
+
+def _arms(config: DictConfig) -> tuple[Tensor, Tensor]:
+    """(rewards, advantages under a uniform π_old), [3]. ValueError for other numbers of arms, and for an advantage that
+    reads more than rewards."""
+    task, advantage = instantiate(config.task), instantiate(config.advantage)
+    if len(getattr(task, "arms", ())) != len(ARMS):
+        raise ValueError("a policy over three arms is a point of a triangle: pass task=bandit task.arms=3.")
+    if needed(advantage):
+        raise ValueError("an advantage here is one of rewards alone: pass advantage=grpo, dr_grpo, rloo or reinforce.")
+    reward = torch.from_numpy(task.rewards())
+    return reward, advantage(reward, torch.zeros(len(ARMS), dtype=torch.int64))
+
+
+def _table(policies: Tensor, **columns: object) -> pd.DataFrame:
+    return pd.DataFrame(policies.numpy(), columns=ARMS).assign(**columns)
+
+
+def main(arguments: Sequence[str]) -> None:
+    known = [a.split("=")[0] for a in DEFAULT]
+    for argument in arguments:
+        if "=" not in argument or argument.split("=")[0] not in known:
+            raise ValueError(f"{argument} is not understood: this takes {', '.join(f'{k}=' for k in known)}.")
+    told = {a.split("=")[0]: a for a in (*DEFAULT, *arguments)}
+    wanted = points([*told.values()])
+    if len({tuple(o for o in point if not o.startswith("divergence=")) for point in wanted}) > 1:
+        raise ValueError(
+            "a figure is of one bandit and one η: only divergence takes several values, as divergence=hd,js."
+        )
+    with launcher.composing():
+        found = [measured(point, steps=STEPS) for point in wanted]
+    tables = {name: pd.concat([f[name] for f in found], ignore_index=True) for name in found[0]}
+    tables["arms"] = found[0]["arms"]  # of all
+    folder = home() / "reports" / "bandit_landscape"
+    write(folder, tables, "bandit_landscape", draw(**tables))
+    far = tables["ends"].groupby(["divergence", "method"], sort=False)["total_variation"].agg(["min", "max"])
+    print(f"Total variation to P_A after {STEPS} steps, over {len(STARTS)} starts\n{far.round(4)}\nWritten: {folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(command(main, "rlvr.diagnostics.landscape", __doc__))

@@ -1,0 +1,135 @@
+"""How much does an objective weigh a problem of pass rate p? Measured on our own advantages and losses (MaxRL, Fig. 1).
+
+    python -m rlvr.diagnostics.weights
+    python -m rlvr.diagnostics.weights loss=maxrl advantage.order=1,7 rollout.samples=8
+
+The policy is one coin: right with probability p = sigmoid(θ). A group of G responses is then described by its number c
+of right ones, and the expectation over all G + 1 outcomes is a finite sum, exact up to float64 rounding; nothing is
+sampled. Cross-entropy is not shown samples but the known answer: all of its responses are right. The result is
+reports/weights: weights.csv, and the figure, with the closed forms drawn over the measurements.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from hydra import compose
+from hydra.utils import instantiate
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from analysis.diagnostics.weights import drawn
+from rlvr.diagnostics.measurement import command, points, write
+from rlvr.ledger.files import home
+from rlvr.objective.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
+from rlvr.objective.reduce import aggregate
+from sweeps import launcher
+
+Floats = NDArray[np.float64]
+
+DEFAULT = ("loss=cross_entropy,reinforce,rloo,dr_grpo,grpo,pkpo,maxrl", "rollout.samples=4,16,64,256")
+RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 to 1 − 1e-4, symmetric about a half
+
+
+@dataclass(frozen=True)
+class Weight:
+    """`weight`: w(p), the expected gradient over ∇p. `gradient_norm`: the mean of |gradient| with respect to θ.
+
+    `order`: T of maxrl (at most G − 1, which is its default), k of pkpo; None for objectives that have neither.
+    """
+
+    loss: str
+    advantage: str
+    order: int | None
+    samples: int
+    pass_rate: float
+    weight: float
+    gradient_norm: float
+
+
+def measure(loss: Loss, advantage: Advantage, samples: int, rates: Floats) -> tuple[Floats, Floats]:
+    """(w(p), E|gradient|), each [R], of an objective with G = samples on-policy responses at the pass rates [R].
+
+    The loss is averaged over the responses of a group (`token-mean` of one-token responses). A loss that needs the
+    "solution" sees right answers alone. Raises ValueError for a loss or an advantage that needs more than that, rewards
+    and log-probabilities, and for pass rates outside (0, 1).
+    """
+    if not ((rates > 0) & (rates < 1)).all():
+        raise ValueError("pass rates must lie between 0 and 1: at the ends a coin has no gradient.")
+    told = needed(loss) | needed(advantage) | ({"first pass"} if first_pass_of(loss) else set())
+    if lacking := sorted(told - {"solution"}):
+        raise ValueError(
+            f"a coin has no {', '.join(lacking)}: w(p) is measured of objectives of rewards and log-probabilities."
+        )
+    G = samples
+    right = torch.arange(G) < torch.arange(G + 1)[:, None]  # [G + 1, G]: outcome c has c right responses
+    group = torch.arange(G + 1).repeat_interleave(G)
+    A = advantage(right.flatten().double(), group)
+    chance = np.eye(G + 1)[-1:] if "solution" in told else outcomes(G, rates)
+    slope = np.empty((len(rates), G + 1))
+    for i, p in enumerate(rates):
+        yes, no = torch.from_numpy(np.array([np.log(p), np.log1p(-p)]))  # float64: a number alone would be float32
+        logp = torch.where(right, yes, no).view(-1, 1)
+        push = _gradient(loss, logp, right.flatten().double(), A, group).view(G + 1, G)
+        slope[i] = (push.numpy() * (right.numpy() - p)).sum(1)  # d log p/dθ = 1 − p and d log(1 − p)/dθ = −p
+    return -(chance * slope).sum(1) / (rates * (1 - rates)), (chance * abs(slope)).sum(1)
+
+
+def _gradient(
+    loss: Loss, logp: torch.Tensor, reward: torch.Tensor, advantage: torch.Tensor, group: torch.Tensor
+) -> torch.Tensor:
+    """[B] derivative of each group's loss with respect to each response's log-probability."""
+    B, P = len(logp), int(group[-1]) + 1
+    mask = torch.ones(B, 1, dtype=torch.bool)
+    prompt = torch.zeros(P, 1, dtype=torch.int64)
+    tokens = reward.long()[:, None]
+    batch = Batch(tokens, mask, logp, advantage, reward, group, prompt, torch.ones_like(prompt, dtype=torch.bool))
+    leaf = logp.clone().requires_grad_()
+    terms = loss(Policy(leaf), batch).loss
+    size = B // P  # divided by the size of a group, not of the batch: every outcome is a mini-batch of its own
+    total = aggregate(terms, mask, "token-mean", num_tokens=size, num_sequences=size, max_tokens=1)
+    (gradient,) = torch.autograd.grad(total, leaf)
+    return gradient[:, 0]
+
+
+def outcomes(samples: int, rates: Floats) -> Floats:
+    """[R, G + 1] the chance of c right responses among G at each pass rate, in log space."""
+    c = np.arange(samples + 1)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, samples + 1)))])
+    log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
+    p = rates[:, None]
+    return np.exp(log_choose + c * np.log(p) + (samples - c) * np.log1p(-p))
+
+
+def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
+    """The weights of one combination of overrides of the default run."""
+    config = compose("run", list(point), return_hydra_config=True)
+    loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
+    weight, norm = measure(loss, advantage, samples, rates)
+    chosen = config.hydra.runtime.choices
+    told = (chosen.loss, chosen.advantage, _order(config.advantage, samples), samples)
+    return [Weight(*told, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
+
+
+def _order(advantage: DictConfig, samples: int) -> int | None:
+    if "order" in advantage:
+        return samples - 1 if advantage.order is None else int(advantage.order)
+    return int(advantage.k) if "k" in advantage else None
+
+
+def main(arguments: Sequence[str]) -> None:
+    with launcher.composing():
+        rows = [row for point in points(arguments or DEFAULT) for row in measured(point, RATES)]
+    table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
+    folder = home() / "reports" / "weights"
+    files = write(folder, {"weights": table}, "weights", drawn(table))
+    print(f"Written: {folder}: {', '.join(file.name for file in files)}")
+
+
+if __name__ == "__main__":
+    sys.exit(command(main, "rlvr.diagnostics.weights", __doc__))

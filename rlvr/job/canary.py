@@ -1,0 +1,61 @@
+"""Does the engine sample from the policy in training? Asked of fixed prompts after every sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlvr.objective.batch import Batch
+from rlvr.records import EngineDisagrees, Problem, Request, Reward, Rollout, Sampling
+from rlvr.rollout.collect import Sampler, noise_key
+from rlvr.trainer.collate import collate
+
+PROMPTS, SAMPLES, TOKENS = 2, 2, 8  # of each rank; at least a prompt for each of its workers
+ANY = Reward(0.0, "wrong")  # nobody judges or learns from these
+
+
+def check(
+    sampler: Sampler,
+    logp: Callable[[Batch], Tensor],
+    problems: Sequence[Problem],
+    *,
+    pad_token_id: int,
+    max_tokens: int,
+    temperature: float,
+) -> None:
+    """Sample a few tokens from every rank's engine and let the trainer say what it thinks of them.
+
+    logp: [B, T] nats of a batch of all ranks under the policy in training. An engine without a tolerance (`canary`) is
+    not asked. Raises EngineDisagrees on every rank, naming the worst token.
+    """
+    tolerance = sampler.engine.canary
+    if tolerance is None:
+        return
+    count = max(PROMPTS, sampler.engine.workers)
+    mine = [problems[(sampler.rank * count + i) % len(problems)] for i in range(count)]
+    requests = [Request(p, SAMPLES, noise_key(q)) for p, q in zip(sampler.encode(mine), mine, strict=True)]
+    sampling = Sampling(min(TOKENS, max_tokens), seed=0, step=0, temperature=temperature)
+    groups = sampler.engine.generate(requests, sampling)
+    own = [
+        Rollout(problem, request.prompt, group, ("",) * SAMPLES, (ANY,) * SAMPLES)
+        for problem, request, group in zip(mine, requests, groups, strict=True)
+    ]
+    everyone = [group for each in sampler.gather(own) for group in each]
+    batch = collate(everyone, lambda reward, group: torch.zeros_like(reward), pad_token_id=pad_token_id)
+    trainer = logp(batch).cpu()
+    difference = torch.where(batch.mask, (trainer - batch.logp_old).abs(), 0.0).numpy()
+    if np.all(difference <= tolerance):  # not-a-number is no agreement
+        return
+    worst = np.where(np.isnan(difference), np.inf, difference).argmax()
+    row, column = np.unravel_index(worst, difference.shape)
+    mean = difference.sum() / int(batch.mask.sum())
+    raise EngineDisagrees(
+        f"after a sync, log-probabilities of fixed prompts differ by up to {difference[row, column]:.2g} nats (mean "
+        f"{mean:.2g}) between trainer and engine, more than rollout.engine.canary={tolerance:g}. Worst: token "
+        f"{column + 1} of an answer to {everyone[row // SAMPLES].problem.id}, rank {row // (SAMPLES * count)}: "
+        f"trainer {trainer[row, column]:.6g}, engine {batch.logp_old[row, column]:.6g}. Samples would not be the "
+        "policy's own. Did the engine get all weights, and do both compute alike (trainer.dtype, rollout.engine.dtype)?"
+    )

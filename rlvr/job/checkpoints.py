@@ -1,0 +1,78 @@
+"""When a run saves, what of it stays, and where it goes on."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rlvr.ledger import files as paths
+from rlvr.rollout.ahead import Collected
+from rlvr.trainer.fsdp import Trainer
+
+log = logging.getLogger("rlvr")
+
+
+class Checkpoints:
+    """The checkpoints of one run: the newest ones, and if asked for that of its best evaluation."""
+
+    def __init__(self, trainer: Trainer, directory: Path, config: DictConfig, *, steps: int) -> None:
+        """config: the group `checkpoint` of a run. steps: the number of the last step."""
+        self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
+        self.best: float | None = None  # score of the best checkpoint, if it is kept
+
+    def due(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether a finished step is saved. Raises what went wrong with a save that was going on."""
+        self.trainer.writer.wait(block=False)
+        return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
+
+    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: Collected | None = None) -> None:
+        """Save the state after a step, `position` problems into the stream, unless it is saved already.
+
+        ahead: the groups of the next step, if there are some.
+        """
+        path = self.directory / f"step-{step:08d}"
+        self.trainer.writer.wait()
+        if path.exists():
+            return
+        score = self._score(metrics)
+        self.best = self.best if score is None else score
+        state = {"step": step, "position": position, "score": score, "best": self.best}
+        groups = {} if ahead is None else {"beside": ahead.write}
+        self.trainer.save(
+            path,
+            state | {"ahead": None if ahead is None else ahead.rest},
+            background=self.config.get("background", False),
+            then=self._drop,
+            **groups,
+        )
+
+    def resume(self) -> dict[str, Any] | None:
+        """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
+        found = paths.checkpoints(self.directory)
+        if not found:
+            return None
+        extra = self.trainer.load(found[-1])
+        self.best = extra.get("best")
+        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra.get("ahead") else None
+        log.info("resuming from %s", found[-1].name)
+        return extra
+
+    def _score(self, metrics: Mapping[str, float]) -> float | None:
+        """Mean avg@n over the benchmarks, if the best is kept and this is better than any before."""
+        if not self.config.get("keep_best"):
+            return None
+        scores = [v for k, v in metrics.items() if "/avg_at_" in k or k.endswith("/expected_reward")]
+        score = math.fsum(scores) / len(scores) if scores else math.nan
+        return score if score > (-math.inf if self.best is None else self.best) else None
+
+    def _drop(self) -> None:
+        """Remove the checkpoints that are neither among the newest nor the best."""
+        best = paths.best_checkpoint(self.directory)
+        for old in paths.checkpoints(self.directory)[: -self.config.keep]:
+            if old != best:
+                paths.remove(old)

@@ -1,0 +1,108 @@
+"""How the process of a run starts and ends: one attempt on the ledger, and a name for every way it can end.
+
+`python -m rlvr.job RUN_DIR` runs one run (under torchrun: one of its ranks). `python -m rlvr.job --serve` imports torch
+once and runs what it is told on standard input, a JSON line each: the warm worker of the local launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.config import schema
+from rlvr.job.loop import Run
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, Cause, cause_of, gpu_ooms, logging_to, record_rank
+from rlvr.ledger.journal import Spool
+from rlvr.ledger.prune import asked_to_prune
+from rlvr.ledger.stop import StopFlag
+from rlvr.trainer import distributed
+
+log = logging.getLogger("rlvr")
+
+
+def run(run_dir: Path) -> tuple[Cause, str]:
+    """Run what `run_dir`/config.yaml says, as one attempt on the ledger. Returns why it ended, and a message.
+
+    Raises Busy if another process holds the run.
+    """
+    schema.register()
+    config = OmegaConf.load(run_dir / "config.yaml")
+    assert isinstance(config, DictConfig)
+    config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
+    with StopFlag() as stop:
+        if rank := int(os.environ.get("RANK", "0")):
+            cause, message = _guarded(lambda: _train(config, run_dir, None, stop))
+            if message:
+                record_rank(run_dir, rank, cause, message)
+            return cause, message
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        with Attempt.open(run_dir, ranks=world, token_budget=config.trainer.token_budget) as attempt:
+            with logging_to(attempt.log_path):
+                cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
+            attempt.close(cause, message or (asked_to_prune(attempt.path) if cause is Cause.PRUNED else ""))
+            return cause, message
+
+
+def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
+    with contextlib.ExitStack() as stack:
+        spool = None
+        if attempt is not None:
+            spool = Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease)
+            stack.enter_context(contextlib.closing(spool))
+        return stack.enter_context(contextlib.closing(Run(config, run_dir, attempt, spool))).train(stop)
+
+
+def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:
+    """Every way a run can end gets a name: the one place that sees them all, so the one broad `except`."""
+    try:
+        return work(), ""
+    except Exception as error:
+        log.exception("the run failed")
+        if distributed.lost_a_rank(error):  # the word is that rank's; if it was killed, there is none
+            distributed.leave(Cause.ERROR.code)
+        return cause_of(error), f"{type(error).__name__}: {error}"
+
+
+def serve() -> None:
+    """Run what standard input asks for until it ends; answer on the standard output that we were given.
+
+    Protocol, a JSON object a line: {"ready": true}; then for each {"run_dir": …} one {"run_dir", "cause", "code",
+    "message"}. Anything else that is printed goes to standard error, so that it cannot break the protocol.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        run_dir = Path(json.loads(line)["run_dir"])
+        cause, code, message = attempt_once(run_dir)
+        distributed.free_memory()
+        print(json.dumps({"run_dir": str(run_dir), "cause": cause, "code": code, "message": message}), file=answers)
+
+
+def attempt_once(run_dir: Path) -> tuple[str, int, str]:
+    """(cause, exit code, message) of one attempt, or of finding the run held by another process."""
+    try:
+        cause, message = run(run_dir)
+    except Busy as error:
+        return Cause.BUSY, Cause.BUSY.code, str(error)
+    return cause, cause.code, message
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+        return
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
+    cause, code, message = attempt_once(Path(sys.argv[1]))
+    if message:
+        print(f"{cause}: {message}", file=sys.stderr)
+    distributed.leave(code)

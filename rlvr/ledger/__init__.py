@@ -1,0 +1,1 @@
+"""Everything under `runs/`: one reader and one writer."""

@@ -1,0 +1,231 @@
+"""The durable local journal of a run's metrics: one JSON line per step. Standard library only.
+
+    {"step":12,"time":1795992000.25,"attempt":1,"metrics":{"reward/mean":0.5},"crc":"9a0364b9"}
+
+`crc` is the CRC-32 of the bytes before `,"crc"`, so a torn or rotten line is told from a good one without a parser's
+help. Lines are strict JSON: NaN and the infinities, which JSON lacks, are the strings "nan", "inf" and "-inf".
+
+The record of a step is what the *first* attempt to reach it measured. A resumed attempt replays the steps after its
+checkpoint; the spool drops them, so no reader ever sees a step twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import operator
+import os
+import posixpath
+import re
+import time
+import zlib
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvr.ledger.files import sync
+
+FILE = "metrics.jsonl"
+_LOG = logging.getLogger(__name__)
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"}')
+_SEAL_BYTES = len(b',"crc":"00000000"}')
+_NAME = re.compile(r"[A-Za-z0-9_\-./ ]{1,250}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured at one step. `end`: byte offset in the spool just after this line."""
+
+    step: int
+    time: float  # seconds since the epoch
+    attempt: int
+    metrics: dict[str, float]
+    end: int = 0
+
+
+def check_name(name: str) -> None:
+    """Refuse a metric name that MLflow would refuse: better at the first step than at the first sync."""
+    legal = isinstance(name, str) and _NAME.fullmatch(name) is not None
+    # MLflow may use names as paths: "a//b", "/a" and "../a" are not the names they look like.
+    if not legal or posixpath.normpath(name) != name or name.startswith((".", "/")):
+        raise ValueError(
+            f"metric name {name!r} is not allowed. A name has 1 to 250 ASCII letters, digits, '_', '-', '.', '/' or "
+            f"spaces, does not start with '.' or '/' and has no empty or '..' parts; for example 'reward/mean'."
+        )
+
+
+def encode(step: int, seconds: float, attempt: int, metrics: Mapping[str, float]) -> bytes:
+    """One line of the spool, newline included. `metrics` values are floats; `seconds` since the epoch."""
+    head: dict[str, Any] = {"step": step, "time": seconds, "attempt": attempt, "metrics": metrics}
+    try:
+        body = _JSON.encode(head)
+    except ValueError:  # the encoder's word for "not finite"
+        head["metrics"] = {name: v if math.isfinite(v) else str(v) for name, v in metrics.items()}
+        body = _JSON.encode(head)
+    data = body[:-1].encode()
+    return data + b',"crc":"%08x"}\n' % zlib.crc32(data)
+
+
+def decode(line: bytes, end: int = 0) -> Record:
+    """The inverse of `encode`, without the newline. ValueError if the line is not exactly what was written."""
+    head, seal = line[:-_SEAL_BYTES], _SEAL.fullmatch(line[-_SEAL_BYTES:])
+    if seal is None:
+        raise ValueError("it does not end in a checksum")
+    if int(seal[1], 16) != zlib.crc32(head):
+        raise ValueError("its checksum does not match")
+    fields = json.loads(head + b"}")
+    metrics = {name: float(value) for name, value in fields["metrics"].items()}
+    return Record(fields["step"], fields["time"], fields["attempt"], metrics, end)
+
+
+def read(path: Path, *, offset: int = 0) -> tuple[list[Record], int]:
+    """(records after byte `offset`, offset to go on from). A missing file is an empty one.
+
+    A torn last line, the mark of a crash or of a write in progress, is left for the next call. A damaged line with
+    anything after it is no torn line: ValueError, naming it. `offset` must be one that `read` returned.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if offset > size:
+                raise ValueError(
+                    f"{path} has {size} bytes, fewer than the {offset} read before: it was cut or replaced"
+                )
+            file.seek(offset)
+            *lines, tail = file.read().split(b"\n")
+    except FileNotFoundError:
+        return [], offset
+    records: list[Record] = []
+    for index, line in enumerate(lines):
+        end = offset + len(line) + 1
+        try:
+            records.append(decode(line, end))
+        except ValueError as why:
+            if index == len(lines) - 1 and not tail:
+                break  # torn, though its last byte is a newline: a disk may lose the middle of a write
+            raise ValueError(_damaged(path, offset, str(why))) from why
+        offset = end
+    return records, offset
+
+
+def _damaged(path: Path, offset: int, why: str) -> str:
+    number = path.read_bytes()[:offset].count(b"\n") + 1
+    return f"{path}: line {number} is damaged ({why}). Restore the file, or delete that line and lose its step."
+
+
+class Spool:
+    """The tracker of one attempt of a run: appends to `run_dir`/metrics.jsonl.
+
+    holds_lease: asked before anything is written; an attempt that lost its lease (a zombie on a node that the
+    scheduler gave up) leaves the file alone. A full disk does not stop training: lines wait in memory, and `flush`,
+    called before each checkpoint, raises OSError if they still cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, attempt: int, *, holds_lease: Callable[[], bool] = lambda: True) -> None:
+        self._path = run_dir / FILE
+        self._attempt = attempt
+        self._holds_lease = holds_lease
+        self._names: set[str] = set()  # checked once each
+        self._steps: set[int] = set()  # on record, by any attempt
+        self._own: set[int] = set()  # recorded by this object
+        self._pending: list[bytes] = []  # lines that are not, or not wholly, in the file
+        self._written = 0  # bytes of the first of them that are: a full disk may take half a line
+        self._size = 0  # of the file, as far as we know
+        self._warned: set[str] = set()
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._file: int | None = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        sync(run_dir)
+        try:
+            self._learn()
+        except ValueError:
+            os.close(self._file)
+            raise
+
+    @property
+    def steps(self) -> Set[int]:
+        """Steps on record, by any attempt."""
+        return self._steps
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append the metrics of a step, all of them in one call: a step already on record is left as it is."""
+        if self._file is None:
+            raise ValueError(f"the tracker of {self._path.parent.name} is closed: step {step} came after close()")
+        step = operator.index(step)
+        values = self._checked(metrics)
+        if os.fstat(self._file).st_size != self._size:
+            self._learn()  # another attempt wrote: one of us is a zombie
+        if step in self._steps:
+            if step in self._own:
+                self._warn(f"step {step} was recorded twice: its second metrics, {', '.join(values)}, are dropped")
+            return
+        if not self._holds_lease():
+            self._warn("this attempt lost its lease: its metrics are no longer recorded")
+            return
+        self._pending.append(encode(step, time.time(), self._attempt, values))
+        self._steps.add(step)
+        self._own.add(step)
+        try:
+            self._append()
+        except OSError as error:
+            self._warn(f"cannot write ({error}): metrics wait in memory")
+
+    def flush(self) -> None:
+        """Bring every recorded step to the disk. Call before a checkpoint: it must never be ahead of the record."""
+        if self._file is None or not self._holds_lease():
+            return
+        self._append()
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Flush and close; a second call does nothing."""
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _checked(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name, value in metrics.items():
+            if name not in self._names:
+                check_name(name)
+                self._names.add(name)
+            try:
+                values[name] = float(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"metric {name!r} is {value!r}, not a number. Pass a float.") from error
+        return values
+
+    def _append(self) -> None:
+        assert self._file is not None
+        while self._pending:
+            line = self._pending[0]
+            count = os.write(self._file, line[self._written :])
+            self._size += count
+            self._written += count
+            if self._written == len(line):
+                self._pending.pop(0)
+                self._written = 0
+
+    def _learn(self) -> None:
+        """Learn which steps are on record, and cut a torn last line if the lease is ours."""
+        assert self._file is not None
+        size = os.fstat(self._file).st_size
+        records, end = read(self._path)
+        self._steps.update(record.step for record in records)
+        if end < size and self._holds_lease():
+            # Cutting is one atomic system call; a crash before it leaves the torn line for the next attempt.
+            os.ftruncate(self._file, end)
+            os.fsync(self._file)
+            size = end
+            self._written = 0
+        self._size = size
+
+    def _warn(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            _LOG.warning("%s: %s", self._path, message)

@@ -1,0 +1,47 @@
+"""What evaluations leave in `runs/<run_id>/samples/`: every sample, and of bandits the whole policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rlvr.records import Rollout
+
+
+def write_samples(rollouts: Sequence[Rollout], path: Path, *, step: int) -> None:
+    """One Parquet row per sample, written aside and renamed into place."""
+    rows = [
+        {
+            "step": step,
+            "source": g.problem.source,
+            "problem_id": g.problem.id,
+            "sample": i,
+            "response": text,
+            "outcome": reward.outcome,
+            "reward": reward.value,
+            "num_tokens": len(completion.tokens),
+            "finished": completion.finished,
+        }
+        for g in rollouts
+        for i, (completion, text, reward) in enumerate(zip(g.completions, g.texts, g.rewards, strict=True))
+    ]
+    write_parquet(pa.Table.from_pylist(rows), path)
+
+
+def write_policy(columns: Mapping[str, NDArray[Any]], folder: Path, *, step: int) -> None:
+    """A bandit's policy, one Parquet row per arm, beside the probabilities of the first step that was written."""
+    first = folder / "policy-00000000.parquet"
+    old = pq.read_table(first)["probability"].to_numpy() if first.exists() else columns["probability"]
+    write_parquet(pa.table({**columns, "probability_old": old}), folder / f"policy-{step:08d}.parquet")
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".writing")
+    pq.write_table(table, aside, compression="zstd")
+    aside.replace(path)

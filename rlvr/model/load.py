@@ -1,0 +1,108 @@
+"""Models in Hugging Face format: loading them, their skeletons and miniatures, saving them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from rlvr.model import table
+from rlvr.model.tokenizer import load_tokenizer
+
+
+def load(
+    path: str | Path, *, dtype: str | torch.dtype, device: str | torch.device = "cpu"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model (evaluation mode) and tokenizer of a directory in Hugging Face format. Never asks the network."""
+    directory = Path(path)
+    _check(directory)
+    model = load_model(directory, dtype=dtype)
+    model.to(torch.device(device))  # type: ignore[arg-type] - decorated without its signature
+    return model, load_tokenizer(directory)
+
+
+def _check(directory: Path) -> None:
+    if not (directory / "config.json").is_file():
+        found = "a directory without config.json" if directory.is_dir() else "no directory"
+        raise ValueError(
+            f"{directory} is {found}. A model is a local directory with config.json, safetensors and tokenizer files; "
+            f"for a model of the hub type model=hf model.path={directory}: it is downloaded first."
+        )
+
+
+def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
+    """Model (evaluation mode) of a directory in Hugging Face format, on the CPU."""
+    table.register()
+    disable_progress_bar()  # weights load in milliseconds, our own log says what is slow
+    return AutoModelForCausalLM.from_pretrained(
+        directory, dtype=parse_dtype(dtype), attn_implementation="sdpa", local_files_only=True
+    ).eval()
+
+
+def skeleton(directory: Path) -> PreTrainedModel:
+    """The model of a directory without its weights: parameters (float32) on the meta device, buffers as they are."""
+    _check(directory)
+    table.register()
+    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    with _weightless():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model.tie_weights()
+    if (directory / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return model.eval()
+
+
+def miniature(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) -> PreTrainedModel:
+    """A model of the same architecture and widths with few layers and words and random weights: it computes what the
+    large one computes, and shows at little cost whether that can be relied on.
+    """
+    small = copy.deepcopy(config)
+    inner = small.get_text_config()
+    for name, limit in (("num_hidden_layers", layers), ("vocab_size", words)):
+        if getattr(inner, name, None) is not None:
+            setattr(inner, name, min(limit, getattr(inner, name)))
+    if getattr(inner, "layer_types", None):
+        inner.layer_types = inner.layer_types[:layers]
+    inner.pad_token_id = None  # an embedding refuses one beyond its words
+    table.register()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="sdpa").eval()
+
+
+@contextlib.contextmanager
+def _weightless() -> Iterator[None]:
+    """What is built inside holds no parameters, only their shapes. Buffers are made: no file holds them."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """`"bfloat16"` → `torch.bfloat16`; ValueError for anything that is not a floating-point format."""
+    found = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"dtype={dtype} is not a floating-point format. Type float32, bfloat16 or float16.")
+    return found

@@ -1,0 +1,169 @@
+"""A base policy pre-trained on a task's demonstrations, from random weights."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from rlvr.ledger.stages import pretrain_identity, stage
+from rlvr.model.tokenizer import encode, word_tokenizer
+from rlvr.records import TaughtTask
+
+log = logging.getLogger(__name__)
+
+CHUNK_TOKENS = 4096  # tokens per forward pass of pre-training
+LOG_EVERY_S = 5.0
+
+
+def pretrain(
+    task: TaughtTask,
+    store: Path,
+    *,
+    architecture: Mapping[str, Any],
+    steps: int,
+    batch: int,
+    lr: float,
+    weight_decay: float,
+    warmup_steps: int,
+    held_out: int,
+    seed: int,
+) -> Path:
+    """Supervised pre-training from random weights on the task's demonstrations, loss on response tokens only.
+
+    architecture: `model_type` and the arguments of its Hugging Face config; the vocabulary is the task's. AdamW, linear
+    warm-up, cosine decay to 0. Step s reads demonstrations s·batch … s·batch + batch − 1, and the held-out loss the
+    `held_out` that follow the last step: none is seen twice. seed: the initial weights. On a CPU the weights are a
+    function of the arguments and the number of threads.
+    """
+    identity = pretrain_identity(
+        task,
+        architecture=dict(architecture),
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        weight_decay=weight_decay,
+        warmup_steps=warmup_steps,
+        held_out=held_out,
+        seed=seed,
+    )
+
+    def build(directory: Path) -> dict[str, Any]:
+        tokenizer = word_tokenizer(task.vocabulary, task.end_word)
+        pupil = Pupil(task, tokenizer, _initial(architecture, tokenizer, seed))
+        curve = pupil.learn(steps, batch, lr=lr, weight_decay=weight_decay, warmup_steps=warmup_steps)
+        loss = pupil.held_out_loss(range(steps * batch, steps * batch + held_out), batch) if held_out else None
+        pupil.model.to("cpu")  # type: ignore[arg-type] - decorated without its signature
+        pupil.model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+        return {"loss": curve, "held_out_loss": loss, "num_parameters": pupil.model.num_parameters()}
+
+    return stage(store, identity, build)
+
+
+def _initial(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    rest = dict(architecture)
+    config = AutoConfig.for_model(
+        rest.pop("model_type"),
+        **rest,
+        vocab_size=len(tokenizer),
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """A model that learns from demonstrations."""
+
+    task: TaughtTask
+    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel
+
+    def learn(
+        self, steps: int, batch: int, *, lr: float, weight_decay: float, warmup_steps: int
+    ) -> list[tuple[int, float]]:
+        """Train; returns (step, nats per response token) about every fiftieth of the way."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = self.model.train()
+        model.to(device)  # type: ignore[arg-type]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
+        schedule = LambdaLR(optimizer, lambda step: _share_of_lr(step, steps, warmup_steps))
+        curve, began = [], time.monotonic()
+        said = began
+        for step in range(steps):
+            loss = self._step(range(step * batch, (step + 1) * batch))
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            if step % max(1, steps // 50) == 0 or step + 1 == steps:
+                curve.append((step, loss))
+            if time.monotonic() - said > LOG_EVERY_S or step + 1 == steps:
+                said = time.monotonic()
+                left = (said - began) / (step + 1) * (steps - step - 1)
+                log.info("base policy: step %d/%d, loss %.3f, %.0f s left", step + 1, steps, loss, left)
+        model.eval()
+        return curve
+
+    def _step(self, indices: Sequence[int]) -> float:
+        """Add the gradient of one batch; returns its mean loss per response token."""
+        chunks = list(self._chunks(indices))
+        num_tokens = sum(int(chunk[2].sum()) for chunk in chunks)
+        total = 0.0
+        for chunk in chunks:
+            loss = self._summed_loss(*chunk) / num_tokens
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    @torch.no_grad()
+    def held_out_loss(self, indices: Sequence[int], batch: int) -> float:
+        """Mean loss per response token, in nats."""
+        parts = [indices[first : first + batch] for first in range(0, len(indices), batch)]
+        sums = [(float(self._summed_loss(*c)), int(c[2].sum())) for part in parts for c in self._chunks(part)]
+        return sum(loss for loss, _ in sums) / sum(num for _, num in sums)
+
+    def _summed_loss(self, tokens: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+        """tokens, mask: [b, L]; mask marks the tokens to predict. Right-padded: causality alone hides the padding."""
+        hidden = self.model.get_decoder()(input_ids=tokens, position_ids=position, use_cache=False).last_hidden_state
+        head = self.model.get_output_embeddings()
+        assert head is not None
+        logits = head(hidden[:, :-1][mask[:, 1:]])
+        return functional.cross_entropy(logits.float(), tokens[:, 1:][mask[:, 1:]], reduction="sum")
+
+    def _chunks(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Demonstrations in chunks of similar length and bounded size: (tokens, positions [1, L], response mask)."""
+        pairs = [[encode(self.tokenizer, text) for text in self.task.demonstration(index)] for index in indices]
+        pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]), reverse=True)
+        while pairs:
+            width = len(pairs[0][0]) + len(pairs[0][1])
+            count = max(1, CHUNK_TOKENS // width)
+            rows, pairs = pairs[:count], pairs[count:]
+            tokens = torch.zeros(len(rows), width, dtype=torch.int64)  # padding is neither seen nor predicted
+            mask = torch.zeros(len(rows), width, dtype=torch.bool)
+            for row, (prompt, response) in enumerate(rows):
+                tokens[row, : len(prompt) + len(response)] = torch.tensor([*prompt, *response])
+                mask[row, len(prompt) : len(prompt) + len(response)] = True
+            device = self.model.device
+            yield tokens.to(device), torch.arange(width, device=device)[None], mask.to(device)
+
+
+def _share_of_lr(step: int, steps: int, warmup_steps: int) -> float:
+    """Linear warm-up, then cosine decay to 0."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    return 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))))

@@ -1,0 +1,78 @@
+"""Tokenizers: those of models, and word-level ones of tasks with a closed vocabulary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+PAD_WORD = "PAD"
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory in Hugging Face format."""
+    file = directory / "tokenizer.json"
+    kind = json.loads(file.read_bytes())["model"].get("type") if file.is_file() else None
+    # For some architectures, Qwen2 among them, AutoTokenizer ignores what the directory says and silently builds the
+    # architecture's own byte-pair tokenizer, which reads our words as nothing.
+    chosen = PreTrainedTokenizerFast if kind == "WordLevel" else AutoTokenizer
+    return chosen.from_pretrained(directory, local_files_only=True)
+
+
+def word_tokenizer(vocabulary: Sequence[str], end_word: str) -> PreTrainedTokenizerFast:
+    """Tokenizer of a closed vocabulary: words joined by one space; a word's id is its place in the vocabulary.
+
+    `end_word` is the end-of-sequence token; padding is the word PAD, added at the end if the vocabulary lacks it.
+    Encode with `encode`, which names unknown words.
+    """
+    words = [*vocabulary, *([] if PAD_WORD in vocabulary else [PAD_WORD])]
+    odd = {word for word in words if words.count(word) > 1 or word.split() != [word]}
+    if odd:
+        raise ValueError(f"A vocabulary is distinct words without spaces; got {sorted(odd)}")
+    if end_word not in vocabulary:
+        raise ValueError(f"end_word={end_word!r} is not a word of the vocabulary {list(vocabulary)}")
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=end_word, pad_token=PAD_WORD, clean_up_tokenization_spaces=False
+    )
+    # Special words are cut out of the text before it is split at spaces, even from inside another word.
+    special = (end_word, PAD_WORD)
+    hidden = [word for word in words if word not in special and any(inner in word for inner in special)]
+    if hidden:
+        raise ValueError(f"The words {hidden} contain a special word {special}: rename it or them.")
+    return tokenizer
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of a text as it stands. ValueError naming the words that a word-level tokenizer does not know."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if isinstance(getattr(backend, "model", None), models.WordLevel):
+        known = tokenizer.get_vocab()
+        ids = [known.get(word) for word in text.split()]
+        if None in ids:
+            unknown = sorted({word for word in text.split() if word not in known})
+            raise ValueError(
+                f"Unknown words {unknown} in {text!r}. The model's vocabulary is {sorted(known)}. "
+                "Was the base policy made for another task? Its stage depends on the task's vocabulary."
+            )
+        return [index for index in ids if index is not None]
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Ids that end a response: the tokenizer's and those of the generation config (chat models have several)."""
+    generation = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    listed: list[Any] = [tokenizer.eos_token_id]
+    listed += generation if isinstance(generation, list | tuple) else [generation]
+    ends = {int(index) for index in listed if index is not None}
+    if not ends:
+        raise ValueError(
+            "Neither the tokenizer nor generation_config.json names an end token: responses could never finish. "
+            "Set eos_token in tokenizer_config.json."
+        )
+    return tuple(sorted(ends))

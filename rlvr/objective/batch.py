@@ -1,0 +1,180 @@
+"""What a loss sees: `Batch` and `Policy` go in, `Terms` come out. Shapes are checked once, here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+EXPLORE, REHEARSE = 0, 1  # Batch.kind: sampled by the policy; a stored response of the base policy (DPH-RL)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B = P·G sampled responses in whole groups, right-padded to T tokens."""
+
+    tokens: Tensor  # [B, T] int64
+    mask: Tensor  # [B, T] bool, response tokens
+    logp_old: Tensor  # [B, T] nats, policy that sampled
+    advantage: Tensor  # [B] or [B, T]
+    reward: Tensor  # [B]
+    group: Tensor  # [B] int64, row of `prompt` that each response answers; non-decreasing
+    prompt: Tensor  # [P, L] int64, left-padded
+    prompt_mask: Tensor  # [P, L] bool
+    logp_ref: Tensor | None = None  # [B, T] nats, frozen reference policy
+    kind: Tensor | None = None  # [B] int64, stream of each row
+    value_old: Tensor | None = None  # [B, T] what the value head said when the advantages were taken
+    returns: Tensor | None = None  # [B, T] what the value head learns
+    noise: Tensor | None = None  # [B, T] in (0, 1), uniform: a function of seed, update, row's content and position
+    logp_engine: Tensor | None = None  # [B, T] nats, what the engine said of `logp_old`; NaN: it did not say
+    weight: Tensor | None = None  # [B, T] of each token's loss (rlvr/objective/mismatch.py); None: 1
+    extra: Tensor | None = None  # [B] or [B, T] what the loss's own `first_pass` found in the whole mini-batch
+
+    def __post_init__(self) -> None:
+        B, T = self.tokens.shape
+        P, L = self.prompt.shape
+        expected = {
+            "mask": (B, T),
+            "logp_old": (B, T),
+            "logp_ref": (B, T),
+            "reward": (B,),
+            "group": (B,),
+            "kind": (B,),
+            "prompt_mask": (P, L),
+            "value_old": (B, T),
+            "returns": (B, T),
+            "noise": (B, T),
+            "logp_engine": (B, T),
+            "weight": (B, T),
+        }
+        for name, shape in expected.items():
+            value: Tensor | None = getattr(self, name)
+            if value is not None and tuple(value.shape) != shape:
+                raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected {list(shape)}")
+        for name in ("advantage", "extra"):
+            value = getattr(self, name)
+            if value is not None and tuple(value.shape) not in {(B,), (B, T)}:
+                raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected [{B}] or [{B}, {T}]")
+        if B and (bool((self.group.diff() < 0).any()) or int(self.group.min()) < 0 or int(self.group.max()) >= P):
+            raise ValueError("Batch.group must be non-decreasing row numbers of Batch.prompt: groups stay whole")
+
+    @property
+    def num_groups(self) -> int:
+        return self.prompt.shape[0]
+
+    def select(self, groups: Tensor) -> Batch:
+        """The sub-batch of the given groups ([P'] row numbers of `prompt`, ascending), renumbered from 0."""
+        rows = torch.isin(self.group, groups)
+        picked: dict[str, Any] = {name: getattr(self, name) for name in (f.name for f in fields(self))}
+        picked = {k: v if v is None else v[groups if k.startswith("prompt") else rows] for k, v in picked.items()}
+        picked["group"] = torch.searchsorted(groups, picked["group"])
+        return Batch(**picked)
+
+    def to(self, device: torch.device) -> Batch:
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: v if v is None else v.to(device) for k, v in moved.items()})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the policy in training says about a `Batch`. Fields a loss did not ask for with `@needs` are None."""
+
+    logp: Tensor  # [B, T] nats, with gradient
+    entropy: Tensor | None = None  # [B, T] nats, with gradient
+    value: Tensor | None = None  # [B, T], with gradient: expected reward before each token
+    log_z: Tensor | None = None  # [B], with gradient
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Unreduced loss and metrics, each [B, T] per token or [B] per sequence."""
+
+    loss: Tensor  # its gradient is exact even where its value is clamped
+    metrics: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+Loss = Callable[[Policy, Batch], Terms]
+Divergence = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# (reward [B], group [B]) and, by name, what it declares with `needs` → [B] or [B, T]; or that and the returns [B, T].
+Advantage = Callable[..., Any]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def needs(*what: str) -> Callable[[F], F]:
+    """Declare what a function reads beyond its usual arguments: nothing else is computed for it.
+
+    A loss: "entropy" (with gradient), "value", "log_z" of the policy; "reference" (`Batch.logp_ref`), "noise"
+    (`Batch.noise`), "returns" (`Batch.returns` and `value_old`), "solution" (rows are the task's known answers, not
+    samples). An advantage: "mask", "logp_old", "value", "entropy", all [B, T] and of the policy that sampled, which it
+    then takes as arguments of these names.
+    """
+
+    def mark(function: F) -> F:
+        function.needs = frozenset(what)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def binary_rewards(function: F) -> F:
+    """Declare that a loss or an advantage takes rewards 0 and 1 only: refused at launch with a task of other rewards.
+
+    The mark is read from the source (rlvr/config/check_objective.py); the function itself checks what it gets.
+    """
+    return function
+
+
+def one_token_responses(function: F) -> F:
+    """Declare that a loss takes responses of one token only: refused at launch with a task of longer ones."""
+    return function
+
+
+def per_response(function: F) -> F:
+    """Declare that a loss has one term per response: what weighs tokens is refused with it at launch."""
+    return function
+
+
+def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
+    """Give a loss statistics of the whole optimiser mini-batch, exact for any micro-batches and ranks.
+
+    `function(policy, batch, **knobs) -> Tensor`, [B] or [B, T], sees the whole mini-batch and a policy without
+    gradient, once per optimiser step; it takes those of the loss's knobs that it names. The loss finds its rows of the
+    result in `Batch.extra`. It costs one more forward pass over the mini-batch, a third more training time at most.
+    What either function declares with `needs`, both are given.
+    """
+
+    def mark(loss: F) -> F:
+        loss.first_pass = function  # type: ignore[attr-defined]
+        return loss
+
+    return mark
+
+
+def needed(function: object) -> frozenset[str]:
+    """What a loss, its first pass included, or an advantage declared with `needs`, knobs bound or not."""
+    while isinstance(function, partial):
+        function = cast("partial[object]", function).func
+    own: frozenset[str] = getattr(function, "needs", frozenset[str]())
+    before: object = getattr(function, "first_pass", None)
+    return own if before is None else own | needed(before)
+
+
+def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
+    """The first pass of a loss, with the loss's knobs bound; None if it has none."""
+    knobs: dict[str, Any] = {}
+    function: object = loss
+    while isinstance(function, partial):
+        bound = cast("partial[object]", function)
+        knobs = {**bound.keywords, **knobs}
+        function = bound.func
+    before = getattr(function, "first_pass", None)
+    if before is None:
+        return None
+    named = inspect.signature(before).parameters
+    return partial(before, **{name: value for name, value in knobs.items() if name in named})

@@ -1,0 +1,131 @@
+"""What one micro-batch adds to the loss and to the metrics of its optimiser mini-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rlvr.objective import penalty, reduce
+from rlvr.objective.batch import Batch, Loss, Policy, needed
+
+# What the trainer can give a loss; "solution" is the batch itself: rlvr/job/loop.py.
+GIVEN = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """loss + kl · KL(π ‖ reference) − entropy · H, each averaged in the same way over the optimiser mini-batch.
+
+    Where rows have a kind, the loss is averaged over each kind by itself and the averages are added; penalty, bonus and
+    the metrics of the policy are those of kind 0, which the policy itself sampled.
+    """
+
+    loss: Loss
+    aggregation: reduce.Mode
+    kl: float
+    kl_estimator: penalty.Estimator
+    entropy: float
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        missing = self.needs - GIVEN
+        if missing:
+            raise ValueError(
+                f"the loss needs {', '.join(sorted(missing))}, which this trainer does not compute "
+                f"(it has: {', '.join(sorted(GIVEN))}). Pass another loss."
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needed(self.loss)
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl > 0 or "reference" in self.needs
+
+    @property
+    def needs_entropy_gradient(self) -> bool:
+        return self.entropy != 0 or "entropy" in self.needs
+
+    def visible(self, policy: Policy) -> Policy:
+        """Without what the loss did not ask for."""
+        return policy if "entropy" in self.needs else replace(policy, entropy=None)
+
+    def __call__(
+        self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(this part of the scalar to minimise, this part of each metric): sums over parts are the mini-batch's.
+
+        Everything per token is 0 at padding. policy: all that the trainer knows. counts: [K, 2] tokens and sequences of
+        each kind in the whole mini-batch.
+        """
+        logp, entropy = policy.logp, policy.entropy
+        assert entropy is not None
+        sampled = reduce.of_stream(batch.mask, batch.kind, 0)
+        average = partial(
+            reduce.aggregate,
+            mask=sampled,
+            mode=self.aggregation,
+            num_tokens=counts[0, 0],
+            num_sequences=counts[0, 1],
+            max_tokens=self.max_tokens,
+        )
+        terms = self.loss(self.visible(policy), batch)
+        losses = terms.loss if batch.weight is None else _weighed(terms.loss, batch.weight)
+        total = reduce.aggregate_streams(
+            losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
+        )
+        if self.kl > 0:
+            assert batch.logp_ref is not None
+            total = total + self.kl * average(penalty.kl(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask))
+        if self.entropy != 0:
+            total = total - self.entropy * average(entropy)
+        with torch.no_grad():
+            metrics = {"loss/total": total.detach(), **_policy_metrics(logp, entropy, logp_base, batch, counts)}
+            for name, value in terms.metrics.items():
+                key = "policy/clip_fraction" if name == "clip_fraction" else f"loss/{name}"
+                # What is 0 on the rows of all kinds but one is a mean over that kind.
+                metrics[key] = reduce.aggregate_streams(
+                    value.detach().float(), batch.mask, batch.kind, "token-mean", counts=counts, max_tokens=1
+                )
+        return total, metrics
+
+
+def _weighed(losses: Tensor, weight: Tensor) -> Tensor:
+    """[B, T] losses by the importance of their tokens. ValueError for a loss of one term per response, [B]."""
+    if losses.dim() != 2:
+        raise ValueError(
+            "rollout.importance weighs tokens and this loss has one term per response: pass rollout.importance=none, "
+            "and declare the loss with @per_response."
+        )
+    return losses * weight
+
+
+def _policy_metrics(
+    logp: Tensor, entropy: Tensor, logp_base: Tensor | None, batch: Batch, counts: Tensor
+) -> dict[str, Tensor]:
+    """Means over response tokens of kind 0.
+
+    kl_old estimates KL(old ‖ new) on the old policy's samples as r − 1 − log r (k3), kl_base KL(policy ‖ base) as
+    b − 1 − log b with b = base / policy, on samples of the policy itself. Log-ratios are clamped to ±20.
+    """
+    ratio = logp - batch.logp_old
+    measured = {
+        "policy/entropy": entropy,
+        "policy/kl_old": penalty.kl(batch.logp_old, logp, "k3", mask=batch.mask),
+        "policy/abs_log_ratio": ratio.abs(),
+        "advantage/abs_mean": batch.advantage.abs().view(len(logp), -1).expand_as(logp),
+    }
+    if logp_base is not None:
+        measured["policy/kl_base"] = penalty.kl(logp, logp_base, "k3", mask=batch.mask)
+    mask = reduce.of_stream(batch.mask, batch.kind, 0)
+    tokens, sequences = counts[0]
+    return {
+        name: reduce.aggregate(
+            value.detach().float(), mask, "token-mean", num_tokens=tokens, num_sequences=sequences, max_tokens=1
+        )
+        for name, value in measured.items()
+    }

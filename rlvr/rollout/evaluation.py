@@ -1,0 +1,65 @@
+"""A policy on held-out problems: avg@n and pass@k per benchmark, and every sample on disk."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlvr.metrics import pass_at_k
+from rlvr.records import Problem, Rollout, Sampling, Task
+from rlvr.rollout.collect import Sampler, Spent
+
+# Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
+# common random numbers.
+NOISE_STREAM = 1 << 32
+
+
+def held_out(task: Task, limit: int | None) -> list[Problem]:
+    """The test problems, at most `limit` of each benchmark."""
+    size = task.size("test")
+    if size is None:
+        raise ValueError(f"task {task.name} has no finite test split to evaluate on")
+    taken: dict[str, int] = defaultdict(int)
+    problems = []
+    for problem in (task.problem("test", i) for i in range(size)):
+        taken[problem.source] += 1
+        if limit is None or taken[problem.source] <= limit:
+            problems.append(problem)
+    return problems
+
+
+def evaluate(
+    sampler: Sampler, problems: Sequence[Problem], *, samples: int, k: Sequence[int], sampling: Sampling
+) -> tuple[dict[str, float], list[Rollout]]:
+    """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the rollouts they come from.
+
+    A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
+    samples leaves pass@k; `…/error` is the share of such samples.
+    """
+    rollouts = sampler(problems, samples, sampling, Spent())
+    by_source: dict[str, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        by_source[rollout.problem.source].append(rollout)
+    metrics: dict[str, float] = {}
+    for source, groups in by_source.items():
+        n = np.array([sum(r.outcome != "error" for r in g.rewards) for g in groups])
+        c = np.array([sum(r.correct for r in g.rewards) for g in groups])
+        where = f"evaluation/{source}"
+        metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(groups) * samples)
+        if (n > 0).any():
+            metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
+        for size in k:
+            if (n >= size).any():
+                metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
+    return metrics, rollouts
+
+
+def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:
+    """What an evaluation of this task on these problems measures."""
+    if hasattr(task, "arms"):
+        return ["evaluation/bandit/expected_reward"]
+    sources = dict.fromkeys(problem.source for problem in problems)
+    names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
+    return [f"evaluation/{source}/{name}" for source in sources for name in names]

@@ -1,0 +1,124 @@
+"""What the base policy solves already, found before training (DPH-RL, arXiv:2509.07430)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.ledger.stages import base_identity, presample_identity, presample_settings, presampled_problems, stage
+from rlvr.records import Problem, Rollout, Sampling, Task
+from rlvr.rollout.collect import Sampler, Spent
+
+log = logging.getLogger("rlvr")
+
+NOISE_STREAM = 1 << 33  # neither that of training nor that of evaluation
+CHUNK = 256  # problems sampled at once
+FILE = "problems.parquet"
+
+SCHEMA = pa.schema(
+    [
+        ("problem_id", pa.string()),
+        ("judged", pa.int64()),
+        ("correct", pa.int64()),  # of n responses
+        # One correct response, the first of n: a fair draw from the base policy among its correct ones. Null if none.
+        ("prompt", pa.list_(pa.int64())),
+        ("tokens", pa.list_(pa.int64())),
+        ("logp", pa.list_(pa.float32())),  # nats, of each token under the base policy
+    ]
+)
+
+
+def samples(config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int) -> Samples | None:
+    """The stage of a run whose loss brings `presample` along, built if need be, else None. `config`: the frozen one.
+
+    sampler: its engine still holds the base policy, of directory `base`. store: where stages are kept.
+    """
+    if config.get("presample") is None:
+        return None
+    knobs: Presample = instantiate(config.presample, _convert_="all")
+    plain = OmegaConf.to_container(config)
+    assert isinstance(plain, dict)
+    settings = presample_settings({str(k): v for k, v in plain.items()})
+    return knobs.open(sampler, store, base=base, max_tokens=max_tokens, settings=settings)
+
+
+@dataclass(frozen=True)
+class Presample:
+    """The knobs of conf/presample/. What decides the samples makes the stage; threshold, drop_unsolved and ratio are
+    applied to it afterwards, so that arms that differ in them share it."""
+
+    samples: int  # responses per problem, n
+    problems: int | None  # the first so many of the train split; null: all, or stage.ENDLESS of one that never ends
+    temperature: float  # as in training, or u = π/π_ref does not start at 1
+    top_p: float
+    seed: int  # of the samples: not the seed of a run, so that all runs share one split
+    threshold: int  # correct responses of n that make a prompt near-perfect: D_pef
+    drop_unsolved: bool  # leave out prompts without a correct response, which else belong to D_exp
+    ratio: float  # explored responses per rehearsed one
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threshold <= self.samples:
+            raise ValueError(
+                f"presample.threshold={self.threshold} of presample.samples={self.samples} responses: pass a threshold "
+                f"of 1 to {self.samples}."
+            )
+        if self.problems is not None and self.problems < 2:
+            raise ValueError(f"presample.problems={self.problems}: two streams are made of at least 2 problems.")
+        if not self.ratio > 0:
+            raise ValueError(f"presample.ratio={self.ratio} must be above 0: explored responses per rehearsed one.")
+
+    def open(
+        self, sampler: Sampler, store: Path, *, base: Path, max_tokens: int, settings: Mapping[str, Any]
+    ) -> Samples:
+        """The stage's samples, built first if need be. `sampler`: its engine still holds the base policy.
+
+        base: directory of the base policy. settings: whatever else decides the samples (task, engine), as JSON.
+        One process builds, with its own engine alone, while the other ranks and runs wait for the lock.
+        """
+        problems = presampled_problems(sampler.task, self.problems)
+        sampling = Sampling(max_tokens, self.seed + NOISE_STREAM, 0, self.temperature, self.top_p)
+        identity = presample_identity(problems, base_identity(base, store), settings, max_tokens, vars(self))
+        alone = Sampler(sampler.task, sampler.engine, sampler.encode, sampler.decode)
+
+        def build(directory: Path) -> dict[str, Any]:
+            rows: list[dict[str, Any]] = []
+            for first in range(0, len(problems), CHUNK):
+                groups = alone(problems[first : first + CHUNK], self.samples, sampling, Spent())
+                rows += map(_row, groups)
+                log.info("pre-sampling: %d/%d problems", len(rows), len(problems))
+            pq.write_table(pa.Table.from_pylist(rows, SCHEMA), directory / FILE, compression="zstd")
+            return {"problems": len(rows), "correct": sum(r["correct"] for r in rows) / (len(rows) * self.samples)}
+
+        directory = stage(store, identity, build)
+        return Samples(self, sampler.task, problems, pq.read_table(directory / FILE).to_pylist(), directory.name)
+
+
+def _row(group: Rollout) -> dict[str, Any]:
+    found = next((c for c, r in zip(group.completions, group.rewards, strict=True) if r.correct), None)
+    return {
+        "problem_id": group.problem.id,
+        "judged": sum(r.outcome != "error" for r in group.rewards),
+        "correct": sum(r.correct for r in group.rewards),
+        "prompt": None if found is None else group.prompt.tolist(),
+        "tokens": None if found is None else found.tokens.tolist(),
+        "logp": None if found is None else found.logp.tolist(),
+    }
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The stage's outcome for each problem: `rows` as in SCHEMA, in the order of `problems`."""
+
+    knobs: Presample
+    task: Task
+    problems: Sequence[Problem]
+    rows: Sequence[Mapping[str, Any]]
+    stage_id: str

@@ -1,0 +1,254 @@
+"""Reusable child processes that verify answers, each under a wall-clock limit that nothing in the child can escape.
+
+A verifier may hang in one long operation of C, eat all memory or crash: it runs in a process and a session of its own,
+which are killed and replaced. Requests and replies are JSON lines over pipes; nothing is unpickled. The parent never
+blocks on a child: every pipe is polled with a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rlvr.task.verify.sandbox import Sandbox, environment
+
+START_TIMEOUT_S = 120.0  # importing sympy on a crowded machine or a cold network disk
+START_ATTEMPTS = 3
+ANSWER_ATTEMPTS = 2
+
+
+@dataclass(eq=False)
+class Job:
+    """One distinct request and how often a child has died of it."""
+
+    line: bytes
+    places: list[int]  # where in the caller's sequence it stands
+    crashes: int = 0
+
+
+@dataclass(eq=False)
+class Worker:
+    """A child process, starting until it says ready, then idle or busy with one job."""
+
+    process: subprocess.Popen[bytes]
+    stderr: Any
+    deadline: float  # monotonic seconds: for the start or for the answer
+    ready: bool = False
+    job: Job | None = None
+    received: bytearray = field(default_factory=bytearray)
+    unsent: bytes = b""
+
+    @property
+    def timed(self) -> bool:
+        """Whether its deadline counts: it is starting or busy."""
+        return not self.ready or self.job is not None
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.stderr):
+            assert stream is not None
+            stream.close()
+
+    def complaint(self) -> str:
+        """The last lines of its stderr."""
+        self.stderr.seek(0)
+        return self.stderr.read()[-2000:].decode(errors="replace").strip()
+
+
+class Pool:
+    """`workers` processes running `module.judge`. They start at the first `ask` and stay until `close`.
+
+    timeout_s: wall-clock seconds for each answer. memory_gb: address space of each process.
+    sandbox: that each process runs in; None: what it judges is read, never executed, or it has sandboxes of its own.
+    """
+
+    def __init__(
+        self, module: str, *, workers: int, timeout_s: float, memory_gb: float, sandbox: Sandbox | None = None
+    ) -> None:
+        if workers < 1 or timeout_s <= 0 or memory_gb <= 0:
+            raise ValueError(
+                f"workers={workers}, timeout_s={timeout_s}, memory_gb={memory_gb}: at least one worker, "
+                "and a time and memory limit above 0."
+            )
+        self._module, self._num_workers = module, workers
+        self._timeout_s, self._memory, self._sandbox = timeout_s, int(memory_gb * 2**30), sandbox
+        self._workers: list[Worker] = []
+        self._failed_starts = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def ask(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The reply to each request, in order; equal requests are asked once.
+
+        {"outcome": "timeout"}: no reply in time. {"outcome": "error"}: two processes died of it, of a crash or of the
+        memory limit. Raises RuntimeError, with its stderr, when a process does not even start.
+        """
+        jobs: dict[bytes, Job] = {}
+        for place, request in enumerate(requests):
+            line = json.dumps(request).encode() + b"\n"
+            jobs.setdefault(line, Job(line, [])).places.append(place)
+        replies: list[dict[str, Any]] = [{}] * len(requests)
+        with self._lock:
+            try:
+                self._run(deque(jobs.values()), len(jobs), replies)
+            except BaseException:
+                self._kill_all()  # replies on their way would be taken for answers to the next question
+                raise
+        return replies
+
+    def close(self) -> None:
+        """Kill the processes. A later `ask` starts new ones."""
+        with self._lock:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        while self._workers:
+            self._workers.pop().kill()
+
+    def _run(self, waiting: deque[Job], num_open: int, replies: list[dict[str, Any]]) -> None:
+        while num_open:
+            self._staff(min(self._num_workers, num_open))
+            self._assign(waiting)
+            for worker in self._poll():
+                settled = self._listen(worker)
+                if settled is None:
+                    continue
+                job, reply = settled
+                if reply is None:
+                    job.crashes += 1
+                    if job.crashes < ANSWER_ATTEMPTS:
+                        waiting.appendleft(job)
+                        continue
+                for place in job.places:
+                    replies[place] = {"outcome": "error"} if reply is None else reply
+                num_open -= 1
+
+    def _staff(self, wanted: int) -> None:
+        """Replace workers that died idle: nobody's answer killed them."""
+        for worker in [w for w in self._workers if not w.timed and w.process.poll() is not None]:
+            self._remove(worker)
+        while len(self._workers) < wanted:
+            self._workers.append(self._start())
+
+    def _assign(self, waiting: deque[Job]) -> None:
+        for worker in self._workers:
+            if waiting and not worker.timed:
+                worker.job = waiting.popleft()
+                worker.unsent = worker.job.line
+                worker.deadline = time.monotonic() + self._timeout_s
+
+    def _start(self) -> Worker:
+        package = Path(__file__).parents[2]
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        what = [str(Path(__file__).with_name("child.py")), str(package.parent), self._module, str(self._memory)]
+        if self._sandbox is None:
+            command, variables = [sys.executable, "-P", *what, str(os.getpid())], None
+        else:  # where the sandbox's first process is everybody's parent
+            inside = replace(self._sandbox, shown=(package, *self._sandbox.shown))
+            command, variables = inside.command([*what, "1"]), environment()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            bufsize=0,
+            start_new_session=True,
+            env=variables,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdout.fileno(), False)
+        return Worker(process, stderr, time.monotonic() + START_TIMEOUT_S)
+
+    def _poll(self) -> list[Worker]:
+        """Send what can be sent; the workers that have said something, died or run out of time."""
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)  # type: ignore[arg-type]
+                if worker.unsent:
+                    selector.register(worker.process.stdin, selectors.EVENT_WRITE, worker)  # type: ignore[arg-type]
+            deadline = min(w.deadline for w in self._workers if w.timed)
+            events = selector.select(max(0.0, deadline - time.monotonic()))
+        touched: list[Worker] = []
+        for key, mask in events:
+            if mask & selectors.EVENT_WRITE:
+                self._send(key.data)
+            else:
+                touched.append(key.data)
+        now = time.monotonic()
+        late = [w for w in self._workers if w.timed and w.deadline <= now and w not in touched]
+        return touched + late
+
+    @staticmethod
+    def _send(worker: Worker) -> None:
+        assert worker.process.stdin is not None
+        try:
+            worker.unsent = worker.unsent[os.write(worker.process.stdin.fileno(), worker.unsent) :]
+        except BrokenPipeError:
+            worker.unsent = b""  # it died: its stdout says so in the next poll
+
+    def _listen(self, worker: Worker) -> tuple[Job, dict[str, Any] | None] | None:
+        """(job, its reply), (job, None) if the process died of it, or None if there is nothing to settle."""
+        assert worker.process.stdout is not None
+        try:
+            chunk = os.read(worker.process.stdout.fileno(), 1 << 16)
+        except BlockingIOError:  # nothing said: it is here because it is late
+            return self._overdue(worker)
+        if not chunk:
+            return self._dead(worker)
+        worker.received += chunk
+        if not worker.received.endswith(b"\n"):
+            return None
+        message = json.loads(worker.received)
+        worker.received.clear()
+        if not worker.ready:
+            worker.ready, self._failed_starts = True, 0
+            return None
+        assert worker.job is not None
+        job, worker.job = worker.job, None
+        return job, message
+
+    def _overdue(self, worker: Worker) -> tuple[Job, dict[str, Any]]:
+        self._remove(worker)
+        if worker.job is None:
+            raise RuntimeError(f"the verifier {self._module} did not start within {START_TIMEOUT_S:.0f} s")
+        return worker.job, {"outcome": "timeout"}
+
+    def _dead(self, worker: Worker) -> tuple[Job, None] | None:
+        code, complaint = worker.process.wait(), worker.complaint()
+        self._remove(worker)
+        if worker.ready:
+            return (worker.job, None) if worker.job is not None else None
+        # A signal that came before the child could ignore it is no reason to give up; a failed import is.
+        self._failed_starts += 1
+        if code >= 0 or self._failed_starts == START_ATTEMPTS:
+            raise RuntimeError(f"the verifier {self._module} did not start (exit status {code}):\n{complaint}")
+        return None
+
+    def _remove(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+        worker.kill()

@@ -1,0 +1,55 @@
+"""Responses that were cut, or nearly: what that costs, and whether they are learned from (DAPO, arXiv:2503.14476)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from rlvr.objective.batch import Batch
+from rlvr.records import Rollout
+
+
+def penalty(length: int, *, max_tokens: int, buffer: int, factor: float) -> float:
+    """min(−(length − (max_tokens − buffer)) / buffer · factor, 0) (Eq. 13): 0 up to the buffer, −factor at the end."""
+    return min((max_tokens - buffer - length) / buffer * factor, 0.0)
+
+
+def penalised(rollouts: Sequence[Rollout], *, max_tokens: int, buffer: int | None, factor: float) -> Sequence[Rollout]:
+    """The groups with the penalty of its length added to every reward. Outcomes stay: accuracy is what it was.
+
+    buffer: None for no penalty. Raises ValueError for one longer than a response may be.
+    """
+    if buffer is None:
+        return rollouts
+    if buffer > max_tokens:
+        raise ValueError(
+            f"rollout.overlong_buffer={buffer} is more than the {max_tokens} tokens of a response: every response "
+            "would be penalised. Pass a smaller buffer."
+        )
+    return [
+        replace(
+            group,
+            rewards=tuple(
+                replace(r, value=r.value + penalty(len(c.tokens), max_tokens=max_tokens, buffer=buffer, factor=factor))
+                for c, r in zip(group.completions, group.rewards, strict=True)
+            ),
+        )
+        for group in rollouts
+    ]
+
+
+def without_cut(batch: Batch, rollouts: Sequence[Rollout]) -> Batch:
+    """The collated groups, without the tokens of responses that were cut at the limit: neither their loss nor their
+    number counts, their rewards have had their part in the advantages (section 3.4, overlong filtering).
+
+    Raises ValueError if nothing is left.
+    """
+    finished = torch.tensor([c.finished for group in rollouts for c in group.completions])
+    if not bool(finished.any()):
+        raise ValueError(
+            f"all {len(finished)} responses of a step were cut: rollout.overlong_filter=true leaves nothing to learn "
+            "from. Pass more rollout.max_tokens, or drop it."
+        )
+    return replace(batch, mask=batch.mask & finished[:, None])

@@ -1,0 +1,275 @@
+"""Parameters of published models, and bytes worked by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
+
+from rlvr.config import memory
+from rlvr.config.memory import GB, Architecture, Setting, architecture, per_gpu
+from rlvr.objective.reduce import counts_of_streams
+from rlvr.trainer import attention
+from rlvr.trainer.fsdp import Trainer
+from tests.support.factories import make_batch
+from tests.trainer import tiny
+
+# config.json of the hub, and the number of parameters that its safetensors hold.
+PUBLISHED = {
+    "Qwen2.5-7B": (
+        {
+            "model_type": "qwen2",
+            "num_hidden_layers": 28,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "vocab_size": 152064,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": False,
+        },
+        7_615_616_512,
+    ),
+    "Qwen2.5-1.5B": (
+        {
+            "model_type": "qwen2",
+            "num_hidden_layers": 28,
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "vocab_size": 151936,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+        },
+        1_543_714_304,
+    ),
+    "Qwen3-8B": (
+        {
+            "model_type": "qwen3",
+            "num_hidden_layers": 36,
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "vocab_size": 151936,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "tie_word_embeddings": False,
+        },
+        8_190_735_360,
+    ),
+    "Llama-3.1-8B": (
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "vocab_size": 128256,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "tie_word_embeddings": False,
+        },
+        8_030_261_248,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_of_published_models(name: str) -> None:
+    config, expected = PUBLISHED[name]
+    model = architecture(config)
+    assert model is not None
+    assert model.parameters == expected
+
+
+def test_a_family_that_is_not_known_has_no_estimate() -> None:
+    assert architecture({"model_type": "mamba"}) is None
+    assert memory.of_model({"_target_": "rlvr.model.table.table"}) is None
+    assert memory.of_model({"path": "nobody/has-this-model"}) is None
+    assert memory.of_model({"path": "/nowhere/at/all"}) is None
+
+
+def test_a_directory_tells_its_size(tmp_path: Path) -> None:
+    config, expected = PUBLISHED["Qwen2.5-1.5B"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = memory.of_model({"path": str(tmp_path)})
+    assert model is not None
+    assert model.parameters == expected
+
+
+# h = 4, i = 8, q = 2 heads of 2, k = 1 of 2. A layer: 2·4·4 + 2·4·2 + 3·4·8 + 2·4 = 152; embeddings 2·10·4 = 80.
+TINY = Architecture(layers=3, hidden=4, intermediate=8, vocab=10, heads=2, kv_heads=1, head_dim=2, tied=False)
+# Activations of a layer: 2·(4·4 + 3·4 + 2·2 + 4·8) + 2·4·4 = 128 + 32 = 160 bytes a token in bfloat16.
+
+
+def test_bytes_on_one_gpu_worked_by_hand() -> None:
+    n = 3 * 152 + 80 + 4
+    assert TINY.parameters == n == 540
+    parts = per_gpu(TINY, Setting(ranks=1, width=2, tokens=5, copies=1, engine_width=4))
+    assert parts == {
+        "weights": 4 * n,
+        "optimiser": 8 * n,
+        "frozen copies": 2 * n,
+        "engine weights": 4 * n,
+        "gradients": 4 * n,
+        "gathered weights": 2 * 2 * n,
+        "whole gradients": 2 * 40 + 6 * 152,
+        "activations": 5 * 3 * 160,
+        "logits": 16 * 5 * 10,
+    }
+
+
+def test_ranks_share_all_but_activations_and_what_is_gathered() -> None:
+    parts = per_gpu(TINY, Setting(ranks=4, width=2, tokens=5))
+    assert parts["weights"] == parts["gradients"] == 540
+    assert parts["optimiser"] == 2 * 540
+    assert parts["gathered weights"] == 2 * (80 + 2 * 152)
+    assert parts["activations"] == 5 * 3 * 160
+
+
+def test_frozen_copies_in_main_memory_take_only_what_is_gathered() -> None:
+    here, there = (per_gpu(TINY, Setting(ranks=4, tokens=5, copies=1, offload=offload)) for offload in (False, True))
+    assert here["frozen copies"] == 270
+    assert there == {**here, "frozen copies": 0}
+
+
+def test_adapters_leave_no_gradients_no_optimiser_and_half_the_weights() -> None:
+    whole, adapted = (per_gpu(TINY, Setting(ranks=4, width=2, tokens=5, adapters=a)) for a in (False, True))
+    assert adapted["weights"] == whole["weights"] / 2
+    assert adapted["optimiser"] == adapted["gradients"] == adapted["whole gradients"] == 0
+    assert adapted["activations"] == whole["activations"]
+
+
+def test_gradients_of_the_embeddings_are_whole_when_activations_are_gone() -> None:
+    """Embedding and head of 80 numbers, in bfloat16 and once more in float32 to be summed."""
+    wide = replace(TINY, vocab=1000)
+    parts = per_gpu(wide, Setting(ranks=4, tokens=1))
+    assert parts["whole gradients"] == (2 + 4) * 2 * 1000 * 4
+    assert "activations" not in parts
+
+
+def test_checkpointing_keeps_a_residual_of_each_layer_and_one_layer_whole() -> None:
+    assert per_gpu(TINY, Setting(tokens=5, checkpointing=True))["activations"] == 5 * (3 * 2 * 4 + 160)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that autograd holds for one more token in one more layer: within 2 %."""
+    monkeypatch.setattr(attention, "precise", lambda *tensors: tensors)  # as on a GPU
+    numbers = {
+        "vocab_size": 16,
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    config = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[kind]
+    held: list[float] = []
+    for layers in (1, 2):
+        model = AutoModelForCausalLM.from_config(config(num_hidden_layers=layers, **numbers))
+        made = tiny.trainer(model, dtype=dtype, shared_prompt="never")
+        (few, num_few), (many, num_many) = (kept_bytes(made, length) for length in (20, 60))
+        held.append((many - few) / (num_many - num_few))
+    model = architecture({"model_type": kind, "num_hidden_layers": 1, **numbers})
+    assert model is not None
+    width = 4 if dtype == "float32" else 2
+    estimate = per_gpu(model, Setting(width=width, tokens=1000))["activations"] / 1000
+    assert estimate == pytest.approx(held[1] - held[0], rel=0.02)
+
+
+def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
+    """(bytes, tokens) of a micro-batch of four responses of this length."""
+    batch = make_batch(num_groups=2, num_samples=2, num_tokens=length, lengths=[length] * 4)
+    ((part, layout, _),) = made._split(batch)
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        made._micro_batch(part, layout, counts_of_streams(batch.mask, batch.kind), measure_base=False)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), layout.num_tokens
+
+
+def test_logits_stop_growing_at_one_chunk() -> None:
+    large = architecture(PUBLISHED["Qwen2.5-7B"][0])
+    assert large is not None
+    assert per_gpu(large, Setting(tokens=100_000))["logits"] == GB  # 2^26 numbers, four times, in float32
+
+
+def test_seven_billion_parameters_on_eight_gpus() -> None:
+    """GB of 2^30 bytes. A rank's 0.952 billion parameters, 4 bytes each: 3.55. Embedding and head 1.09 billion and two
+    layers of 0.233: 1.556 billion in bfloat16, 2.90. A token keeps 28 residuals of 7,168 bytes and one layer's 232,448:
+    16,384 of them 6.61. Head and a layer: 2·0.545 + 6·0.233 = 2.49 billion bytes of whole gradients, 2.32.
+    """
+    model = architecture(PUBLISHED["Qwen2.5-7B"][0])
+    assert model is not None
+    parts = per_gpu(model, Setting(ranks=8, checkpointing=True, engine_width=2))
+    expected = {
+        "weights": 3.55,
+        "optimiser": 7.09,
+        "frozen copies": 0,
+        "engine weights": 14.19,
+        "gradients": 3.55,
+        "gathered weights": 2.90,
+        "whole gradients": 2.32,
+        "activations": 6.61,
+        "logits": 1,
+    }
+    assert {k: v / GB for k, v in parts.items()} == pytest.approx(expected, abs=0.005)
+
+
+def test_an_engine_that_sleeps_leaves_its_weights_memory_to_training() -> None:
+    awake, asleep = (per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_sleeps=s)) for s in (False, True))
+    assert awake["engine weights"] == 2 * 540
+    assert asleep == {k: v for k, v in awake.items() if k != "engine weights"}
+    parts = per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_sleeps=True, cache_gb=8))
+    assert (parts["engine weights"], parts["engine cache"]) == (2 * 540, 8 * GB)
+
+
+def test_training_and_sampling_take_turns() -> None:
+    parts = per_gpu(TINY, Setting(cache_gb=8))
+    assert parts["engine cache"] == 8 * GB
+    assert "activations" not in parts
+
+
+ENGINE = {"_target_": "rlvr.rollout.native.NativeEngine", "dtype": "bfloat16", "max_cache_gb": 8.0}
+
+
+def run(**cluster: Any) -> dict[str, Any]:
+    return {
+        "model": {"architecture": PUBLISHED["Qwen2.5-7B"][0]},
+        "cluster": {"ranks": 8, "gpu_memory_gb": 80, **cluster},
+        "rollout": {"samples": 8, "max_tokens": 1024, "engine": ENGINE},
+        "trainer": {
+            "dtype": "bfloat16",
+            "token_budget": 8192,
+            "activation_checkpointing": True,
+            "base_kl": False,
+            "kl": 0.0,
+            "reference_every": None,
+        },
+        "loss": {"_target_": "rlvr.loss.grpo.grpo"},
+    }
+
+
+def test_an_engine_on_gpus_of_its_own_takes_nothing_from_training() -> None:
+    config = run()
+    config["rollout"]["engine"] = {**ENGINE, "workers": 8}
+    there = memory.setting_of(config)
+    assert (there.engine_width, there.cache_gb) == (0, 0)
+
+
+def test_what_does_not_fit_is_refused_with_what_takes_the_room() -> None:
+    """7.6 billion parameters: 12 bytes each are 85 GB for one GPU, 11 for each of eight."""
+    memory.check(run())
+    memory.check(run(ranks=1, gpu_memory_gb=None))
+    with pytest.raises(ValueError, match=r"gpu_memory_gb=80, and a GPU .* optimiser 56\.7, .* larger cluster\.ranks"):
+        memory.check(run(ranks=1))

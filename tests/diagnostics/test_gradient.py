@@ -1,0 +1,123 @@
+"""What a replay measures, against plain autograd over one sequence at a time and against numbers worked by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlvr.diagnostics.gradient import Effect, cosines, effect, inner
+from rlvr.loss.grpo import grpo
+from rlvr.loss.lad import lad
+from rlvr.loss.reinforce import reinforce
+from rlvr.objective.batch import Batch, Loss
+from rlvr.objective.divergence import js, tv
+from tests.trainer import tiny
+
+GRPO = partial(grpo, clip_low=0.2, clip_high=0.2, dual_clip=None)
+
+
+def on_policy(seed: int = 0) -> Batch:
+    """A batch whose old policy is the tiny model itself."""
+    batch = tiny.batch(seed=seed)
+    logp = torch.zeros(batch.tokens.shape)
+    for row, values in enumerate(tiny.plain_logp(tiny.qwen2(), batch)):
+        logp[row, : len(values)] = values.detach()
+    return Batch(**{**vars(batch), "logp_old": logp})
+
+
+def measured(loss: Loss, batch: Batch, **knobs: object) -> Effect:
+    return effect(tiny.trainer(loss=loss, **knobs), batch)
+
+
+def found(gradient: Tensor) -> Effect:
+    nothing = np.zeros(1)
+    return Effect({}, gradient, nothing, nothing, nothing)
+
+
+def test_cosines_by_hand() -> None:
+    # (3, 4)·(4, 3) = 24, lengths 5 and 5; (−3, −4) is opposite to (3, 4); a gradient of zero has no direction
+    vectors = [torch.tensor(v) for v in ([3.0, 4.0], [4.0, 3.0], [-3.0, -4.0], [0.0, 0.0])]
+    matrix = cosines([found(v) for v in vectors])
+    assert np.allclose(matrix[:3, :3], [[1, 0.96, -1], [0.96, 1, -0.96], [-1, -0.96, 1]])
+    assert np.isnan(matrix[3]).all()
+    assert np.isnan(matrix[:, 3]).all()
+
+
+def test_inner_product_does_not_lose_small_parts() -> None:
+    # 2^20 products of 2^-13 · 2^-13 and one of 2^13 · 2^13: float32 would drop the small ones, 2^-6 in all
+    a = torch.full((2**20 + 1,), 2.0**-13)
+    a[0] = 2.0**13
+    assert inner(a, a) == pytest.approx(2.0**26 + 2.0**-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("budget", [1, 16384])
+def test_gradient_and_weights_equal_a_plain_loop(budget: int) -> None:
+    """Whatever the micro-batches: REINFORCE by autograd over one sequence at a time."""
+    batch = on_policy()
+    model = tiny.qwen2()
+    N = int(batch.mask.sum())
+    total = torch.zeros(())
+    for row, logp in enumerate(tiny.plain_logp(model, batch)):
+        total = total - batch.advantage[row] * logp.sum() / N
+    total.backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    effect_ = measured(reinforce, batch, token_budget=budget)
+    assert torch.allclose(effect_.gradient, expected, atol=1e-5 * float(expected.abs().max()))
+    assert effect_.norm == pytest.approx(float(expected.double().norm()), rel=1e-4)
+    assert effect_.metrics["loss/total"] == pytest.approx(float(total.detach()), rel=1e-4)
+    # −∂/∂logp of −Σ A logp/N, summed over the n tokens of a response, is A·n/N
+    assert np.allclose(effect_.weight, (batch.advantage * batch.mask.sum(1) / N).numpy(), atol=1e-6)
+
+
+def test_grpo_at_ratio_one_is_reinforce() -> None:
+    batch = on_policy()
+    one, two = measured(GRPO, batch), measured(reinforce, batch)
+    assert cosines([one, two])[0, 1] == pytest.approx(1, abs=1e-6)
+    assert one.norm == pytest.approx(two.norm, rel=1e-5)
+    assert np.allclose(one.weight, two.weight, atol=1e-6)
+    assert one.metrics["policy/clip_fraction"] == 0
+
+
+def test_total_variation_weighs_by_the_sign_of_the_advantage() -> None:
+    """On-policy ∂/∂ℓ = r·sign(ℓ − A/η) = −sign(A): η does not matter, and GRPO on sign(A) is the same gradient."""
+    batch = on_policy()
+    signs = Batch(**{**vars(batch), "advantage": batch.advantage.sign()})
+    effects = [measured(partial(lad, divergence=tv, eta=eta, ratio="token"), batch) for eta in (0.25, 4.0)]
+    matrix = cosines([*effects, measured(GRPO, signs)])
+    assert np.allclose(matrix, 1, atol=1e-5)
+    n = batch.mask.sum(1) / batch.mask.sum()
+    for each in effects:
+        assert np.allclose(each.weight, (batch.advantage.sign() * n).numpy(), atol=1e-6)
+
+
+def test_large_eta_turns_lad_towards_the_policy_gradient() -> None:
+    """JS on-policy: ½(−a + ln 2 − softplus(−a)) = −a/4 + O(a²): proportional to the advantage as η grows."""
+    batch = on_policy()
+    plain = measured(reinforce, batch)
+    angles = [
+        cosines([plain, measured(partial(lad, divergence=js, eta=eta, ratio="token"), batch)])[0, 1]
+        for eta in (0.1, 1.0, 100.0)
+    ]
+    assert angles[0] < angles[1] < angles[2]
+    assert angles[2] == pytest.approx(1, abs=1e-4)
+
+
+def test_the_penalty_is_part_of_the_weight() -> None:
+    """k1 adds kl·(logp − logp_ref): its derivative is kl per token, so each response loses kl·n/N."""
+    batch = on_policy()
+    N = int(batch.mask.sum())
+    n = batch.mask.sum(1)
+    with_penalty = measured(reinforce, batch, kl=0.5, kl_estimator="k1")
+    assert np.allclose(with_penalty.weight, ((batch.advantage - 0.5) * n / N).numpy(), atol=1e-6)
+
+
+def test_a_loss_that_is_not_finite_is_shown_as_such() -> None:
+    batch = on_policy()
+    broken = Batch(**{**vars(batch), "advantage": torch.full_like(batch.advantage, torch.inf)})
+    effect_ = measured(reinforce, broken)
+    assert not effect_.metrics
+    assert np.isnan(effect_.norm)

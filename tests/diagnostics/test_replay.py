@@ -1,0 +1,137 @@
+"""The command: which objectives a line means, what it refuses, and that its report repeats itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlvr.config import schema
+from rlvr.diagnostics.replay import arms, main
+from sweeps import launcher
+
+BANDIT = [
+    "task=bandit",
+    "model=table",
+    "task.arms=6",
+    "task.centres=[0]",
+    "task.widths=[3]",
+    "task.heights=[1]",
+    "rollout.prompts=1",
+    "rollout.samples=32",
+    "rollout.dynamic_sampling=none",
+]
+
+
+@pytest.fixture(autouse=True)
+def _hydra() -> None:
+    schema.register()
+    launcher.register()
+
+
+def test_a_knob_reaches_the_losses_that_read_it() -> None:
+    found = arms(["loss=grpo,lad", "eta=0.25,1", "divergence=js,tv", "advantage=rloo"], None)
+    names = ["grpo", *(f"lad-{d} eta={e}" for e in ("0.25", "1") for d in ("js", "tv"))]
+    assert [a.name for a in found] == names
+    assert {a.config.advantage["_target_"] for a in found} == {"rlvr.objective.advantage.rloo"}
+    assert [a.config.loss.get("eta") for a in found] == [None, 0.25, 0.25, 1, 1]
+
+
+# What a loss asks of the run, as in a run.
+COMPANIONS = {"lad_theoretical": BANDIT, "cross_entropy": ["rollout.dynamic_sampling=none"]}
+
+
+@pytest.mark.parametrize("loss", schema.options("loss"))
+def test_every_loss_of_conf_is_usable_by_name(loss: str) -> None:
+    (arm,) = arms([f"loss={loss}", *COMPANIONS.get(loss, [])], None)
+    assert arm.name == loss
+    assert arm.config.loss["_target_"].startswith("rlvr.loss.")
+    assert arm.config.trainer.updates == arm.config.trainer.epochs == 1
+    assert arm.config.trainer.clip_norm == 0
+
+
+def test_what_is_not_said_is_as_in_the_run() -> None:
+    (run,) = arms(["loss=lad", "task.size=9", "advantage=rloo", "rollout.temperature=0.7", "trainer.kl=0.1"], None)
+    run.config.choices = {"task": "maze", "advantage": "rloo", "model": "maze_tiny"}
+    found = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", "rollout.top_p=0.9"], run.config)[0].config
+    assert found.task.size == 9
+    assert found.advantage["_target_"] == "rlvr.objective.advantage.rloo"
+    assert (found.rollout.temperature, found.rollout.top_p) == (0.7, 0.9)
+    assert (found.trainer.kl, found.trainer.aggregation) == (0.1, "seq-mean-token-mean")
+    # A loss that brings its own advantage keeps it.
+    assert arms(["loss=maxrl"], run.config)[0].config.advantage["_target_"] == "rlvr.objective.advantage.maxrl"
+    (own,) = arms(["loss=grpo", "advantage=grpo"], run.config)
+    assert own.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["loss=gripo"], "loss=gripo does not exist. loss takes:"),
+        (["loss=grpo,reinforce", "eta=1"], "Losses that read eta:"),
+        (["loss=lad", "loss.clip_hihg=0.3"], "has no effect with loss=lad"),
+        (["loss=lad", "etta=1"], "etta is not a knob. Did you mean eta?"),
+        (["loss=lad", "loss.eta=high"], "loss.eta=high"),
+        (["loss=lad", "rollouts=nowhere.parquet"], "rollouts=nowhere.parquet is no file"),
+        (["loss=lad", "policy=nowhere"], "policy=nowhere is neither a checkpoint"),
+        (["lad"], "lad is not understood"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 40
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_stored_rollouts_give_the_report_of_fresh_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    objectives = ["loss=grpo,reinforce,lad", "advantage=grpo", "divergence=tv", "eta=0.5,2"]
+    assert main([*objectives, *BANDIT, f"out={tmp_path / 'one'}"]) == 0
+    stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
+    # Nothing is said of the task: it is the one that the rollouts come from.
+    assert main([*objectives, f"rollouts={stored}", f"out={tmp_path / 'two'}"]) == 0
+    for name in ("objectives.csv", "cosines.csv", "weights.csv", "replay.png"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert "32 responses to 1 prompts" in capsys.readouterr().out
+    _check(tmp_path / "two")
+
+
+def _check(folder: Path) -> None:
+    """By hand: on a uniform softmax over six arms the logit of arm j has gradient −Σ_i A_i([i = j] − 1/6)/32."""
+    weights = pd.read_csv(folder / "weights.csv")
+    rows = pd.read_csv(folder / "objectives.csv").set_index("objective")
+    angles = pd.read_csv(folder / "cosines.csv").set_index("objective")
+    assert list(rows.index) == ["grpo", "reinforce", "lad eta=0.5", "lad eta=2"]
+    assert rows["abs_log_ratio"].max() < 1e-6
+    grpo = weights[weights["objective"] == "grpo"]
+    reward = grpo["reward"].to_numpy()
+    advantage = (reward - reward.mean()) / (reward.std(ddof=1) + 1e-6)
+    assert np.allclose(grpo["advantage"], advantage, atol=1e-5)
+    assert np.allclose(grpo["weight"], advantage / 32, atol=1e-6)
+    # Every arm has a reward of its own (one mode, at the edge): rewards tell arms apart.
+    arms_drawn = [reward == r for r in np.unique(reward)]
+    of = {
+        name: np.array([a[m].sum() for m in arms_drawn])
+        for name, a in (("grpo", advantage), ("lad eta=0.5", np.sign(advantage)))
+    }
+    of = {name: np.append(g, np.zeros(6 - len(g))) - g.sum() / 6 for name, g in of.items()}
+    for name, gradient in of.items():
+        assert rows.loc[name, "gradient_norm"] == pytest.approx(np.linalg.norm(gradient) / 32, rel=1e-4)
+    one, two = of.values()
+    assert angles.loc["grpo", "lad eta=0.5"] == pytest.approx(
+        one @ two / np.linalg.norm(one) / np.linalg.norm(two), abs=1e-4
+    )
+    assert angles.loc["grpo", "reinforce"] == pytest.approx(1, abs=1e-6)
+    assert angles.loc["lad eta=0.5", "lad eta=2"] == pytest.approx(1, abs=1e-6)

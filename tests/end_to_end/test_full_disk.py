@@ -1,0 +1,80 @@
+"""A disk that fills up while a run is at work: nothing that was saved is lost, nothing is measured twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_sweep import deterministic, python, runs
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+
+BANDIT = [
+    "task=bandit",
+    "model=table",
+    "advantage=reinforce",
+    "loss=lad",
+    "divergence=js",
+    "rollout.prompts=1",
+    "rollout.samples=64",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+    "steps=400",
+    "evaluation.every=400",
+    "checkpoint.every=20",
+    "cluster=local",
+    "tracker=none",
+]
+TOO_SMALL, ENOUGH = "400k", "8m"  # the run writes about 600 kB
+
+
+def launch(home: Path) -> tuple[int, str]:
+    process = python("-m", "rlvr.run", *BANDIT, home=home)
+    out, _ = process.communicate(timeout=200)
+    return process.returncode, out
+
+
+def mount(*options: str) -> bool:
+    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", f"size={TOO_SMALL}", "tmpfs", str(path)):
+        pytest.skip("a small disk can be mounted by root only")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_run_stopped_by_a_full_disk_goes_on_bit_for_bit_when_there_is_room(disk: Path, tmp_path: Path) -> None:
+    code, out = launch(disk)
+    assert code != 0
+    assert "no space left" in out.lower()
+    assert "Traceback" not in out
+    (run_dir,) = runs(disk).values()
+    assert (run_dir / "metrics.jsonl").read_bytes().count(b"\n") < 401
+    assert mount("-o", f"remount,size={ENOUGH}", str(disk))
+    assert launch(disk)[0] == 0
+    last = max((run_dir / "attempts").iterdir(), key=lambda path: int(path.name))
+    assert json.loads((last / "exit.json").read_text())["cause"] == "ok"
+    assert launch(tmp_path)[0] == 0
+    (undisturbed,) = runs(tmp_path).values()
+    resumed = deterministic(run_dir)
+    assert sorted(resumed) == list(range(401))
+    assert resumed == deterministic(undisturbed)
+
+
+def test_a_directory_that_cannot_be_written_is_named_with_what_to_set(disk: Path) -> None:
+    assert mount("-o", "remount,ro", str(disk))
+    code, out = launch(disk)
+    assert (code, len(out.strip().splitlines())) == (2, 1)
+    assert f"{disk}/runs cannot be written: Read-only file system. Runs go to {disk}: set RLVR_HOME to" in out

@@ -1,0 +1,112 @@
+"""How a run ends when training itself fails: by name, with its step, and tried again only where that helps."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from rlvr.trainer.diverged import Diverged, check_limits
+from tests.end_to_end.test_sweep import deterministic, python, runs
+
+real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+
+BANDIT = [
+    "task=bandit",
+    "model=table",
+    "advantage=reinforce",
+    "loss=reinforce",
+    "rollout.prompts=4",
+    "rollout.samples=8",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=1",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+    "steps=12",
+    "evaluation.every=12",
+    "cluster=local",
+    "tracker=none",
+]
+HUNGRY = ["loss._target_=tests.hungry.hungry", "trainer.token_budget=32"]
+
+
+def launch(home: Path, *overrides: str) -> tuple[int, str]:
+    process = python("-m", "rlvr.run", *overrides, home=home)
+    out, _ = process.communicate(timeout=250)
+    return process.returncode, out
+
+
+def told(run_dir: Path, file: str, key: str) -> list[object]:
+    """A field of a file of every attempt, in order."""
+    attempts = sorted((run_dir / "attempts").iterdir(), key=lambda path: int(path.name))
+    return [json.loads((attempt / file).read_text())[key] for attempt in attempts]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"policy/entropy": 0.09, "policy/kl_base": 1.0}, "entropy collapse at step 7: policy/entropy is 0.09"),
+        ({"policy/entropy": math.nan}, "entropy collapse at step 7: policy/entropy is nan"),
+        ({"policy/entropy": 0.1, "policy/kl_base": 2.5}, "KL blow-up at step 7: policy/kl_base is 2.5, max_kl=2"),
+    ],
+)
+def test_a_limit_that_is_passed_is_named_with_its_step(metrics: dict[str, float], said: str) -> None:
+    with pytest.raises(Diverged, match=said):
+        check_limits(metrics, 7, min_entropy=0.1, max_kl=2.0)
+
+
+def test_at_a_limit_and_without_one_training_goes_on() -> None:
+    check_limits({"policy/entropy": 0.1, "policy/kl_base": 2.0}, 7, min_entropy=0.1, max_kl=2.0)
+    check_limits({"policy/entropy": 0.0, "policy/kl_base": math.inf}, 7, min_entropy=None, max_kl=None)
+
+
+class TestReal:
+    pytestmark = real
+
+    def test_a_collapsed_policy_ends_its_run_as_diverged_and_is_not_tried_again(self, tmp_path: Path) -> None:
+        """50 arms: entropy begins near log 50 = 3.9 nats, and a learning rate of 5 takes it below 2 within 12 steps."""
+        code, out = launch(tmp_path, *BANDIT, "lr=5", "min_entropy=2")
+        assert code == 1, out
+        (run_dir,) = runs(tmp_path).values()
+        (cause,), (message,) = told(run_dir, "exit.json", "cause"), told(run_dir, "exit.json", "message")
+        assert cause == "diverged"
+        entropies = {step: m["policy/entropy"] for step, m in deterministic(run_dir).items() if step}
+        last = max(entropies)
+        assert f"entropy collapse at step {last}: policy/entropy is {entropies[last]:.4g}" in str(message)
+        assert [step for step, entropy in entropies.items() if entropy < 2] == [last]
+        shown = python("-m", "sweeps", "status", home=tmp_path).communicate(timeout=60)[0]
+        assert "1 diverged" in shown
+        assert "entropy collapse" in shown
+
+    def test_out_of_gpu_memory_is_tried_with_half_the_tokens_and_ends_with_the_same_numbers(
+        self, tmp_path: Path
+    ) -> None:
+        """4 groups of 8 responses of a token each: budgets of 32, 16 and 8 tokens hold 4, 2 and 1 of them.
+
+        What does not fit even then is given up after three halvings; its neighbours finish.
+        """
+        code, out = launch(tmp_path, "-m", *BANDIT, *HUNGRY, "+loss.rows=0,8,32")
+        assert code == 1, out
+        assert "2 of 3 runs finished, 1 failed" in out
+        never, pressed, free = (runs(tmp_path)[f"reinforce-rows{rows}-s0"] for rows in (0, 8, 32))
+        assert told(never, "exit.json", "cause") == ["gpu_oom"] * 4
+        assert told(never, "job.json", "token_budget") == [32, 16, 8, 4]
+        assert told(pressed, "exit.json", "cause") == ["gpu_oom", "gpu_oom", "ok"]
+        assert told(pressed, "job.json", "token_budget") == [32, 16, 8]
+        assert told(free, "job.json", "token_budget") == [32]
+        mine, theirs = deterministic(pressed), deterministic(free)
+        assert mine.keys() == theirs.keys() == set(range(13))
+        for step in mine:
+            assert mine[step] == pytest.approx(theirs[step], rel=1e-4, abs=1e-6)
+
+    def test_memory_that_another_rank_than_the_first_lacks_is_told_by_it(self, tmp_path: Path) -> None:
+        """2 groups of 8 for each of two ranks: 16 responses do not fit on rank 1, 8 do."""
+        ranks = ["cluster.ranks=2", "trainer.token_budget=16", "+loss.rank=1"]
+        code, out = launch(tmp_path, *BANDIT, *HUNGRY, *ranks, "+loss.rows=8")
+        assert code == 0, out
+        (run_dir,) = runs(tmp_path).values()
+        assert told(run_dir, "exit.json", "cause") == ["gpu_oom", "ok"]
+        assert told(run_dir, "job.json", "token_budget") == [16, 8]
+        assert "rank 1: OutOfMemoryError: CUDA out of memory: 16 rows" in str(told(run_dir, "exit.json", "message")[0])

@@ -1,0 +1,239 @@
+"""Whole runs that sample with vLLM, on one rank, two, and two nodes: killed, resumed, and beside the native engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+
+from sweeps.worker import torchrun
+from tests.end_to_end.test_sweep import deterministic
+from tests.rollout.test_native import check_logp, make_sampling
+from tests.rollout.test_vllm import start as serve
+
+PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.real,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM: make vllm-env"),
+]
+
+STEPS = 16
+MAZE = [
+    "task.size=5",
+    "task.test_problems=8",
+    "model.steps=120",
+    "model.batch=32",
+    f"steps={STEPS}",
+    "rollout.prompts=16",
+    "rollout.samples=8",
+    "rollout.dynamic_sampling=none",
+    f"evaluation.every={STEPS}",
+    "evaluation.samples=32",
+    "loss=grpo",
+    "lr=5e-4",
+    "checkpoint.every=2",
+    "cluster=local",
+    "tracker.enabled=false",
+]
+VLLM = [
+    "rollout=vllm",
+    f"rollout.engine.python={PYTHON}",
+    "rollout.engine.eager=true",
+    "rollout.engine.max_cache_gb=0.1",
+    "rollout.engine.max_batch_sequences=256",
+]
+KILLED_AT = 3
+ACCURACY = "evaluation/maze_5x5/avg_at_32"
+# A node: it sees its own processes alone, and so no memory of another's.
+NODE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+NODES_CAN_BE = subprocess.run(["env", *NODE, "true"], capture_output=True, check=False).returncode == 0
+
+
+def start(home: Path, *overrides: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rlvr.run", *MAZE, *overrides]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def metrics(home: Path) -> dict[int, dict[str, float]]:
+    """By step, of the only run."""
+    (path,) = (home / "runs").glob("*/metrics.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {line["step"]: line["metrics"] for line in lines}
+
+
+def wait_for_step(process: subprocess.Popen[str], home: Path, step: int) -> None:
+    spool = list[Path]()
+    while not spool or len(spool[0].read_text().splitlines()) < step + 1:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+        spool = list((home / "runs").glob("*/metrics.jsonl"))
+
+
+def finished(home: Path, *overrides: str) -> dict[int, dict[str, float]]:
+    process = start(home, *overrides)
+    out, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, out
+    return metrics(home)
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One base policy for all of them."""
+    made = {name: tmp_path_factory.mktemp(name) for name in ("native", "one", "two", "ray")}
+    stages = made["native"] / "runs" / "stages"
+    for home in made.values():
+        (home / "runs").mkdir(exist_ok=True)
+        if home is not made["native"]:
+            (home / "runs" / "stages").symlink_to(stages)
+    return made
+
+
+@pytest.fixture(scope="module")
+def native(homes: dict[str, Path]) -> dict[int, dict[str, float]]:
+    return finished(homes["native"])
+
+
+@pytest.fixture(scope="module")
+def two_ranks(homes: dict[str, Path], native: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:
+    return finished(homes["two"], *VLLM, "cluster.ranks=2")
+
+
+@pytest.fixture(scope="module")
+def one_rank(homes: dict[str, Path], native: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:
+    """Killed after a few steps, then run again."""
+    home = homes["one"]
+    process = start(home, *VLLM)
+    wait_for_step(process, home, KILLED_AT)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    servers = [p for p in family if "vllm_server.py" in " ".join(p.cmdline())]
+    assert len(servers) == 1
+    for each in family:
+        if each not in servers:
+            each.kill()
+    process.communicate()
+    gone, alive = psutil.wait_procs(servers, timeout=60)
+    assert gone
+    assert not alive
+    return finished(home, *VLLM)
+
+
+def test_engine_and_trainer_agree_on_all_that_is_trained_on(
+    native: dict[int, dict[str, float]], one_rank: dict[int, dict[str, float]], two_ranks: dict[int, dict[str, float]]
+) -> None:
+    """In every step of sixteen, each after a sync of its own."""
+    assert "mismatch/max" not in native[1]  # one and the same code: not asked
+    for run in (one_rank, two_ranks):
+        for step in range(1, STEPS + 1):
+            assert 0 < run[step]["mismatch/mean"] <= run[step]["mismatch/max"] < 1e-4, step
+
+
+def test_a_killed_run_goes_on_where_it_was(one_rank: dict[int, dict[str, float]], homes: dict[str, Path]) -> None:
+    assert list(one_rank) == list(range(STEPS + 1))
+    (run,) = (homes["one"] / "runs").glob("*/run.json")
+    assert "resuming from step-" in (run.parent / "attempts" / "2" / "log.txt").read_text()
+
+
+def test_two_ranks_sample_and_learn_what_one_does(
+    one_rank: dict[int, dict[str, float]], two_ranks: dict[int, dict[str, float]]
+) -> None:
+    """Every sample has a seed of its own, whichever rank draws it. Later, rounding turns a token now and then."""
+    for name in (ACCURACY, "reward/mean", "response/length", "loss/total", "optim/grad_norm", "policy/entropy"):
+        for step in (0, 1, 2):
+            if name in one_rank[step]:
+                assert two_ranks[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
+
+
+def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
+    homes: dict[str, Path], one_rank: dict[int, dict[str, float]]
+) -> None:
+    """One step ahead: what a step learns from is of the policy before it, and was weighed."""
+    ahead = ["rollout.ahead=1", "rollout.importance=truncate"]
+    process = start(homes["ray"], *VLLM, "rollout=ray", "rollout.engine.workers=2", *ahead)
+    wait_for_step(process, homes["ray"], 2)
+    everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    (raylet,) = [p for p in everyone if p.name() == "raylet"]
+    trainer = raylet.parent()
+    assert trainer is not None
+    begun = trainer.children(recursive=True)
+    assert sum(p.name().startswith("ray::Actor") for p in begun) == 2  # and what it is doing
+    watched = [p for p in begun if not p.name().endswith("Agent")]  # Ray's own two give up after a minute
+    for each in everyone:
+        if each not in begun:
+            each.kill()
+    process.communicate()
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in watched):
+        time.sleep(0.1)
+    found = metrics(homes["ray"])
+    for step, name in ((0, ACCURACY), (1, "reward/mean"), (1, "loss/total"), (1, "policy/entropy")):
+        assert found[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
+    assert found[2]["rollout/staleness"] > found[1]["rollout/staleness"] == 0
+    assert found[1]["mismatch/max"] < 1e-4 < found[2]["mismatch/max"]
+
+
+@pytest.mark.skipif(not NODES_CAN_BE, reason="no namespaces of processes here")
+def test_two_nodes_with_ray_sample_and_learn_what_one_with_vllm_does(
+    homes: dict[str, Path], two_ranks: dict[int, dict[str, float]], tmp_path: Path
+) -> None:
+    """A rank on each of two nodes, and two on one. With and without Ray the same code hands weights over."""
+    (frozen,) = (homes["two"] / "runs").glob("*/config.yaml")
+    engine = {"_target_": "rlvr.rollout.ray.RayEngine", "workers": 2}
+    config = OmegaConf.merge(OmegaConf.load(frozen), {"steps": 2, "rollout": {"engine": engine}})
+    run = tmp_path / "runs" / "spread"
+    run.mkdir(parents=True)
+    OmegaConf.save(config, run / "config.yaml")
+    (run.parent / "stages").symlink_to(homes["native"] / "runs" / "stages")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meet = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={probe.getsockname()[1]}")
+    commands = [[*NODE, *torchrun(1, place=(*meet, f"--node-rank={node}")), str(run)] for node in range(2)]
+    environment, log = {**os.environ, "OMP_NUM_THREADS": "1"}, tmp_path / "log.txt"
+    with log.open("w") as out:
+        nodes = [subprocess.Popen(each, env=environment, stdout=out, stderr=out) for each in commands]
+    try:
+        assert [node.wait(timeout=400) for node in nodes] == [0, 0], log.read_text()
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    found, expected = deterministic(run), deterministic(frozen.parent)
+    assert list(found) == [0, 1, 2]
+    for step, values in found.items():
+        both = {name: values[name] for name in values.keys() & expected[step].keys()}
+        assert {"reward/mean", "loss/total", "optim/grad_norm", "mismatch/max"} <= both.keys() or step == 0
+        assert both == pytest.approx({name: expected[step][name] for name in both}, rel=1e-6, abs=1e-6)
+
+
+def test_runs_learn_as_with_the_native_engine(
+    native: dict[int, dict[str, float]], one_rank: dict[int, dict[str, float]], two_ranks: dict[int, dict[str, float]]
+) -> None:
+    for run in (native, one_rank, two_ranks):
+        first, last = run[0][ACCURACY], run[STEPS][ACCURACY]
+        assert last > first + 0.1, (first, last)
+        assert last == pytest.approx(native[STEPS][ACCURACY], abs=0.12)
+
+
+def test_what_is_exported_is_what_vllm_serves(
+    homes: dict[str, Path], one_rank: dict[int, dict[str, float]], tmp_path: Path
+) -> None:
+    """From the directory alone, without a trainer: vLLM's log-probabilities are those of transformers."""
+    (run,) = (homes["one"] / "runs").glob("*/run.json")
+    export = [sys.executable, "-m", "rlvr.export", str(run.parent), str(tmp_path / "policy")]
+    subprocess.run(export, check=True, capture_output=True, timeout=120)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
+    engine = serve(tmp_path / "policy")
+    try:
+        check_logp(model, engine, make_sampling(), 1e-4)
+    finally:
+        engine.close()

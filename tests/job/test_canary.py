@@ -1,0 +1,96 @@
+"""The canary: trainer and engine are asked about the same tokens after every sync."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlvr.job import canary
+from rlvr.records import Problem
+from rlvr.rollout.collect import Sampler
+from rlvr.rollout.native import NativeEngine
+from tests.trainer.tiny import plain_logp, qwen2, trainer
+
+PROBLEMS = [Problem(f"p{i}", f"{i} 3 5") for i in range(3)]
+
+
+def sampler(engine: NativeEngine) -> Sampler:
+    return Sampler(
+        task=None,  # type: ignore[arg-type] - nothing is judged
+        engine=engine,
+        encode=lambda problems: [np.array([int(word) for word in p.prompt.split()]) for p in problems],
+        decode=lambda tokens: [""] * len(tokens),
+    )
+
+
+def engine(tolerance: float | None) -> NativeEngine:
+    made = NativeEngine(qwen2(), eos_token_ids=[-1], pad_token_id=0)
+    made.canary = tolerance
+    return made
+
+
+KNOBS = {"pad_token_id": 0, "max_tokens": 6, "temperature": 0.8}
+
+
+def test_an_engine_with_the_trainers_weights_passes_and_one_without_stops_the_run() -> None:
+    learner, own = trainer(temperature=0.8), engine(1e-4)
+    canary.check(sampler(own), learner.logp, PROBLEMS, **KNOBS)  # both start from the same weights
+    with torch.no_grad():
+        for parameter in learner.actor.model.parameters():
+            parameter.mul_(1.01)  # trained on, and the engine not told
+    with pytest.raises(canary.EngineDisagrees, match=r"differ by up to 0\.\d+ nats .*canary=0.0001.*answer to p[01], "):
+        canary.check(sampler(own), learner.logp, PROBLEMS, **KNOBS)
+    own.sync(learner.weights())
+    canary.check(sampler(own), learner.logp, PROBLEMS, **KNOBS)
+
+
+def test_the_worst_token_is_named() -> None:
+    model = qwen2()
+
+    def off(batch: object) -> torch.Tensor:
+        rows = plain_logp(model, batch, temperature=0.8)  # type: ignore[arg-type]
+        stacked = torch.stack(rows).detach()
+        stacked[3, 2] += 0.25  # the second sample of the second prompt, its third token
+        return stacked
+
+    with pytest.raises(canary.EngineDisagrees, match=r"up to 0\.25 nats \(mean 0\.01\).*token 3 of an answer to p1"):
+        canary.check(sampler(engine(0.2)), off, PROBLEMS, **KNOBS)
+    canary.check(sampler(engine(0.3)), off, PROBLEMS, **KNOBS)
+
+
+def test_not_a_number_is_no_agreement() -> None:
+    nothing = lambda batch: torch.full(batch.tokens.shape, torch.nan)  # noqa: E731
+    with pytest.raises(canary.EngineDisagrees):
+        canary.check(sampler(engine(1e9)), nothing, PROBLEMS, **KNOBS)
+
+
+def test_the_same_code_is_not_asked() -> None:
+    def never(batch: object) -> torch.Tensor:
+        raise AssertionError
+
+    canary.check(sampler(engine(None)), never, PROBLEMS, **KNOBS)
+
+
+def test_every_rank_asks_its_own_engine_and_hears_of_all() -> None:
+    """Two ranks by hand: what the other one sampled comes through `gather`, and a fault there is heard here."""
+    seen = list[int]()
+
+    def gather(mine: list) -> list[list]:
+        seen.append(len(mine))
+        return [mine, mine]
+
+    one = replace(sampler(engine(1e-4)), rank=0, world=2, gather=gather)
+    model = qwen2()
+
+    def logp(batch: object) -> torch.Tensor:
+        rows = torch.stack(plain_logp(model, batch, temperature=0.8)).detach()  # type: ignore[arg-type]
+        assert len(rows) == 8
+        rows[6, 0] += 1
+        return rows
+
+    with pytest.raises(canary.EngineDisagrees, match=r"token 1 of an answer to p1, rank 1"):
+        canary.check(one, logp, PROBLEMS, **KNOBS)
+    assert seen == [canary.PROMPTS]

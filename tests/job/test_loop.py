@@ -1,0 +1,83 @@
+"""A run's loop: the policy that samples is always the one that was trained last, and is handed over once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rlvr.config import schema
+from rlvr.job.loop import Run
+from rlvr.ledger.attempt import Cause
+from rlvr.ledger.stop import StopFlag
+from sweeps import launcher
+
+OVERRIDES = (
+    "task=classes",
+    "task.classes=20",
+    "task.contexts=4",
+    "model=table",
+    "loss=reinforce",
+    "rollout.prompts=4",
+    "rollout.samples=2",
+    "rollout.dynamic_sampling=none",
+    "trainer.updates=2",
+    "lr=2",
+    "steps=4",
+    "evaluation.every=2",
+    "evaluation.samples=1",
+    "evaluation.k=[1]",
+)
+
+
+def made(tmp_path: Path, *overrides: str) -> Run:
+    schema.register()
+    launcher.register()
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        config = OmegaConf.create(schema.frozen(compose("run", [*OVERRIDES, *overrides]), {}))
+    return Run(config, tmp_path / "runs" / "x", None, None)
+
+
+def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
+    """Responses of one token where one is allowed: rewards lose the whole penalty. Each group's first was not cut."""
+    run = made(tmp_path, "rollout.overlong_buffer=1", "rollout.overlong_penalty=0.5", "rollout.overlong_filter=true")
+    try:
+        groups = run.collector.collect(1).groups
+        ended = [replace(g, completions=(replace(g.completions[0], finished=True), g.completions[1])) for g in groups]
+        batch = run.batch(ended, 1)
+    finally:
+        run.close()
+    assert batch.reward.tolist() == [r.value - 0.5 for g in groups for r in g.rewards]
+    assert batch.mask.tolist() == [[True], [False]] * 4
+
+
+def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path: Path) -> None:
+    """4 steps of 2 updates, evaluations before the first, after the second and the fourth: 7 times of sampling.
+
+    The steps after an evaluation sample from what was evaluated: 5 policies, of 0, 2, 4, 6 and 8 updates."""
+    run = made(tmp_path)
+    sync, generate = run.engine.sync, run.engine.generate
+    handed, sampled = list[int](), list[int]()
+
+    def watched_sync(weights: Iterable[tuple[str, Any]]) -> None:
+        handed.append(run.trainer.num_updates)
+        sync(weights)
+
+    def watched_generate(*arguments: Any) -> Any:
+        own = dict(run.engine.model.named_parameters())
+        assert all(torch.equal(own[name], weight) for name, weight in run.trainer.weights())
+        sampled.append(run.trainer.num_updates)
+        return generate(*arguments)
+
+    run.engine.sync, run.engine.generate = watched_sync, watched_generate
+    try:
+        assert run.train(StopFlag()) is Cause.OK
+    finally:
+        run.close()
+    assert handed == [0, 2, 4, 6, 8]
+    assert sampled == [0, 0, 2, 4, 4, 6, 8]

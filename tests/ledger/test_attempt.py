@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger import attempt as attempts
+from rlvr.ledger import files as paths
+from rlvr.ledger import lock
+from rlvr.ledger.attempt import Attempt, Busy, Cause, newest_attempt, record_death
+from rlvr.ledger.stop import StopFlag
+
+HOLD = (
+    "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); "
+    "print('held', flush=True); "
+)
+
+
+def read(path: Path) -> dict[str, object]:
+    return json.loads(path.read_text())
+
+
+def hold_elsewhere(run_dir: Path, then: str = "time.sleep(60)") -> subprocess.Popen[str]:
+    """Another process that opens an attempt and keeps it."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD + then, str(run_dir)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_attempts_are_numbered_from_one_and_leave_their_verdict(tmp_path: Path) -> None:
+    with Attempt.open(tmp_path) as first:
+        assert first.close(Cause.ERROR, "no luck") == 1
+    with Attempt.open(tmp_path, ranks=2) as second:
+        assert second.close("ok") == 0
+    assert (first.number, second.number) == (1, 2)
+    verdict = read(tmp_path / "attempts/1/exit.json")
+    assert {k: verdict[k] for k in ("cause", "code", "message")} == {"cause": "error", "code": 1, "message": "no luck"}
+    job = read(tmp_path / "attempts/2/job.json")
+    assert (job["attempt"], job["pid"], job["ranks"]) == (2, os.getpid(), 2)
+
+
+def test_a_held_run_is_busy_and_names_its_holder(tmp_path: Path) -> None:
+    holder = hold_elsewhere(tmp_path)
+    try:
+        with pytest.raises(Busy, match=rf"process {holder.pid} on .*\(attempt 1\)"):
+            Attempt.open(tmp_path)
+        assert newest_attempt(tmp_path) == 1
+    finally:
+        holder.kill()
+        holder.wait()
+    with Attempt.open(tmp_path) as mine:  # the kernel gave the lock back
+        mine.close(Cause.OK)
+    assert mine.number == 2
+
+
+def test_a_finished_run_is_not_opened_again(tmp_path: Path) -> None:
+    Attempt.open(tmp_path).close(Cause.OK)
+    for _ in range(2):  # and the refusal gives the lock back
+        with pytest.raises(Busy, match=r"finished already \(attempt 1\)"):
+            Attempt.open(tmp_path)
+    assert newest_attempt(tmp_path) == 1
+
+
+def test_a_forked_child_does_not_keep_the_run_locked(tmp_path: Path) -> None:
+    holder = hold_elsewhere(
+        # The child speaks itself: by then it has dropped its copy of the lock.
+        tmp_path,
+        "import os; os.fork() == 0 and print(os.getpid(), flush=True); time.sleep(60)",
+    )
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline())
+    try:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        assert lock.process_start(child) is not None
+        assert lock.lock_is_held(tmp_path / "lock") is False
+        Attempt.open(tmp_path).close(Cause.OK)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_somebody_looking_at_the_lock_delays_an_opening_but_does_not_fail_it(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "lock", os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_SH)  # what `lock_is_held` does for an instant, and here for long
+    look = threading.Timer(0.2, os.close, [fd])
+    look.start()
+    Attempt.open(tmp_path).close(Cause.OK)
+    look.join()
+
+
+def test_the_lease_ends_with_a_newer_attempt_a_deleted_run_or_the_end(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in "abc"]
+    for each in runs:
+        each.mkdir()
+    newer, deleted, closed = (Attempt.open(each) for each in runs)
+    assert all(each.holds_lease() for each in (newer, deleted, closed))
+    (runs[0] / "attempts/2").mkdir()  # what another node does that was given the lock
+    shutil.rmtree(runs[1])
+    closed.close(Cause.OK)
+    assert not any(each.holds_lease() for each in (newer, deleted, closed))
+    newer.close(Cause.OK)  # a zombie cannot finish the run
+    assert read(runs[0] / "attempts/1/exit.json")["cause"] == "error"
+
+
+def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_path: Path) -> None:
+    attempt = Attempt.open(tmp_path)
+    beat = attempt.path / "heartbeat.json"
+    attempt.heartbeat(0, 9, "start", 0.25)
+    attempt.heartbeat(1, 9, "start")
+    assert read(beat)["step"] == 0
+    attempt.heartbeat(2, 9, "train")
+    assert (read(beat)["step"], read(beat)["phase"], read(beat)["accuracy"]) == (2, "train", 0.25)
+    attempt.heartbeat(3, 9, "train", 0.5)
+    assert read(beat)["step"] == 2
+    attempt.close(Cause.PREEMPTED)
+    assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
+
+
+def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
+    for accuracy in (0.5, None):
+        with Attempt.open(tmp_path) as attempt:
+            attempt.heartbeat(1, 9, "train", accuracy)
+            attempt.close(Cause.PREEMPTED)
+    assert read(tmp_path / "attempts/2/heartbeat.json")["accuracy"] == 0.5
+
+
+def test_leaving_by_exception_is_an_error_by_ctrl_c_a_preemption_and_without_a_word_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), Attempt.open(tmp_path):
+        raise RuntimeError("boom")
+    with pytest.raises(KeyboardInterrupt), Attempt.open(tmp_path):
+        raise KeyboardInterrupt
+    with Attempt.open(tmp_path):
+        pass
+    found = [read(tmp_path / f"attempts/{n}/exit.json") for n in (1, 2, 3)]
+    assert [f["cause"] for f in found] == ["error", "preempted", "error"]
+    assert found[0]["message"] == "RuntimeError: boom"
+
+
+def test_the_first_verdict_stands(tmp_path: Path) -> None:
+    attempt = Attempt.open(tmp_path)
+    assert attempt.close(Cause.DIVERGED) == attempt.close(Cause.OK) == 4
+    assert not record_death(tmp_path, 1, Cause.ERROR, 137, "killed")
+    assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
+
+
+def test_an_exception_has_the_cause_of_its_nearest_named_class() -> None:
+    class OutOfMemoryError(RuntimeError):  # as torch names its own
+        pass
+
+    class Diverged(ArithmeticError):
+        pass
+
+    raised = [OutOfMemoryError(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt()]
+    found = [attempts.cause_of(error).value for error in raised]
+    assert found == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
+
+
+def test_exit_codes_are_those_of_the_documented_table() -> None:
+    assert attempts.__doc__ is not None
+    table = dict(re.findall(r"^\| `(\w+)` +\| (\d+) ", attempts.__doc__, re.MULTILINE))
+    assert {cause.value: str(cause.code) for cause in Cause} == table
+
+
+def test_a_reused_process_number_is_not_the_same_process() -> None:
+    me = {"pid": os.getpid(), "process_start": lock.process_start(os.getpid()), **lock.machine()}
+    assert lock.is_alive(me) is True
+    assert lock.is_alive({**me, "process_start": 1}) is False
+    assert lock.is_alive({**me, "boot": "another"}) is None
+
+
+def test_a_zombie_is_not_alive() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    deadline = time.monotonic() + 10
+    while lock.process_start(process.pid) is not None:  # it ends, but nobody has waited for it
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "preempted"), (signal.SIGUSR2, "time_limit")]
+)
+def test_a_signal_to_stop_raises_the_flag_and_says_why(number: signal.Signals, cause: str) -> None:
+    before = signal.getsignal(number)
+    with StopFlag() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert (stop.received, stop.cause.value, stop.cause.code) == (number, cause, 75)
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_ctrl_c_interrupts() -> None:
+    with StopFlag() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert stop
+
+
+def test_home_is_the_environments_choice_else_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "there"))
+    assert paths.home() == tmp_path / "there"
+    monkeypatch.delenv("RLVR_HOME")
+    assert paths.home() == Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"step": 1', b"[1]", b"\xff\xfe"])
+def test_a_missing_or_torn_json_file_reads_as_none(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    assert paths.read_json(tmp_path / "a.json") is None
+
+
+def test_a_rewrite_leaves_one_whole_file(tmp_path: Path) -> None:
+    for value in (1, 2):
+        paths.write_json(tmp_path / "a.json", {"value": value})
+    assert paths.read_json(tmp_path / "a.json") == {"value": 2}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]

@@ -1,0 +1,252 @@
+"""The spool: what is written is what is read, once, whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.ledger import journal as spool
+from rlvr.ledger.journal import Spool, decode, encode, read
+
+ROOT = Path(spool.__file__).parents[2]
+names = st.from_regex(r"[A-Za-z0-9_\-]{1,8}(/[A-Za-z0-9_\- .]{1,8}x)?", fullmatch=True)
+floats = st.floats(allow_nan=False)
+
+
+def lines(run_dir: Path) -> list[dict]:
+    """An independent reading: strict JSON, nothing of ours."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (run_dir / "metrics.jsonl").read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def test_a_line_is_strict_json_with_the_fields_of_the_ledger_and_a_crc_of_what_precedes_it(tmp_path):
+    tracker = Spool(tmp_path, 3)
+    tracker.record(7, {"reward/mean": 0.1, "optim/grad_norm": math.inf, "policy/kl_old": -math.inf, "a": math.nan})
+    tracker.close()
+    (line,) = lines(tmp_path)
+    assert list(line) == ["step", "time", "attempt", "metrics", "crc"]
+    assert (line["step"], line["attempt"]) == (7, 3)
+    assert line["metrics"] == {"reward/mean": 0.1, "optim/grad_norm": "inf", "policy/kl_old": "-inf", "a": "nan"}
+    raw = (tmp_path / "metrics.jsonl").read_bytes()
+    checked = raw[: raw.index(b',"crc"')]
+    assert line["crc"] == f"{zlib.crc32(checked):08x}"
+
+
+@given(st.dictionaries(names, floats, max_size=8), st.integers(0, 10**9), st.floats(0, 4e9))
+def test_every_float_comes_back_bit_for_bit(metrics, step, seconds):
+    record = decode(encode(step, seconds, 2, metrics)[:-1])
+    assert (record.step, record.time, record.attempt) == (step, seconds, 2)
+    assert {k: v.hex() for k, v in record.metrics.items()} == {k: v.hex() for k, v in metrics.items()}
+
+
+@given(st.integers(0, 10**6), st.integers(0, 7))
+def test_any_flipped_bit_is_found(position, bit):
+    line = bytearray(encode(5, 1e9 + 0.5, 1, {"reward/mean": 0.25, "policy/entropy": 1.5})[:-1])
+    line[position % len(line)] ^= 1 << bit
+    with pytest.raises(ValueError, match="checksum"):
+        decode(bytes(line))
+
+
+def test_a_replayed_step_keeps_what_the_first_attempt_measured(tmp_path):
+    first = Spool(tmp_path, 1)
+    for step in range(5):
+        first.record(step, {"x": float(step)})
+    first.close()
+    second = Spool(tmp_path, 2)
+    for step in range(3, 8):  # resumed from the checkpoint of step 2
+        second.record(step, {"x": 100.0 + step})
+    second.close()
+    assert [(r["step"], r["attempt"], r["metrics"]["x"]) for r in lines(tmp_path)] == [
+        (0, 1, 0.0),
+        (1, 1, 1.0),
+        (2, 1, 2.0),
+        (3, 1, 3.0),
+        (4, 1, 4.0),
+        (5, 2, 105.0),
+        (6, 2, 106.0),
+        (7, 2, 107.0),
+    ]
+
+
+def test_metrics_of_a_step_given_in_two_calls_are_not_lost_without_a_word(tmp_path, caplog):
+    tracker = Spool(tmp_path, 1)
+    tracker.record(1, {"a": 1.0})
+    with caplog.at_level(logging.WARNING):
+        tracker.record(1, {"b": 2.0})
+    assert "step 1 was recorded twice: its second metrics, b, are dropped" in caplog.text
+    tracker.close()
+    assert [r["metrics"] for r in lines(tmp_path)] == [{"a": 1.0}]
+
+
+@pytest.mark.parametrize("kept", range(0, 60, 7))
+def test_a_torn_last_line_is_ignored_by_the_reader_and_cut_by_the_next_attempt(tmp_path, kept):
+    path = tmp_path / "metrics.jsonl"
+    good = encode(1, 10.0, 1, {"x": 1.0})
+    path.write_bytes(good + encode(2, 11.0, 1, {"x": 2.0})[:kept])
+    records, offset = read(path)
+    assert [r.step for r in records] == [1]
+    assert offset == len(good)
+    tracker = Spool(tmp_path, 2)
+    assert path.read_bytes() == good
+    tracker.record(2, {"x": 3.0})
+    tracker.close()
+    assert [(r["step"], r["metrics"]["x"]) for r in lines(tmp_path)] == [(1, 1.0), (2, 3.0)]
+
+
+def test_a_last_line_whose_middle_the_disk_lost_counts_as_torn(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    good, lost = encode(1, 10.0, 1, {"x": 1.0}), bytearray(encode(2, 11.0, 1, {"x": 2.0}))
+    lost[10:20] = b"\0" * 10
+    path.write_bytes(good + lost)
+    assert read(path)[1] == len(good)
+    Spool(tmp_path, 2).close()
+    assert path.read_bytes() == good
+
+
+def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    data = [bytearray(encode(step, 10.0, 1, {"x": 1.0})) for step in range(4)]
+    data[2][12] ^= 1
+    path.write_bytes(b"".join(data))
+    with pytest.raises(ValueError, match=r"line 3 is damaged \(its checksum does not match\)"):
+        read(path)
+    with pytest.raises(ValueError, match="line 3 is damaged"):
+        read(path, offset=len(data[0]))  # the number counts from the start of the file
+    with pytest.raises(ValueError, match="line 3 is damaged"):
+        Spool(tmp_path, 2)
+    assert path.read_bytes() == b"".join(data)
+
+
+def test_reading_goes_on_where_it_stopped(tmp_path):
+    tracker = Spool(tmp_path, 1)
+    seen, offset = [], 0
+    for step in range(6):
+        tracker.record(step, {"x": 0.0})
+        if step % 2:
+            records, offset = read(tmp_path / "metrics.jsonl", offset=offset)
+            seen += [r.step for r in records]
+            assert records[-1].end == offset == (tmp_path / "metrics.jsonl").stat().st_size
+    assert seen == list(range(6))
+    assert read(tmp_path / "none.jsonl") == ([], 0)
+    with pytest.raises(ValueError, match="cut or replaced"):
+        read(tmp_path / "metrics.jsonl", offset=offset + 1)
+
+
+@pytest.mark.parametrize("name", ["a:b", "a@8", "", "/a", "a//b", "a/", "../a", ".", "é", "a" * 251, "a\n", "a/./b"])
+def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path, name):
+    tracker = Spool(tmp_path, 1)
+    with pytest.raises(ValueError) as error:
+        tracker.record(1, {"fine": 1.0, name: 1.0})
+    assert repr(name) in str(error.value)
+    assert "letters, digits, '_', '-', '.', '/' or spaces" in str(error.value)
+    tracker.close()
+    assert lines(tmp_path) == []
+
+
+def test_a_value_that_is_no_number_is_refused_and_named(tmp_path):
+    with pytest.raises(ValueError, match="metric 'reward/mean' is None, not a number"):
+        Spool(tmp_path, 1).record(1, {"reward/mean": None})  # type: ignore[dict-item]
+
+
+def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):
+    lease = {"holder": 1}
+    zombie = Spool(tmp_path, 1, holds_lease=lambda: lease["holder"] == 1)
+    zombie.record(1, {"x": 1.0})
+    lease["holder"] = 2
+    successor = Spool(tmp_path, 2, holds_lease=lambda: lease["holder"] == 2)
+    successor.record(2, {"x": 2.0})
+    zombie.record(2, {"x": -1.0})
+    zombie.record(3, {"x": -1.0})
+    zombie.close()
+    successor.record(3, {"x": 3.0})
+    successor.close()
+    assert [(r["step"], r["attempt"]) for r in lines(tmp_path)] == [(1, 1), (2, 2), (3, 2)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"step":4')
+    Spool(tmp_path, 1, holds_lease=lambda: False).close()
+    assert path.read_bytes().endswith(b'{"step":4')
+
+
+def test_an_attempt_sees_lines_that_a_zombie_wrote_after_it_opened(tmp_path):
+    zombie, successor = Spool(tmp_path, 1), Spool(tmp_path, 2)  # no lease to tell them apart
+    zombie.record(5, {"x": 1.0})
+    successor.record(5, {"x": 2.0})
+    successor.record(6, {"x": 2.0})
+    assert [(r["step"], r["attempt"]) for r in lines(tmp_path)] == [(5, 1), (6, 2)]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from rlvr.ledger.journal import Spool, encode
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+run = Path(sys.argv[1])
+tracker = Spool(run, 1)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+tracker.record(0, {"x": 0.0})
+size = (run / "metrics.jsonl").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, hard))  # room for a part of the next line
+for step in (1, 2, 3):
+    tracker.record(step, {"x": float(step)})
+try:
+    tracker.flush()
+except OSError as error:
+    print("flush refused", (run / "metrics.jsonl").stat().st_size - size)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+tracker.record(4, {"x": 4.0})
+tracker.close()
+"""
+
+
+def test_a_full_disk_delays_lines_and_loses_none(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "flush refused 20\n"
+    assert [r["metrics"]["x"] for r in lines(tmp_path)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from rlvr.ledger.journal import Spool
+tracker = Spool(Path(sys.argv[1]), int(sys.argv[2]))
+for step in range(10**9):
+    tracker.record(step, {"x": float(step), "y": 0.5})
+"""
+
+
+def test_kill_9_at_any_moment_leaves_a_gapless_record(tmp_path):
+    for attempt in (1, 2, 3):
+        child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), str(attempt)], cwd=ROOT)
+        path = tmp_path / "metrics.jsonl"
+        before = path.stat().st_size if path.exists() else 0
+        while not path.exists() or path.stat().st_size < before + 20_000:
+            assert child.poll() is None
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    records, _ = read(path)
+    assert [r.step for r in records] == list(range(len(records)))
+    assert [r.metrics["x"] for r in records] == [float(r.step) for r in records]
+    assert {r.attempt for r in records} == {1, 2, 3}
+
+
+def test_the_spool_imports_the_standard_library_alone():
+    script = "import sys, rlvr.ledger.journal; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    foreign = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"rlvr", "__main__"}
+    assert foreign == set()

@@ -1,0 +1,131 @@
+"""What the time of attempts was worth, and runs summed up by arm."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger.files import write_json
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger
+from sweeps.__main__ import main
+from sweeps.arms import arms, total
+from sweeps.slurm import submissions
+
+
+def write_attempt(
+    ledger: Ledger,
+    run_id: str,
+    number: int,
+    *,
+    seconds: float,
+    steps: tuple[int, int] | None,
+    cause: str = "preempted",
+    gpus: int = 0,
+) -> None:
+    """An attempt that began after the first of `steps` and ended after the last; None: it did none."""
+    path = ledger.run_dir(run_id) / "attempts" / str(number)
+    path.mkdir(parents=True)
+    write_json(path / "job.json", {"started": 1000.0, "host": "h", "node": "n7", "gpus": gpus, "slurm_job": "12_3"})
+    if steps:
+        origin = {"step": steps[0] + 1, "time": 1010.0}
+        write_json(path / "heartbeat.json", {"step": steps[1], "steps": 100, "time": 1000 + seconds, "origin": origin})
+    write_json(path / "exit.json", {"cause": cause, "seconds": seconds})
+
+
+def make_run(home: Path, run_id: str = "r") -> Ledger:
+    ledger = Ledger(home)
+    ledger.create_run(run_id, "{}", {"name": f"lad-{run_id}-s0", "group_id": "g"})
+    return ledger
+
+
+def test_steps_done_again_are_replayed_and_attempts_without_a_step_wasted(tmp_path: Path) -> None:
+    """50 steps in 100 s; killed in set-up after 7 s; then from the checkpoint of step 40: 10 of 60 steps are not new.
+
+    useful 100 + 50/60·120 = 200, replayed 10/60·120 = 20, wasted 7.
+    """
+    ledger = make_run(tmp_path)
+    write_attempt(ledger, "r", 1, seconds=100, steps=(0, 50), cause="preempted")
+    write_attempt(ledger, "r", 2, seconds=7, steps=None, cause="node")
+    write_attempt(ledger, "r", 3, seconds=120, steps=(40, 100), cause="ok", gpus=4)
+    state = ledger.state("r")
+    assert (state.useful, state.replayed, state.wasted) == pytest.approx((200, 20, 7))
+    assert state.seconds == pytest.approx(227)
+    assert state.hours == pytest.approx((4 * 200 / 3600, 4 * 20 / 3600, 4 * 7 / 3600))
+    assert (state.node, state.job, state.group_id) == ("n7", "12_3", "g")
+    assert state.rate == pytest.approx((100 - 41) / (1120 - 1010))
+
+
+def test_an_attempt_killed_before_it_passed_the_one_before_is_all_replay(tmp_path: Path) -> None:
+    ledger = make_run(tmp_path)
+    write_attempt(ledger, "r", 1, seconds=100, steps=(0, 50))
+    write_attempt(ledger, "r", 2, seconds=30, steps=(40, 45))
+    state = ledger.state("r")
+    assert (state.useful, state.replayed, state.wasted) == pytest.approx((100, 30, 0))
+
+
+def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
+    made = [
+        RunState("a", "lad-js-s0", "finished", 1, 10, 10, accuracy=0.25, useful=3600, group_id="g"),
+        RunState(
+            "b", "lad-js-s1", "running", 2, 4, 10, accuracy=0.75, rate=2.0, eta=3.0, replayed=360, gpus=2, group_id="g"
+        ),
+        RunState("c", "lad-hd-s0", "queued", group_id="h"),
+    ]
+    one, other = arms(made)
+    assert (one.name, one.runs, one.states) == ("lad-js", 2, {"finished": 1, "running": 1})
+    assert (one.step, one.steps, one.accuracy, one.rate, one.eta, one.attempts) == (14, 20, 0.5, 2.0, 3.0, 3)
+    assert (one.hours_useful, one.hours_replayed, one.hours_wasted) == pytest.approx((1.0, 0.2, 0.0))
+    assert (other.name, other.states, other.accuracy, other.rate) == ("lad-hd", {"queued": 1}, None, None)
+    assert dataclasses.asdict(total("all", made))["steps"] == 30  # the queued one as long as its siblings
+    nothing = total("all", [])  # a sweep cut off before its first run
+    assert (nothing.runs, nothing.hours_useful, nothing.hours_wasted, nothing.eta) == (0, 0, 0, None)
+
+
+def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path)
+    names = [f"lad-js-eta{k // 5}-s{k % 5}" for k in range(105)]
+    for k, name in enumerate(names):
+        ledger.create_run(f"id{k}", "{}", {"name": name, "group_id": f"g{k // 5}"})
+        write_attempt(ledger, f"id{k}", 1, seconds=3600, steps=(0, 50), cause="error")
+    ledger.record_sweep("s", {"study": "big"}, [{"run_id": f"id{k}", "name": n} for k, n in enumerate(names)])
+    assert main(["status", "--home", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "big s: 105 failed, 105.00 hours of runs" in out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("lad-js-eta20 ")]
+    assert row[:4] == ["lad-js-eta20", "5", "failed", "250/500"]
+    assert "and 85 more such runs: --runs shows all" in out
+    assert "id104" not in out
+    assert main(["status", "--runs", "--home", str(tmp_path)]) == 0
+    assert "id104" in capsys.readouterr().out
+    assert main(["status", "--json", "--home", str(tmp_path)]) == 0
+    (sweep,) = json.loads(capsys.readouterr().out)
+    assert (len(sweep["runs"]), len(sweep["arms"]), sweep["total"]["hours_useful"]) == (105, 21, 105.0)
+
+
+def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Programs that write down that they were called; squeue answers as SLURM's does."""
+    ledger = Ledger(tmp_path)
+    runs = [{"run_id": f"{k:012x}", "name": f"lad-eta{k // 5}-s{k % 5}"} for k in range(1000)]
+    for run in runs:
+        ledger.create_run(run["run_id"], "{}", run)
+    ledger.record_sweep("s", {"study": "big"}, runs)
+    token = submissions.record(ledger, "s", [run["run_id"] for run in runs], {}).name
+    (tmp_path / "queue").write_text("".join(f"7_{k}|{k}|PENDING|Priority||rlvr-{token}\n" for k in range(1000)))
+    for name in ("squeue", "sacct", "scontrol", "sinfo"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/calls\nexec /bin/cat {tmp_path}/queue\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert main(["status", "--json", "--home", str(tmp_path)]) == 0
+    (sweep,) = json.loads(capsys.readouterr().out)
+    assert [run["phase"] for run in sweep["runs"]] == ["PENDING (Priority)"] * 1000
+    assert (tmp_path / "calls").read_text().split() == ["squeue"]

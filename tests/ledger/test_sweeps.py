@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.files import write_json
+from rlvr.ledger.identity import identity
+from rlvr.ledger.sweeps import Ledger
+
+CONFIG = "loss:\n  name: lad\nseed: 0\ncluster:\n  workers: 1\n"
+
+
+def make_ledger(home: Path, *run_ids: str) -> Ledger:
+    ledger = Ledger(home)
+    for run_id in run_ids:
+        ledger.create_run(run_id, CONFIG, {"run_id": run_id, "name": f"name-{run_id}"})
+    return ledger
+
+
+def create(home: Path) -> bool:
+    return Ledger(home).create_run("abc", CONFIG, {"name": "n"}).is_dir()
+
+
+def test_creating_a_run_twice_changes_nothing(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    before = {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}
+    ledger.create_run("abc", CONFIG, {"name": "later"})
+    assert {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()} == before
+    assert ledger.runs() == ["abc"]
+
+
+def test_many_may_create_the_same_run_at_once(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(4) as pool:
+        assert all(pool.map(create, [tmp_path] * 40))
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["abc"]
+
+
+def test_one_id_never_names_two_configs(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    with pytest.raises(ValueError, match=r"Run abc .* seed differ.*delete runs/abc"):
+        ledger.create_run("abc", CONFIG.replace("seed: 0", "seed: 1"), {})
+    assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
+
+
+def test_settings_without_part_in_the_identity_follow_the_newest_launch_until_the_end(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    second, third = CONFIG.replace("workers: 1", "workers: 2"), CONFIG.replace("workers: 1", "workers: 3")
+    ledger.create_run("abc", second, {})
+    assert (tmp_path / "runs/abc/config.yaml").read_text() == second
+    Attempt.open(ledger.run_dir("abc")).close(Cause.OK)
+    ledger.create_run("abc", third, {})
+    assert (tmp_path / "runs/abc/config.yaml").read_text() == second
+
+
+def test_a_group_that_is_not_chosen_makes_no_other_run(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    later = CONFIG + "divergence: null\nkeep_rollouts: true\n"
+    assert identity(yaml.safe_load(later)) == {"loss": {"name": "lad"}, "seed": 0}
+    ledger.create_run("abc", later, {})
+    assert (tmp_path / "runs/abc/config.yaml").read_text() == later
+
+
+def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) -> None:
+    (tmp_path / "runs/abc").mkdir(parents=True)
+    (tmp_path / "runs/abc/metrics.jsonl").touch()
+    assert make_ledger(tmp_path, "abc").state("abc").name == "name-abc"
+    assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"),
+    [
+        ("ok", "finished"),
+        ("preempted", "preempted"),
+        ("time_limit", "preempted"),
+        ("error", "failed"),
+        ("user_error", "failed"),
+        ("diverged", "diverged"),
+        ("gpu_oom", "failed"),
+        ("host_oom", "failed"),
+        ("node", "failed"),
+    ],
+)
+def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: str) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    assert ledger.state("abc").state == "queued"
+    Attempt.open(ledger.run_dir("abc")).close(Cause.ERROR)
+    with Attempt.open(ledger.run_dir("abc")) as attempt:
+        assert ledger.state("abc").state == "running"
+        attempt.close(cause, "because")
+    found = ledger.state("abc")
+    assert (found.state, found.attempt, found.cause, found.message) == (state, 2, cause, "because")
+    assert found.ended
+
+
+def test_a_finished_run_stays_finished_whatever_comes_later(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    Attempt.open(ledger.run_dir("abc")).close(Cause.OK)
+    (ledger.run_dir("abc") / "attempts/2").mkdir()
+    write_json(ledger.run_dir("abc") / "attempts/2/exit.json", {"cause": "error", "seconds": 1})
+    assert (ledger.state("abc").state, ledger.state("abc").attempt) == ("finished", 1)
+
+
+def test_a_killed_run_is_lost_and_one_at_work_is_running(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    code = (
+        "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]);"
+        "a.heartbeat(3, 10, 'train', 0.5); print(flush=True); time.sleep(60)"
+    )
+    run_dir = str(ledger.run_dir("abc"))
+    process = subprocess.Popen([sys.executable, "-c", code, run_dir], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    found = ledger.state("abc")
+    assert (found.state, found.step, found.steps, found.accuracy) == ("running", 3, 10, 0.5)
+    assert found.heartbeat_age is not None
+    assert 0 <= found.heartbeat_age < 30
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    found = ledger.state("abc")
+    assert (found.state, found.step, found.cause) == ("lost", 3, "")
+    assert "gone" in found.message
+
+
+def test_on_another_machine_the_lock_tells_and_where_locks_tell_nothing_the_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    attempt = Attempt.open(ledger.run_dir("abc"))
+    job = json.loads((attempt.path / "job.json").read_text())
+    write_json(attempt.path / "job.json", {**job, "boot": "elsewhere", "pid": 1})
+    assert ledger.state("abc").state == "running"
+    monkeypatch.setattr("rlvr.ledger.lock.lock_is_held", lambda path: None)  # a file system without flock
+    assert ledger.state("abc").state == "running"
+    write_json(attempt.path / "job.json", {**job, "boot": "elsewhere", "started": time.time() - 3600})
+    assert ledger.state("abc").state == "lost"
+    monkeypatch.undo()
+    attempt.close(Cause.OK)
+
+
+@pytest.mark.parametrize("torn", ["job.json", "heartbeat.json", "exit.json"])
+@pytest.mark.parametrize("content", [None, "", '{"step": '])
+def test_torn_and_missing_files_make_no_reader_fail(tmp_path: Path, torn: str, content: str | None) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    with Attempt.open(ledger.run_dir("abc")) as attempt:
+        attempt.heartbeat(1, 2, "train")
+        attempt.close(Cause.OK)
+    (attempt.path / torn).unlink() if content is None else (attempt.path / torn).write_text(content)
+    assert ledger.state("abc").state == ("lost" if torn == "exit.json" else "finished")
+
+
+def test_a_claim_without_a_job_is_running_while_its_lock_is_held(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    attempt = Attempt.open(ledger.run_dir("abc"))
+    (attempt.path / "job.json").unlink()  # between the claim and the first file
+    assert ledger.state("abc").state == "running"
+    attempt.close(Cause.PREEMPTED)
+    (attempt.path / "exit.json").unlink()
+    assert ledger.state("abc").state == "lost"
+
+
+def test_the_pace_is_that_of_this_attempt_without_its_set_up(tmp_path: Path) -> None:
+    # First step ended at -40 s, step 5 just now: 4 steps in 40 s, so the 15 left take 150 s.
+    ledger = make_ledger(tmp_path, "abc")
+    now = time.time()
+    with Attempt.open(ledger.run_dir("abc")) as attempt:
+        beat: dict[str, Any] = {"time": now, "step": 5, "steps": 20, "phase": "train", "accuracy": None}
+        write_json(attempt.path / "heartbeat.json", {**beat, "origin": {"step": 1, "time": now - 40}})
+        assert ledger.state("abc").eta == pytest.approx(150, abs=5)
+        write_json(attempt.path / "heartbeat.json", beat)
+        assert ledger.state("abc").eta is None
+        attempt.close(Cause.OK)
+
+
+def test_seconds_are_those_of_all_attempts(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    with Attempt.open(ledger.run_dir("abc")) as killed:
+        killed.close("error")
+    (killed.path / "exit.json").unlink()  # without a word, 2 seconds after its start
+    write_json(killed.path / "job.json", {"started": 1000.0})
+    write_json(killed.path / "heartbeat.json", {"time": 1002.0})
+    for cause, seconds in (("preempted", 10.0), ("ok", 5.5)):
+        with Attempt.open(ledger.run_dir("abc")) as attempt:
+            attempt.close(cause)
+        verdict = json.loads((attempt.path / "exit.json").read_text())
+        write_json(attempt.path / "exit.json", {**verdict, "seconds": seconds})
+    assert ledger.state("abc").seconds == 17.5
+
+
+def test_sweeps_are_listed_by_their_newest_launch_and_are_no_runs(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc", "abd")
+    (tmp_path / "runs/stages/xyz").mkdir(parents=True)
+    for sweep_id in ("s1", "s2", "s1"):
+        ledger.record_sweep(sweep_id, {"study": "eta"}, [{"run_id": "abc", "name": "n", "overrides": [], "index": 0}])
+        time.sleep(0.02)
+    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["s1", "s2"]
+    assert ledger.sweep("s1").run_ids == ["abc"]
+    assert ledger.runs() == ["abc", "abd"]
+
+
+def test_what_people_type_stands_for_one_run_or_an_error_names_the_choices(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc1", "abd2", "xyz")
+    ledger.create_run("dup", CONFIG, {"name": "name-xyz"})
+    assert ledger.resolve_run("abc1") == ledger.resolve_run("abc") == ledger.resolve_run("name-abc1") == "abc1"
+    with pytest.raises(ValueError, match=r"ab stands for 2 runs: abc1 \(name-abc1\), abd2"):
+        ledger.resolve_run("ab")
+    with pytest.raises(ValueError, match="name-xyz stands for 2 runs"):
+        ledger.resolve_run("name-xyz")
+    with pytest.raises(ValueError, match="no run nope"):
+        ledger.resolve_run("nope")
+
+
+def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path)
+    for sweep_id in ("aa1", "aa2"):
+        ledger.record_sweep(sweep_id, {"study": "eta"}, [])
+        time.sleep(0.02)
+    assert ledger.resolve_sweep("eta").sweep_id == "aa2"
+    assert ledger.resolve_sweep("aa1").sweep_id == "aa1"
+    with pytest.raises(ValueError, match="aa begins 2 sweeps"):
+        ledger.resolve_sweep("aa")
+    with pytest.raises(ValueError, match="no sweep b .*aa2, aa1"):
+        ledger.resolve_sweep("b")

@@ -1,0 +1,105 @@
+"""KL estimators and entropy: by hand, in expectation, and their gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.objective.penalty import Estimator, entropy, kl
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("k1", math.log(2)),  # logp − logp_ref = ln ½ − ln ¼
+        ("k2", math.log(2) ** 2 / 2),
+        ("k3", 0.5 + math.log(2) - 1),  # ¼ / ½ + ln 2 − 1
+    ],
+)
+def test_numbers_worked_by_hand(estimator: Estimator, expected: float) -> None:
+    got = kl(torch.tensor([[math.log(0.5)]]), torch.tensor([[math.log(0.25)]]), estimator)
+    assert got.item() == pytest.approx(expected, rel=1e-6)
+
+
+logits = st.lists(st.floats(-5, 5), min_size=4, max_size=4).map(lambda x: torch.tensor(x, dtype=torch.float64))
+
+
+@given(p=logits, q=logits)
+def test_k1_and_k3_are_unbiased_and_only_k2_and_k3_never_negative(p: torch.Tensor, q: torch.Tensor) -> None:
+    """Σ π·k over all tokens is the KL divergence itself."""
+    p, q = p.log_softmax(0), q.log_softmax(0)
+    true = (p.exp() * (p - q)).sum().item()
+    for estimator in ("k1", "k3"):
+        assert (p.exp() * kl(p, q, estimator)).sum().item() == pytest.approx(true, abs=1e-12)
+    assert (kl(p, q, "k2") >= 0).all()
+    assert (kl(p, q, "k3") >= 0).all()
+
+
+@given(p=logits, q=logits)
+def test_the_expected_gradient_of_k2_is_that_of_the_kl(p: torch.Tensor, q: torch.Tensor) -> None:
+    """Sampled from π: E[∇k2] = E[(log π/π_ref) ∇log π] = ∇KL, while E[∇k1] = E[∇log π] = 0."""
+    theta = p.clone().requires_grad_()
+    logp, logp_ref = theta.log_softmax(0), q.log_softmax(0)
+    (true,) = torch.autograd.grad((logp.exp() * (logp - logp_ref)).sum(), theta, retain_graph=True)
+    sampled = logp.exp().detach()
+    (k2,) = torch.autograd.grad((sampled * kl(logp, logp_ref, "k2")).sum(), theta, retain_graph=True)
+    (k1,) = torch.autograd.grad((sampled * kl(logp, logp_ref, "k1")).sum(), theta)
+    torch.testing.assert_close(k2, true, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(k1, torch.zeros_like(k1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_gradient_agrees_with_differences(estimator: Estimator) -> None:
+    logp = torch.linspace(-4, -0.1, 7, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: kl(x, torch.full_like(x, -1.0), estimator), logp)
+
+
+def test_k3_is_clamped_at_20_nats_with_no_gradient_beyond() -> None:
+    logp = torch.tensor([-100.0, -1.0], requires_grad=True)
+    value = kl(logp, torch.tensor([-1.0, -100.0]), "k3")
+    torch.testing.assert_close(value, torch.tensor([math.exp(20) - 21, math.exp(-20) + 19]))
+    value.sum().backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_padding_does_not_leak(estimator: Estimator) -> None:
+    logp = torch.tensor([[-1.0, math.nan]], requires_grad=True)
+    mask = torch.tensor([[True, False]])
+    value = kl(logp, torch.tensor([[-2.0, math.inf]]), estimator, mask=mask)
+    value.sum().backward()
+    assert logp.grad is not None
+    assert value[0, 1] == 0
+    assert logp.grad[0, 1] == 0
+    assert value.isfinite().all()
+    assert logp.grad.isfinite().all()
+
+
+def test_an_unknown_estimator_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'k4' is unknown. Pass one of: k1, k2, k3"):
+        kl(torch.zeros(1, 1), torch.zeros(1, 1), "k4")  # type: ignore[arg-type]
+
+
+def test_entropy_by_hand() -> None:
+    # uniform over 4: ln 4; (½, ¼, ¼): ½ ln 2 + ½ ln 4 = 1.5 ln 2; a certain token: 0
+    rows = [[0.0, 0.0, 0.0, 0.0], [math.log(2), 0.0, 0.0, -math.inf], [90.0, -90.0, -math.inf, -math.inf]]
+    expected = torch.tensor([math.log(4), 1.5 * math.log(2), 0.0])
+    torch.testing.assert_close(entropy(torch.tensor(rows)), expected)
+
+
+def test_gradient_of_entropy_agrees_with_differences() -> None:
+    z = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    assert torch.autograd.gradcheck(entropy, z)
+
+
+def test_gradient_of_entropy_survives_impossible_tokens() -> None:
+    z = torch.tensor([0.0, 1.0, -math.inf], requires_grad=True)
+    entropy(z).backward()
+    assert z.grad is not None
+    # dH/dz_i = −p_i (log p_i + H) with p = (0.268941, 0.731059), log p = (−1.313262, −0.313262), H = 0.582203
+    torch.testing.assert_close(z.grad, torch.tensor([0.196612, -0.196612, 0.0]), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from rlvr.task.verify.pool import Pool
+
+ROOT = Path(__file__).parents[3]
+HANG = {"gold": "1", "answer": "\\boxed{9^{9^{9^{9}}}}"}  # one integer power that would take longer than the universe
+
+
+def make_pool(workers: int = 2, timeout_s: float = 30.0) -> Pool:
+    return Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=2.0)
+
+
+def number(n: int, gold: int | None = None) -> dict[str, str]:
+    return {"gold": str(n if gold is None else gold), "answer": f"\\boxed{{{n}}}"}
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_for(fact: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not fact() and time.monotonic() < end:
+        time.sleep(0.02)
+    return fact()
+
+
+def busy(pool: Pool) -> list[int]:
+    return [w.process.pid for w in pool._workers if w.job is not None and not w.unsent]
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with make_pool() as made:
+        yield made
+
+
+def test_replies_come_in_order_and_processes_are_reused(pool: Pool) -> None:
+    requests = [number(n, gold=n // 2 * 2) for n in range(40)]  # even numbers are right
+    expected = [{"outcome": "correct" if n % 2 == 0 else "wrong"} for n in range(40)]
+    assert pool.ask(requests) == expected
+    pids = pool.pids()
+    assert len(set(pids)) == 2
+    assert pool.ask(requests * 2) == expected * 2
+    assert pool.pids() == pids
+    assert pool.ask([]) == []
+
+
+def test_a_hanging_answer_times_out_alone(pool: Pool) -> None:
+    pool._timeout_s = 1.0
+    pool.ask([number(1), number(2)])  # both are up
+    start = time.monotonic()
+    replies = pool.ask([number(1), HANG, *[number(n) for n in range(2, 20)]])
+    assert time.monotonic() - start < 10
+    assert [r["outcome"] for r in replies] == ["correct", "timeout", *["correct"] * 18]
+    assert pool.ask([number(5)]) == [{"outcome": "correct"}]
+
+
+def test_a_process_killed_in_the_middle_costs_no_answer(pool: Pool) -> None:
+    """An answer that takes a moment (a factorial) is asked again in another process."""
+    slow = [{"gold": str(n), "answer": f"\\boxed{{({20_000 + n})!}}"} for n in range(4)]
+    killed: list[int] = []
+
+    def kill() -> None:
+        if wait_for(lambda: bool(busy(pool))):
+            killed.append(busy(pool)[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    replies = pool.ask(slow + [number(n) for n in range(50)])
+    thread.join()
+    assert killed
+    assert killed[0] not in pool.pids()
+    assert [r["outcome"] for r in replies] == ["wrong"] * 4 + ["correct"] * 50
+
+
+def test_an_answer_that_kills_two_processes_is_an_error() -> None:
+    with make_pool(workers=1) as pool:
+        victims: set[int] = set()
+
+        def kill() -> None:
+            while len(victims) < 2:
+                for pid in busy(pool):
+                    victims.add(pid)
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.02)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        assert pool.ask([HANG]) == [{"outcome": "error"}]
+        thread.join()
+        assert len(victims) == 2
+        assert pool.ask([number(1)]) == [{"outcome": "correct"}]
+
+
+def test_processes_that_died_idle_are_replaced(pool: Pool) -> None:
+    pool.ask([number(1), number(2)])
+    before = pool.pids()
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_for(lambda: not any(map(running, before)))
+    assert pool.ask([number(n) for n in range(6)]) == [{"outcome": "correct"}] * 6
+    assert not set(before) & set(pool.pids())
+
+
+def test_signals_meant_for_the_job_do_not_reach_the_verifier(pool: Pool) -> None:
+    pool.ask([number(1), number(2)])
+    before = pool.pids()
+    assert all(os.getsid(pid) != os.getsid(0) for pid in before)
+    for pid in before:
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(pid, name)
+    assert pool.ask([number(3), number(4)]) == [{"outcome": "correct"}] * 2
+    assert pool.pids() == before
+
+
+def test_a_stopped_process_does_not_block_a_large_request() -> None:
+    with make_pool(workers=1, timeout_s=1.0) as pool:
+        pool.ask([number(1)])
+        os.kill(pool.pids()[0], signal.SIGSTOP)
+        large = {"gold": "1", "answer": "x" * 4_000_000}  # many times what a pipe holds
+        start = time.monotonic()
+        assert pool.ask([large]) == [{"outcome": "timeout"}]
+        assert time.monotonic() - start < 10
+
+
+def test_large_requests_arrive_whole(pool: Pool) -> None:
+    padding = "word " * 100_000
+    assert pool.ask([{"gold": "7", "answer": f"{padding}\\boxed{{7}}"}]) == [{"outcome": "correct"}]
+
+
+def test_a_verifier_that_cannot_start_is_an_error_with_its_reason() -> None:
+    with (
+        Pool("rlvr.task.verify.no_such_module", workers=2, timeout_s=5, memory_gb=1) as pool,
+        pytest.raises(
+            RuntimeError, match=r"did not start \(exit status 1\)(.|\n)*No module named 'rlvr.task.verify.no_such"
+        ),
+    ):
+        pool.ask([number(1)])
+    assert pool.pids() == []
+
+
+def test_memory_too_small_to_start_is_an_error() -> None:
+    pool = Pool("rlvr.task.verify.math_answer", workers=1, timeout_s=5, memory_gb=0.05)
+    with pool, pytest.raises(RuntimeError, match="did not start"):
+        pool.ask([number(1)])
+
+
+def test_an_interrupt_leaves_no_process_and_a_usable_pool(pool: Pool) -> None:
+    pool.ask([number(1), number(2)])
+    before = pool.pids()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            pool.ask([HANG])
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, previous)
+    assert not any(map(running, before))
+    assert pool.ask([number(3)]) == [{"outcome": "correct"}]
+
+
+def test_close_ends_the_processes_and_ask_starts_new_ones(pool: Pool) -> None:
+    pool.ask([number(1), number(2)])
+    before = pool.pids()
+    pool.close()
+    pool.close()
+    assert not any(map(running, before))
+    assert pool.ask([number(1)]) == [{"outcome": "correct"}]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_busy_processes_die_with_a_killed_parent(tmp_path: Path) -> None:
+    """From another directory, too: the child finds the package by itself."""
+    code = (
+        "import threading, time\n"
+        "from rlvr.task.verify.pool import Pool\n"
+        "pool = Pool('rlvr.task.verify.math_answer', workers=2, timeout_s=100, memory_gb=2)\n"
+        "pool.ask([{'gold': '1', 'answer': '1'}, {'gold': '2', 'answer': '2'}])\n"
+        "print(*pool.pids(), flush=True)\n"
+        f"pool.ask([{HANG!r}, {{**{HANG!r}, 'gold': '2'}}])\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.5)
+    assert all(map(running, pids))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert wait_for(lambda: not any(map(running, pids)), 10)
+
+
+@pytest.mark.parametrize("knobs", [{"workers": 0}, {"timeout_s": 0.0}])
+def test_impossible_limits_are_refused(knobs: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="at least one worker"):
+        make_pool(**knobs)  # type: ignore[arg-type]

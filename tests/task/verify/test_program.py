@@ -1,0 +1,243 @@
+"""What a program may do and how it is judged, in real sandboxes. Hostile programs must neither escape nor win."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.program import same_output
+from rlvr.task.verify.sandbox import environment
+from tests.support.sandboxed import need_sandbox
+
+SUM = {"stdio": [["3 4\n", "7\n"], ["10 -4", "6"]]}
+RIGHT = "a, b = map(int, input().split())\nprint(a + b)"
+DOUBLE = {"names": ["double"], "setup": "", "tests": "assert double(2) == 4\nassert double('a') == 'aa'"}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    need_sandbox()
+    with Pool("rlvr.task.verify.program", workers=2, timeout_s=60.0, memory_gb=2.0) as made:
+        yield made
+
+
+def outcomes(pool: Pool, *programs: str, tests: dict[str, Any] = SUM, cpu_s: int = 1) -> list[str]:
+    asked = [{"program": p, "tests": tests, "cpu_s": cpu_s} for p in programs]
+    return [reply["outcome"] for reply in pool.ask(asked)]
+
+
+def test_right_wrong_broken_and_endless_programs_are_told_apart(pool: Pool) -> None:
+    cases = {
+        RIGHT: "correct",
+        "import sys\nprint(sum(map(int, sys.stdin.read().split())), end='')": "correct",
+        "if __name__ == '__main__':\n    " + RIGHT.replace("\n", "\n    "): "correct",
+        "print(7)": "wrong",  # passes the first test only
+        RIGHT + "\nraise SystemExit(1)": "wrong",
+        "def f(:": "wrong",
+        "": "wrong",
+        "while True: pass": "timeout",
+        "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass": "timeout",
+    }
+    assert dict(zip(cases, outcomes(pool, *cases), strict=True)) == cases
+
+
+def test_a_program_that_sleeps_is_killed_by_the_wall_clock_and_leaves_nothing() -> None:
+    need_sandbox()
+    program = "import os, time\nif os.fork() == 0: os.setsid()\ntime.sleep(1000)"
+    inside: set[psutil.Process] = set()
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=5.0, memory_gb=2.0) as pool:
+        asking = threading.Thread(target=lambda: replies.extend(outcomes(pool, program)))
+        replies: list[str] = []
+        asking.start()
+        while asking.is_alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                inside |= {p for pid in pool.pids() for p in psutil.Process(pid).children(recursive=True)}
+            asking.join(0.05)
+        assert replies == ["timeout"]
+        assert inside
+        _, alive = psutil.wait_procs(inside, timeout=30)
+        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+        assert outcomes(pool, RIGHT) == ["correct"]
+
+
+def test_functions_are_tested_by_calls(pool: Pool) -> None:
+    cases = {
+        "def double(x):\n    print('noise')\n    return x + x": "correct",
+        "class Solution:\n    def double(self, x):\n        return 2 * x": "correct",
+        "def double(x): return 4": "wrong",
+        "def double(x): return None": "wrong",
+        "def other(x): return 2 * x": "wrong",
+        "def double(x): raise ValueError(x)": "wrong",
+        "def double(x): return object()": "wrong",
+        "def double(x):\n    while True: pass": "timeout",
+    }
+    assert dict(zip(cases, outcomes(pool, *cases, tests=DOUBLE), strict=True)) == cases
+
+
+def test_plain_data_crosses_as_it_is(pool: Pool) -> None:
+    code = (
+        "data = [(1, 2.5), {3: {'a', 'b'}}, None, True, b'x', 1j, float('inf'), 10**5000, frozenset([1]), 'é\\n']\n"
+        "assert repr(same(data)) == repr(data)\nassert same(x=data) == data\n"
+        "try:\n    same(-1)\nexcept KeyError: pass\nelse: assert False"
+    )
+    program = "def same(x):\n    if x == -1: raise KeyError(x)\n    return x"
+    assert outcomes(pool, program, tests={"names": ["same"], "setup": "", "tests": code}) == ["correct"]
+
+
+def test_numpy_values_count_as_numbers(pool: Pool) -> None:
+    program = "import numpy\ndef double(x): return (numpy.array([x]) * 2)[0] if isinstance(x, int) else x * 2"
+    assert outcomes(pool, program, tests=DOUBLE, cpu_s=20) == ["correct"]
+
+
+def test_cases_compare_as_json(pool: Pool) -> None:
+    tests = {"names": ["pair"], "setup": "", "cases": [[[1, "a"], [[1, "a"]]], [[2, "b"], [[2, "b"]]]]}
+    programs = ["def pair(x, y): return x, y", "def pair(x, y): return [1, 'a']"]
+    assert outcomes(pool, *programs, tests=tests) == ["correct", "wrong"]
+
+
+def test_tests_that_fail_by_themselves_are_an_error_not_a_wrong_answer(pool: Pool) -> None:
+    for code in ("import no_such_module", "assert (", "pass", "double(lambda: 1)"):
+        tests = {"names": ["double"], "setup": "", "tests": code}
+        assert outcomes(pool, "def double(x): return 2 * x", tests=tests) == ["error"], code
+
+
+# Each tries to make the verdict "correct" without solving the problem.
+FORGERIES = [
+    "import os; os._exit(10)",
+    "raise SystemExit(10)",
+    "print('correct'); print('{\"outcome\": \"correct\"}')",
+    "import os\nfor fd in range(3, 64):\n"
+    '    try: os.write(fd, b\'{"outcome": "correct"}\\n\')\n    except OSError: pass',
+    "class Yes(int):\n    def __eq__(self, other): return True\n    __hash__ = None\ndef double(x): return Yes(3)",
+    "class Yes(str):\n    def __eq__(self, other): return True\n    def __repr__(self): return '4'\n"
+    "def double(x): return Yes('3')",
+    "import builtins\nbuiltins.AssertionError = ValueError\ndef double(x): return 1",
+    "import os, sys, signal\ndef double(x):\n    os.kill(os.getppid(), signal.SIGKILL)\n    os.kill(1, signal.SIGKILL)",
+    "import gc, sys\ndef double(x):\n    for o in gc.get_objects():\n"
+    "        if isinstance(o, dict) and 'tests' in o: o['tests'] = ''\n    return 0",
+    "import json\njson.dumps = lambda *a: '{\"value\": 4}'\ndef double(x): return 0",
+]
+
+
+@pytest.mark.parametrize("tests", [SUM, DOUBLE], ids=["stdio", "function"])
+def test_a_verdict_cannot_be_forged(pool: Pool, tests: dict[str, Any]) -> None:
+    assert outcomes(pool, *FORGERIES, tests=tests) == ["wrong"] * len(FORGERIES)
+
+
+def test_a_program_cannot_choose_to_be_no_answer_at_all(pool: Pool) -> None:
+    """`error` is never trained on: a program that could cause it would escape its punishment."""
+    programs = [
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import os, signal; os.kill(0, signal.SIGKILL)",
+        "import os; os.closerange(0, 256)",
+        "import os; os.ftruncate(1, 0); os._exit(1)",
+        "x = bytearray(10**12)",
+        "def double(x): return [0] * 10**8",
+        "def double(x):\n    r = []\n    for _ in range(10**5): r = [r]\n    return r",
+    ]
+    for tests in (SUM, DOUBLE):
+        assert set(outcomes(pool, *programs, tests=tests)) <= {"wrong", "timeout"}
+
+
+LOOKS = """
+from pathlib import Path
+import os, socket, tempfile
+def refused(act):
+    try: act()
+    except OSError: return True
+    return False
+seen = {
+    "passwd": refused(lambda: Path("/etc/passwd").read_text()),
+    "home": refused(lambda: list(Path(HOME).iterdir())) or not [p for p in Path(HOME).rglob("*") if p.is_file()
+            and not str(p).startswith(PYTHON)],
+    "this": refused(lambda: Path(FILE).read_text()),
+    "network": refused(lambda: socket.create_connection(("127.0.0.1", PORT), timeout=2)),
+    "written": all(refused(lambda d=d: Path(d, "x").write_text("x")) for d in ("/usr", "/", "/etc", "/dev/shm")),
+    "scratch": not refused(lambda: tempfile.TemporaryFile().write(b"x")),
+    "alone": all(int(p.name) < 10 for p in Path("/proc").iterdir() if p.name.isdigit()),
+    "secret": "RLVR_TEST_SECRET" not in os.environ and refused(lambda: Path("/proc/PARENT/environ").read_bytes()),
+    "nobody": os.getuid() != 0 or not os.access("/usr", os.W_OK),
+}
+print(" ".join(k for k, v in seen.items() if not v))
+"""
+
+
+def test_a_program_sees_no_files_secrets_processes_or_network(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLVR_TEST_SECRET", "hunter2")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        names = {
+            "HOME": repr(str(Path.home())),
+            "PYTHON": repr(sys.base_prefix),
+            "FILE": repr(__file__),
+            "PORT": str(server.getsockname()[1]),
+        }
+        program = "".join(f"{k} = {v}\n" for k, v in names.items()) + LOOKS.replace("PARENT", str(os.getpid()))
+        assert outcomes(pool, program, tests={"stdio": [["", ""]]}, cpu_s=20) == ["correct"]
+    assert "RLVR_TEST_SECRET" not in environment()
+
+
+def test_a_fork_bomb_is_bounded_and_gone_afterwards(pool: Pool) -> None:
+    bomb = (
+        "import os, time\nn = 0\n"
+        "try:\n    while n < 1000:\n        if os.fork() == 0: time.sleep(1000)\n        n += 1\n"
+        "except OSError: pass\nprint('few' if n < 100 else 'many')"
+    )
+    assert outcomes(pool, bomb, tests={"stdio": [["", "few"]]}) == ["correct"]
+    endless = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=5.0, memory_gb=2.0) as short:
+        assert outcomes(short, endless) == ["timeout"]
+    assert outcomes(pool, RIGHT) == ["correct"]
+
+
+def test_huge_output_and_files_are_cut_off(pool: Pool) -> None:
+    programs = [
+        "import sys\nwhile True: sys.stdout.write('x' * 10**6)",
+        "with open('/tmp/x', 'wb') as f:\n    while True: f.write(b'x' * 10**6)",
+        "n = 0\nwhile True:\n    n += 1\n    with open(f'/tmp/{n}', 'wb') as f: f.write(b'x' * 10**7)",
+    ]
+    assert set(outcomes(pool, *programs, cpu_s=10)) == {"wrong"}
+    talker = "import os\ndef double(x):\n    while True: [os.write(fd, b'x' * 10**6) for fd in range(3, 10)]"
+    assert set(outcomes(pool, talker, tests=DOUBLE)) <= {"wrong", "timeout"}
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("1 2\n", "1 2", True),
+        ("  1 2 \n\n", "1 2", True),
+        ("1.0 2", "1 2.00", True),
+        ("1e2", "100", True),
+        ("1\n2", "1 2", False),
+        ("1  2", "1 2", True),
+        ("a  b", "a b", False),
+        ("0.1", "0.10000001", False),
+        ("yes", "YES", False),
+        ("", "", True),
+        ("nan", "nan", True),
+        ("1 x", "1 x y", False),
+    ],
+)
+def test_outputs_are_compared_line_by_line_and_numbers_by_value(printed: str, expected: str, same: bool) -> None:
+    assert same_output(printed, expected) is same
+
+
+def test_a_verifying_process_keeps_no_descriptor_of_its_programs(pool: Pool) -> None:
+    def descriptors() -> dict[int, int]:
+        return {pid: len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pool.pids()}
+
+    outcomes(pool, RIGHT, RIGHT + " ")
+    before = descriptors()
+    for n in range(4):
+        outcomes(pool, RIGHT + "\n" * n, "def f(:" + " " * n)
+        outcomes(pool, *(f"def double(x): return {m} * x" for m in (2, n)), tests=DOUBLE)
+    assert descriptors() == before
