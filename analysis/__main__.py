@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from rich.console import Console
+
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 
 EXAMPLES = """\
 examples:
@@ -61,7 +63,7 @@ def _rebuild(options: argparse.Namespace, console: Console) -> None:
     # Here, so that --help answers at once.
     from analysis.frames.load import catalogue, frames
 
-    home = (options.home or default_home()).expanduser().resolve()
+    home = (options.home or layout.home()).expanduser().resolve()
     found = catalogue(home, source=options.source, uri=options.uri)
     everything = found.studies()
     if options.sweep:
@@ -85,9 +87,9 @@ def _report(frames, options: argparse.Namespace, home: Path, console: Console) -
     content = report.build(frames, only=only, with_figures=not options.no_figures)
     # On disk before it is shown: `| head` must not cost the report.
     name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
-    files = report.write(frames, content, (options.out or home / "reports").expanduser() / report.folder_name(name))
+    files = report.write(frames, content, (options.out or layout.reports(home)).expanduser() / report.folder_name(name))
     counted = frames.runs["state"].value_counts()
-    states = ", ".join(f"{counted[s]} {s}" for s in report.STATES if s in counted)
+    states = ", ".join(f"{counted[s]} {s}" for s in State if s in counted)
     console.print(f"\n{frames.title}: {len(frames.runs)} runs ({states})", style="bold", markup=False)
     for table in content.tables:
         terminal(table, console)
@@ -97,14 +99,6 @@ def _report(frames, options: argparse.Namespace, home: Path, console: Console) -
     for file in files:
         console.print(f"  {file}", markup=False, soft_wrap=True)
     console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
-
-
-def default_home() -> Path:
-    """$RLVR_HOME, else the checkout that this package lies in, else the current directory."""
-    if chosen := os.environ.get("RLVR_HOME"):
-        return Path(chosen)
-    root = Path(__file__).resolve().parent.parent
-    return root if (root / "pyproject.toml").is_file() else Path.cwd()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger.files import denied, home, read_json
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
+from rlvr.ledger.files import denied
+from rlvr.ledger.runs import read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep, sweep_id
 from sweeps.arms import arms, total
@@ -83,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made.print_help()
         return 0
     try:
-        return options.run(options, Ledger(options.home or home()))
+        return options.run(options, Ledger(options.home or layout.home()))
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         sys.stderr.close()
         return 0
@@ -104,8 +107,8 @@ def _chosen(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
     sweeps = ledger.sweeps()
     if not getattr(options, "all", False):
         return sweeps[:1]
-    told = {run_id for sweep in sweeps for run_id in sweep.run_ids}
-    single = tuple({"run_id": run_id} for run_id in ledger.runs() if run_id not in told)
+    in_sweeps = {run_id for sweep in sweeps for run_id in sweep.run_ids}
+    single = tuple({"run_id": run_id} for run_id in ledger.runs() if run_id not in in_sweeps)
     return [*([Sweep("-", {"study": "runs of no sweep"}, single)] if single else []), *reversed(sweeps)]
 
 
@@ -134,7 +137,7 @@ def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
     swept: Mapping[str, Sequence[Any]] = sweep.info.get("swept") or {}
     grid = "  ".join(f"{key}={','.join(map(str, values))}" for key, values in swept.items())
     spent, unit = total("", states), "GPU-hours" if any(state.gpus for state in states) else "hours of runs"
-    text = f"{sweep.info.get('study') or 'sweep'} {sweep.sweep_id}: {count(states)}"
+    text = f"{sweep.study or 'sweep'} {sweep.sweep_id}: {count(states)}"
     text += f", {hours(spent.hours_useful, spent.hours_replayed, spent.hours_wasted)} {unit}" if spent.attempts else ""
     text += f", ETA {duration(spent.eta)}" if spent.eta is not None else ""
     return text + (f"   ({grid})" if grid else "")
@@ -143,14 +146,20 @@ def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
 def _print(console: Any, sweep: Sweep, states: Sequence[RunState], *, each: bool) -> None:
     """Runs, or of a large sweep arms; arms too where they have several runs."""
     console.print(_title(sweep, states), markup=False, style="bold")
+    for problem in sweep.problems:
+        console.print(problem, markup=False)
+    if not states:
+        console.print()
+        return
     by_arm = arms(states)
     if each or len(states) <= MANY:
         console.print(table(states, ids=True))
     if len(states) > MANY or len(by_arm) < len(states):
         console.print(arm_table(by_arm))
-    trouble = [state for state in states if state.state in ("diverged", "failed", "lost", "preempted", "pruned")]
+    trouble = [state for state in states if state.ended and state.state is not State.FINISHED]
     for state in trouble if each else trouble[:SHOWN]:
-        console.print(f"{state.state} {state.name}: {why(state)}\n    {state.log}", markup=False)
+        log = f"\n    {state.log}" if state.log else ""
+        console.print(f"{state.state} {state.name}: {why(state)}{log}", markup=False)
     if len(trouble) > SHOWN and not each:
         console.print(f"and {len(trouble) - SHOWN} more such runs: --runs shows all", markup=False)
     console.print()
@@ -159,7 +168,7 @@ def _print(console: Any, sweep: Sweep, states: Sequence[RunState], *, each: bool
 def _plain(sweep: Sweep, states: Sequence[RunState]) -> dict[str, Any]:
     runs = [{**asdict(state), "log": str(state.log) if state.log else None} for state in states]
     sums = {"arms": [asdict(arm) for arm in arms(states)], "total": asdict(total("all", states))}
-    return {**sweep.info, "sweep_id": sweep.sweep_id, **sums, "runs": runs}
+    return {**sweep.info, "sweep_id": sweep.sweep_id, "problems": sweep.problems, **sums, "runs": runs}
 
 
 def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
@@ -176,7 +185,7 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
             states = joined(ledger, ledger.states(sweep.run_ids))
             shown = arm_table(arms(states)) if len(states) > ROWS else table(states)
             live.update(Group(_title(sweep, states), shown), refresh=True)
-            if not any(state.state in ("running", "queued") for state in states):
+            if all(state.ended for state in states):
                 return 0
             time.sleep(1)
 
@@ -210,7 +219,7 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         run_ids = sweep.run_ids
     except ValueError:
         run_ids = [ledger.resolve_run(options.name)]
-    if all(state.state == "finished" for state in ledger.states(run_ids)):
+    if all(state.state is State.FINISHED for state in ledger.states(run_ids)):
         print("All finished: nothing to start again.")
         return 0
     return again(ledger, (sweep or _sweep_of_one(ledger, run_ids[0])).sweep_id).exit_code
@@ -218,11 +227,12 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
 
 def _sweep_of_one(ledger: Ledger, run_id: str) -> Sweep:
     """The sweep that a command for this run alone would make."""
-    info = read_json(ledger.run_dir(run_id) / "run.json") or {}
-    study = str(info.get("study") or "main")
+    info = read_info(ledger.run_dir(run_id))
+    study = info.study or "main"
     name = sweep_id(study, [run_id])
-    about = {"study": study, "command": info.get("command", ""), "created": time.time(), "swept": {}}
-    line = {"run_id": run_id, "name": info.get("name", run_id), "overrides": [], "index": 0}
+    about = {"study": study, "command": info.command, "created": time.time(), "swept": {}}
+    line = {"run_id": run_id, "name": info.name, "arm": info.arm, "group_id": info.group_id}
+    line |= {"overrides": [], "index": 0}
     ledger.record_sweep(name, about, [line])
     return ledger.sweep(name)
 
@@ -250,12 +260,12 @@ def _logs(options: argparse.Namespace, ledger: Ledger) -> int:
     attempt = options.attempt or state.attempt
     if not attempt:
         raise ValueError(f"Run {state.name} ({run_id}) has not begun: there is no log yet.")
-    path = ledger.run_dir(run_id) / "attempts" / str(attempt) / "log.txt"
+    path = layout.log(layout.attempt(ledger.run_dir(run_id), attempt))
     if not path.parent.is_dir():
         raise ValueError(f"Run {state.name} ({run_id}) has {state.attempt} attempts, no number {attempt}.")
     place = _print_from(path, 0)
     while options.follow:
-        running = ledger.state(run_id).state == "running"  # asked first: what it wrote last is still printed
+        running = ledger.state(run_id).state is State.RUNNING  # asked first: what it wrote last is still printed
         place = _print_from(path, place)
         if not running:
             break

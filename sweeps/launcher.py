@@ -25,8 +25,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema
 from rlvr.config.compose import Composed, Points
-from rlvr.ledger.files import home
 from rlvr.ledger.identity import LINES
+from rlvr.ledger.layout import home
+from rlvr.ledger.runs import Unreadable, grouped, read_config
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
@@ -171,13 +172,17 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:
     """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known."""
-    import yaml
-
-    paths = {run_id: ledger.run_dir(run_id) / "config.yaml" for run_id in ledger.sweep(sweep_id).run_ids}
-    configs = {run_id: yaml.safe_load(path.read_text()) for run_id, path in paths.items()}
-    # A config that was frozen by an older version lacks the settings that came since.
-    since = yaml.safe_load((schema.CONF / "cluster" / "slurm.yaml").read_text())
-    configs = {run_id: {**config, "cluster": {**since, **config["cluster"]}} for run_id, config in configs.items()}
+    configs: dict[str, dict[str, Any]] = {}
+    errors: list[Unreadable] = []
+    for run_id in ledger.sweep(sweep_id).run_ids:
+        try:
+            configs[run_id] = read_config(ledger.run_dir(run_id))
+        except Unreadable as error:
+            errors.append(error)
+    for line in grouped(errors):
+        print(f"not started: {line}", file=sys.stderr)
+    if not configs:
+        raise ValueError(f"nothing of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = is_for_slurm(first.cluster.backend)
     return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm)

@@ -15,7 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config.schema import check, frozen, group_id, run_id, run_name
+from rlvr.config.schema import arm_name, check, frozen, group_id, run_id, run_name
 from rlvr.ledger.sweeps import Ledger, sweep_id
 
 
@@ -28,6 +28,12 @@ class Planned:
     name: str
     overrides: tuple[str, ...]
     config: Mapping[str, Any]  # resolved
+    arm: str = ""  # the name without the seed
+
+    def line(self, index: int, overrides: Sequence[str]) -> dict[str, Any]:
+        """What a sweep's manifest says of it."""
+        about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
+        return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,10 @@ def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | No
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
     swept = _swept([run.overrides for run in runs.values()])
-    named = tuple(replace(run, name=run_name(run.config, run.overrides, swept)) for run in runs.values())
+    named = tuple(
+        replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
+        for run in runs.values()
+    )
     study = named[0].config["choices"].get("study") or "main"
     return Plan(sweep_id(study, runs), study, command, named)
 
@@ -115,10 +124,7 @@ def write(plan: Plan, ledger: Ledger) -> None:
     ledger.record_sweep(
         plan.sweep_id,
         {"sweep_id": plan.sweep_id, "study": plan.study, "command": plan.command, "created": now, "swept": plan.swept},
-        [
-            {"run_id": r.run_id, "name": r.name, "overrides": list(r.overrides), "index": i}
-            for i, r in enumerate(plan.runs)
-        ],
+        [run.line(index, run.overrides) for index, run in enumerate(plan.runs)],
     )
 
 
@@ -130,6 +136,7 @@ def write_runs(runs: Sequence[Planned], ledger: Ledger, *, study: str, command: 
             "run_id": run.run_id,
             "group_id": run.group_id,
             "name": run.name,
+            "arm": run.arm,
             "study": study,
             "created": time.time(),
             "git_sha": sha,

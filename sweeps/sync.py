@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-import yaml
-
+from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from sweeps.worker import shipping
 
@@ -27,8 +26,10 @@ def sync(ledger: Ledger, uri: str | None) -> int:
 
 
 def _store(ledger: Ledger, sweep: Sweep) -> str:
-    """`tracker.uri` of a sweep's launch; "": none was named, then the environment or a file decide."""
-    if not sweep.run_ids:
-        return ""
-    config = yaml.safe_load((ledger.run_dir(sweep.run_ids[0]) / "config.yaml").read_text(encoding="utf-8"))
-    return str((config.get("tracker") or {}).get("uri") or "")
+    """`tracker.uri` of a sweep's launch, which all its runs have; "": none was named, then the environment decides."""
+    for run_id in sweep.run_ids:
+        try:
+            return str(read_config(ledger.run_dir(run_id))["tracker"]["uri"] or "")
+        except Unreadable:  # the shipper names it
+            continue
+    return ""

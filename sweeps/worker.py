@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import newest_attempt
 
 TAG = "RLVR_LAUNCH"  # in the environment of everything that a launch starts, children of children too
@@ -180,7 +181,7 @@ def pool(
     """`size` workers for runs of `ranks` processes each. Only those of one process are warm."""
     command = command or (WARM if ranks == 1 else torchrun(ranks))
     return [
-        Worker(command, threads=threads, tag=f"{tag}-{k}", log=logs / f"worker-{k}.log", warm=ranks == 1)
+        Worker(command, threads=threads, tag=f"{tag}-{k}", log=layout.worker_log(logs, k), warm=ranks == 1)
         for k in range(size)
     ]
 

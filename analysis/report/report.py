@@ -27,9 +27,10 @@ from analysis.report.grid import grids, published_grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table
 from analysis.scores.arms import arms, describe, differing
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 
 PAGE = Path(__file__).parent / "page.html"
-STATES = ("done", "running", "interrupted", "pruned", "diverged", "failed", "missing")
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
         commands=frames.commands,
         shas=_shas(frames),
         origin=frames.origin,
-        states=[(s, int((frames.runs["state"] == s).sum())) for s in STATES if (frames.runs["state"] == s).any()],
+        states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
         differences=_differences(frames),
         runs=list(_run_rows(frames)),
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
@@ -155,7 +156,8 @@ def browse_command(frames: Frames) -> str:
     """How to look at the runs in MLflow's own pages."""
     if frames.origin.startswith("http"):
         return frames.origin
-    where = frames.origin if ":" in frames.origin else f"sqlite:///{(frames.home or Path()).resolve() / 'mlflow.db'}"
+    database = layout.mlflow_database((frames.home or Path()).resolve())
+    where = frames.origin if ":" in frames.origin else f"sqlite:///{database}"
     return f"mlflow ui --backend-store-uri {re.sub(r'//[^/@]+@', '//***@', where)}"
 
 

@@ -65,18 +65,18 @@ def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) ->
 
 
 def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
-    logp_old, importance, cap = rollout.get("logp_old"), rollout.get("importance"), rollout.get("importance_cap")
+    logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
     for key, value, allowed in (
         ("logp_old", logp_old, ("engine", "trainer")),
         ("importance", importance, ("none", "truncate", "mask")),
     ):
-        if value not in (None, *allowed):
+        if value not in allowed:
             raise ValueError(f"rollout.{key}={value} must be {' or '.join(allowed)}.")
-    weighs = importance not in (None, "none")
-    if cap is not None and (not cap > 1 or (cap != 2.0 and not weighs)):
+    weighs = importance != "none"
+    if not cap > 1 or (cap != 2.0 and not weighs):
         raise ValueError(f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate or mask.")
-    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.get('max_mismatch')}"
-    if not weighs and rollout.get("max_mismatch") is None:
+    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.max_mismatch}"
+    if not weighs and rollout.max_mismatch is None:
         return
     if logp_old != "trainer":
         raise ValueError(
@@ -97,7 +97,7 @@ def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss
 
 
 def _check_ahead(config: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
-    rollout, ahead = config.rollout, config.rollout.get("ahead", 0)
+    rollout, ahead = config.rollout, config.rollout.ahead
     if ahead not in (0, 1):
         raise ValueError(
             f"rollout.ahead={ahead} must be 0, or 1: responses are at most one step older than the policy."
@@ -113,7 +113,7 @@ def _check_ahead(config: DictConfig, choices: Mapping[str, str | None], loss: Co
             f"rollout.ahead=1 samples while the policy is trained, and rollout={choices.get('rollout')} needs the GPUs "
             "that train it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
         )
-    if rollout.get("logp_old") == "trainer" and rollout.get("importance") == "none":
+    if rollout.logp_old == "trainer" and rollout.importance == "none":
         raise ValueError(
             "rollout.ahead=1 with rollout.logp_old=trainer would take responses of the policy one step before for its "
             "own. Pass rollout.importance=truncate, which weighs them, or rollout.logp_old=engine: the loss then "

@@ -21,7 +21,7 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
     loss, advantage, task = (declared(config[group]["_target_"]) for group in ("loss", "advantage", "task"))
     _check_overlong(config.rollout, choices, loss)
     for group, marks in (("loss", loss), ("advantage", advantage)):
-        if "binary_rewards" in marks and config.rollout.get("overlong_buffer") is not None:
+        if "binary_rewards" in marks and config.rollout.overlong_buffer is not None:
             raise ValueError(
                 f"rollout.overlong_buffer={config.rollout.overlong_buffer} makes rewards other than 0 and 1, which "
                 f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
@@ -64,18 +64,18 @@ def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], with
 
 
 def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
-    every, head_lr = trainer.get("reference_every"), trainer.get("head_lr")
+    every, head_lr = trainer.reference_every, trainer.head_lr
     if every is not None and "reference" not in loss and not trainer.kl > 0:
         raise ValueError(
             f"trainer.reference_every={every} has no effect: nothing reads a reference. Drop it or set trainer.kl."
         )
     if every is not None and every < 1:
         raise ValueError(f"trainer.reference_every={every} must be 1 or more, or null for a reference that stays.")
-    if trainer.get("reference_resets_optimiser") and every is None:
+    if trainer.reference_resets_optimiser and every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
     _check_schedule(trainer)
     _check_lora(trainer, every)
-    if trainer.get("reference_offload") and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
+    if trainer.reference_offload and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
         raise ValueError(
             "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
         )
@@ -89,12 +89,12 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
 
 
 def _check_lora(trainer: DictConfig, every: int | None) -> None:
-    rank, alpha = trainer.get("lora_rank"), trainer.get("lora_alpha", 32.0)
+    rank, alpha = trainer.lora_rank, trainer.lora_alpha
     if rank is None and alpha != 32.0:
         raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
     if rank is not None and (rank < 1 or alpha <= 0):
         raise ValueError(f"trainer.lora_rank={rank} must be 1 or more and trainer.lora_alpha={alpha} greater than 0.")
-    if rank is not None and (every is not None or trainer.get("reference_offload")):
+    if rank is not None and (every is not None or trainer.reference_offload):
         raise ValueError(
             f"trainer.lora_rank={rank} makes no copy of the policy: the reference is the policy without its adapters. "
             "Drop trainer.reference_every and trainer.reference_offload, or trainer.lora_rank."
@@ -102,7 +102,7 @@ def _check_lora(trainer: DictConfig, every: int | None) -> None:
 
 
 def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
-    buffer, factor = rollout.get("overlong_buffer"), rollout.get("overlong_penalty", 1.0)
+    buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
     if buffer is None and factor != 1.0:
         raise ValueError(
             f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
@@ -113,7 +113,7 @@ def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss
             f"rollout.overlong_buffer={buffer} is more than rollout.max_tokens={rollout.max_tokens}: every response "
             "would be penalised. Pass a smaller buffer."
         )
-    if "solution" in loss and (buffer is not None or rollout.get("overlong_filter")):
+    if "solution" in loss and (buffer is not None or rollout.overlong_filter):
         raise ValueError(
             f"rollout.overlong_buffer and rollout.overlong_filter have no effect with loss={choices.get('loss')}, "
             "which learns known answers, not samples. Drop them."
@@ -121,7 +121,7 @@ def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss
 
 
 def _check_schedule(trainer: DictConfig) -> None:
-    schedule, decay, final = trainer.get("schedule"), trainer.get("decay_steps"), trainer.get("final_lr", 0.0)
+    schedule, decay, final = trainer.schedule, trainer.decay_steps, trainer.final_lr
     if decay is not None and schedule != "wsd":
         raise ValueError(
             f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "

@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlvr.config import schema
 from rlvr.config.signature import close_match
-from rlvr.ledger.files import denied, home
+from rlvr.ledger.files import denied
+from rlvr.ledger.layout import home
 
 
 def explain(error: BaseException, arguments: list[str]) -> str:

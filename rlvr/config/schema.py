@@ -19,8 +19,8 @@ from omegaconf.errors import MissingMandatoryValue
 from rlvr.config import check_objective as fit
 from rlvr.config import memory
 from rlvr.config.signature import bind, components
-from rlvr.ledger.files import home
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
+from rlvr.ledger.layout import home
 
 PACKAGE = Path(__file__).parents[1]
 CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
@@ -310,7 +310,16 @@ def group_id(config: DictConfig) -> str:
 
 
 def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
-    """A readable name such as `lad-js-eta0.5-s0`: a label, not an identity. What is not swept is left out if long."""
+    """A readable name such as `lad-js-eta0.5-s0`: that of the run's arm, and its seed."""
+    return _with_seed(arm_name(plain, overrides, swept), plain)
+
+
+def _with_seed(arm: str, plain: Mapping[str, Any]) -> str:
+    return f"{arm}-s{plain['seed']}"
+
+
+def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
+    """A readable name such as `lad-js-eta0.5`: a label, not an identity. What is not swept is left out if long."""
     choices, loss = plain["choices"], plain["loss"]
     head = [choices["loss"], *([choices["divergence"]] if choices.get("divergence") else [])]
     head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
@@ -321,7 +330,7 @@ def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collecti
         if key not in told and not key.startswith(("hydra", *NOT_IDENTITY))
     }
     for kept in (parts, {k: v for k, v in parts.items() if k in swept}):
-        name = "-".join([*head, *kept.values(), f"s{plain['seed']}"])
-        if len(name) <= LONG_NAME:
+        name = "-".join([*head, *kept.values()])
+        if len(_with_seed(name, plain)) <= LONG_NAME:
             break
     return name

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from analysis.diagnostics.landscape import ARMS, draw
 from rlvr.diagnostics.measurement import command, points, write
-from rlvr.ledger.files import home
+from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Batch, Loss, Policy, needed
 from sweeps import launcher
 
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> None:
         found = [measured(point, steps=STEPS) for point in wanted]
     tables = {name: pd.concat([f[name] for f in found], ignore_index=True) for name in found[0]}
     tables["arms"] = found[0]["arms"]  # of all
-    folder = home() / "reports" / "bandit_landscape"
+    folder = reports(home()) / "bandit_landscape"
     write(folder, tables, "bandit_landscape", draw(**tables))
     far = tables["ends"].groupby(["divergence", "method"], sort=False)["total_variation"].agg(["min", "max"])
     print(f"Total variation to P_A after {STEPS} steps, over {len(STARTS)} starts\n{far.round(4)}\nWritten: {folder}")

@@ -21,6 +21,8 @@ from rlvr.config import schema
 from rlvr.config.explain import explain
 from rlvr.config.signature import signature
 from rlvr.diagnostics.measurement import Arm
+from rlvr.ledger import layout
+from rlvr.ledger.runs import read_config
 from sweeps import launcher
 
 HELP = """\
@@ -97,10 +99,10 @@ def split(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _run_config(source: Path | None) -> DictConfig | None:
     """The frozen config of the run that left these rollouts."""
-    file = None if source is None else source.resolve().parent.parent / "config.yaml"
-    config = OmegaConf.load(file) if file is not None and file.is_file() else None
-    assert config is None or isinstance(config, DictConfig)
-    return config
+    run_dir = None if source is None else layout.run_of_rollouts(source)
+    if run_dir is None or not layout.config(run_dir).is_file():
+        return None
+    return OmegaConf.create(read_config(run_dir))
 
 
 def _checkpoint(policy: str) -> Path | None:
@@ -108,7 +110,7 @@ def _checkpoint(policy: str) -> Path | None:
     if not policy:
         return None
     path = Path(policy)
-    if (path / "trainer.json").is_file():
+    if layout.trainer_state(path).is_file():
         return path
     if (path / "config.json").is_file():
         return None  # the base policy of every arm
@@ -201,10 +203,8 @@ def _inherit(config: DictConfig, choices: dict[Any, Any], like: DictConfig, knob
         if group not in knobs and not brought:
             config[group] = like[group]
             choices[group] = like.choices.get(group, choices.get(group))
-    for group in ("rollout", "trainer"):  # knob by knob: one that is younger than the run has its default
-        for key, value in like[group].items():
-            if key in config[group]:
-                config[group][key] = value
+    for group in ("rollout", "trainer"):
+        config[group] = like[group]
     for key, value in said.items():
         OmegaConf.update(config, key, value)
     if "seed" not in knobs:

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from analysis.diagnostics.weights import drawn
 from rlvr.diagnostics.measurement import command, points, write
-from rlvr.ledger.files import home
+from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
 from rlvr.objective.reduce import aggregate
 from sweeps import launcher
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> None:
     with launcher.composing():
         rows = [row for point in points(arguments or DEFAULT) for row in measured(point, RATES)]
     table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
-    folder = home() / "reports" / "weights"
+    folder = reports(home()) / "weights"
     files = write(folder, {"weights": table}, "weights", drawn(table))
     print(f"Written: {folder}: {', '.join(file.name for file in files)}")
 

@@ -10,7 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlvr.ledger import files as paths
+from rlvr.ledger import layout
+from rlvr.ledger.checkpoints import checkpoints, superseded
+from rlvr.ledger.files import remove
+from rlvr.metrics import accuracy
 from rlvr.rollout.ahead import Collected
 from rlvr.trainer.fsdp import Trainer
 
@@ -35,7 +38,7 @@ class Checkpoints:
 
         ahead: the groups of the next step, if there are some.
         """
-        path = self.directory / f"step-{step:08d}"
+        path = layout.checkpoint(self.directory, step)
         self.trainer.writer.wait()
         if path.exists():
             return
@@ -46,33 +49,28 @@ class Checkpoints:
         self.trainer.save(
             path,
             state | {"ahead": None if ahead is None else ahead.rest},
-            background=self.config.get("background", False),
+            background=self.config.background,
             then=self._drop,
             **groups,
         )
 
     def resume(self) -> dict[str, Any] | None:
         """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
-        found = paths.checkpoints(self.directory)
+        found = checkpoints(self.directory)
         if not found:
             return None
         extra = self.trainer.load(found[-1])
-        self.best = extra.get("best")
-        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra.get("ahead") else None
+        self.best = extra["best"]
+        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra["ahead"] else None
         log.info("resuming from %s", found[-1].name)
         return extra
 
     def _score(self, metrics: Mapping[str, float]) -> float | None:
-        """Mean avg@n over the benchmarks, if the best is kept and this is better than any before."""
-        if not self.config.get("keep_best"):
-            return None
-        scores = [v for k, v in metrics.items() if "/avg_at_" in k or k.endswith("/expected_reward")]
-        score = math.fsum(scores) / len(scores) if scores else math.nan
-        return score if score > (-math.inf if self.best is None else self.best) else None
+        """The accuracy of an evaluation, if the best is kept and this is better than any before."""
+        score = accuracy(metrics) if self.config.keep_best else None
+        return score if score is not None and score > (-math.inf if self.best is None else self.best) else None
 
     def _drop(self) -> None:
         """Remove the checkpoints that are neither among the newest nor the best."""
-        best = paths.best_checkpoint(self.directory)
-        for old in paths.checkpoints(self.directory)[: -self.config.keep]:
-            if old != best:
-                paths.remove(old)
+        for old in superseded(self.directory, self.config.keep):
+            remove(old)

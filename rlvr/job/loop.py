@@ -16,15 +16,17 @@ from omegaconf import DictConfig
 
 from rlvr.job import canary
 from rlvr.job.checkpoints import Checkpoints
+from rlvr.job.log import brief
 from rlvr.job.mixture import Mixture, mixture
 from rlvr.job.start import Start, partial
-from rlvr.ledger.attempt import Attempt, Cause, brief
+from rlvr.ledger import layout
+from rlvr.ledger.attempt import Attempt, StopFlag, asked_to_prune
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.prune import asked_to_prune
-from rlvr.ledger.rollouts import file_of, write_rollouts
+from rlvr.ledger.rollouts import write_rollouts
 from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
-from rlvr.ledger.stop import StopFlag
+from rlvr.metrics import accuracy
 from rlvr.model.load import load_model
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
@@ -50,7 +52,7 @@ class Run:
         """attempt, spool: of the first rank alone; the others write nothing but their part of a checkpoint."""
         self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
         self._phase("base policy", 0)
-        start = self.start = Start(config, run_dir.parent / "stages")
+        start = self.start = Start(config, layout.stages_beside(run_dir))
         self.rank, self.world, self.device, self.task = start.rank, start.world, start.device, start.task
         self.tokenizer, self.pad, self.max_tokens = start.tokenizer, start.pad, start.max_tokens
         self.engine, self.sampler = start.engine, start.sampler
@@ -61,7 +63,7 @@ class Run:
         self.trainer: Trainer = partial(config.trainer)(
             model, loss=instantiate(config.loss), device=self.device, pad_token_id=self.pad, max_tokens=self.max_tokens
         )
-        self.checkpoints = Checkpoints(self.trainer, run_dir / "checkpoints", config.checkpoint, steps=config.steps)
+        self.checkpoints = Checkpoints(self.trainer, layout.checkpoints(run_dir), config.checkpoint, steps=config.steps)
         self.mixture = self._mixture(start.samples())
         if attempt is not None:
             record_stages(run_dir, start.stages)
@@ -93,7 +95,7 @@ class Run:
             if step % self.config.evaluation.every == 0 or step == self.config.steps:
                 metrics |= self._evaluate(step)
             self._finish(step, metrics)
-            check_limits(metrics, step, min_entropy=self.config.get("min_entropy"), max_kl=self.config.get("max_kl"))
+            check_limits(metrics, step, min_entropy=self.config.min_entropy, max_kl=self.config.max_kl)
         return Cause.OK
 
     def _step(self, step: int) -> dict[str, float]:
@@ -103,10 +105,10 @@ class Run:
         if not self.collector.ask(step + 1):
             self.engine.sleep()
             self.synced = -1
-        if self.rank == 0 and step <= self.config.get("keep_rollouts", 0):
-            write_rollouts(collected.groups, file_of(self.dir, step))
+        if self.rank == 0 and step <= self.config.keep_rollouts:
+            write_rollouts(collected.groups, layout.rollouts(self.dir, step))
         batch = self.batch(collected.groups, step)
-        apart = mismatch.measure(batch, self.config.rollout.get("max_mismatch"))
+        apart = mismatch.measure(batch, self.config.rollout.max_mismatch)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
@@ -128,15 +130,16 @@ class Run:
         """The groups as the trainer wants them, with all that the objective reads."""
         if "solution" in self.trainer.objective.needs:
             groups = solved(groups, self.task, self.tokenizer, max_tokens=self.max_tokens)
-        given = self.config.rollout
-        buffer, factor = (given.get(f"overlong_{name}") for name in ("buffer", "penalty"))
-        groups = penalised(groups, max_tokens=self.max_tokens, buffer=buffer, factor=factor)
-        own = given.get("logp_old") == "trainer"
+        rollout = self.config.rollout
+        groups = penalised(
+            groups, max_tokens=self.max_tokens, buffer=rollout.overlong_buffer, factor=rollout.overlong_penalty
+        )
+        own = rollout.logp_old == "trainer"
         batch = collate(groups, self.advantage, pad_token_id=self.pad, look=self.trainer.look, own=own)
-        if given.get("overlong_filter"):
+        if rollout.overlong_filter:
             batch = without_cut(batch, groups)
         batch = batch if self.mixture is None else self.mixture.add(batch, step)
-        return mismatch.weigh(batch, given.get("importance", "none"), given.get("importance_cap", 2.0))
+        return mismatch.weigh(batch, rollout.importance, rollout.importance_cap)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
@@ -151,7 +154,7 @@ class Run:
         )
         self._check_lease()
         if self.rank == 0:
-            write_samples(rollouts, self.dir / "samples" / f"test-{step:08d}.parquet", step=step)
+            write_samples(rollouts, self.dir, step=step)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
 
     def _write_policy(self, step: int) -> dict[str, float]:
@@ -169,21 +172,21 @@ class Run:
         probability = batch.logp_old[:, 0].double().exp().numpy()
         if self.rank == 0:
             columns = {"arm": np.arange(len(arms)), "reward": reward.numpy(), "advantage": advantage.numpy()}
-            write_policy({**columns, "probability": probability}, self.dir / "samples", step=step)
+            write_policy({**columns, "probability": probability}, self.dir, step=step)
         return {"evaluation/bandit/expected_reward": float(probability @ reward.numpy())}
 
     def _finish(self, step: int, metrics: dict[str, float]) -> None:
         """Put a step on record; then, when it is time, a checkpoint that contains it."""
         if self.spool is not None:
             self.spool.record(step, metrics)
-        self._phase("train", step, next((v for k, v in metrics.items() if "/avg_at_" in k), None))
+        self._phase("train", step, accuracy(metrics))
         if self.checkpoints.due(step, metrics):
             self._save(step, metrics)
         log.info("step %d/%d %s", step, self.config.steps, brief(metrics))
 
-    def _phase(self, phase: str, step: int, accuracy: float | None = None) -> None:
+    def _phase(self, phase: str, step: int, score: float | None = None) -> None:
         if self.attempt is not None:
-            self.attempt.heartbeat(step, self.config.steps, phase, accuracy)
+            self.attempt.heartbeat(step, self.config.steps, phase, score)
 
     def _check_lease(self) -> None:
         """Before a durable write: an attempt that was given up for dead must not write beside its successor."""

@@ -17,11 +17,13 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema
+from rlvr.job.cause import cause_of
+from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, Cause, cause_of, gpu_ooms, logging_to, record_rank
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, asked_to_prune, gpu_ooms, record_rank
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.prune import asked_to_prune
-from rlvr.ledger.stop import StopFlag
+from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -33,8 +35,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     Raises Busy if another process holds the run.
     """
     schema.register()
-    config = OmegaConf.load(run_dir / "config.yaml")
-    assert isinstance(config, DictConfig)
+    config = OmegaConf.create(read_config(run_dir))
     config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
     with StopFlag() as stop:
         if rank := int(os.environ.get("RANK", "0")):
@@ -87,11 +88,13 @@ def serve() -> None:
 
 
 def attempt_once(run_dir: Path) -> tuple[str, int, str]:
-    """(cause, exit code, message) of one attempt, or of finding the run held by another process."""
+    """(cause, exit code, message) of one attempt, or of a run that another process holds or that cannot be read."""
     try:
         cause, message = run(run_dir)
     except Busy as error:
-        return Cause.BUSY, Cause.BUSY.code, str(error)
+        cause, message = Cause.BUSY, str(error)
+    except Unreadable as error:
+        cause, message = Cause.USER_ERROR, str(error)
     return cause, cause.code, message
 
 

@@ -17,7 +17,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema
-from rlvr.ledger.attempt import cause_of
+from rlvr.job.cause import cause_of
+from rlvr.ledger import layout
+from rlvr.ledger.runs import read_config
 from rlvr.model.load import skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine
@@ -79,9 +81,8 @@ def partial(node: DictConfig) -> Any:
 def build(run_dir: Path, stage_id: str) -> None:
     """Raises ValueError if the run does not start from that stage, and whatever building it raises."""
     schema.register()
-    config = OmegaConf.load(run_dir / "config.yaml")
-    assert isinstance(config, DictConfig)
-    store = run_dir.parent / "stages"
+    config = OmegaConf.create(read_config(run_dir))
+    store = layout.stages_beside(run_dir)
     base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
     if base.name != stage_id:
         with contextlib.closing(Start(config, store)) as start:
@@ -91,7 +92,7 @@ def build(run_dir: Path, stage_id: str) -> None:
 
 
 def main() -> None:
-    """Exit codes: those of rlvr/ledger/attempt.py. The last line says what went wrong."""
+    """Exit codes: those of rlvr/ledger/cause.py. The last line says what went wrong."""
     if len(sys.argv) != 3:
         print(__doc__)
         sys.exit(2)

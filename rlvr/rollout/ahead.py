@@ -62,7 +62,7 @@ class Collector:
         """
         rollout = config.rollout
         self.steps, self._sync = config.steps, sync
-        self.ahead = bool(rollout.get("ahead"))
+        self.ahead = bool(rollout.ahead)
         self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
         self._collect = partial(
             collect,

@@ -24,7 +24,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rlvr.ledger import lock
-from rlvr.ledger.files import home, read_json, write_json
+from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.layout import home, tracking
 
 PORT = 5050
 START_S = 120.0
@@ -212,7 +213,7 @@ def _group(pid: int) -> int:
 
 def default_root() -> Path:
     """As root where the database's own user can enter; else beside runs/."""
-    return Path("/var/lib/rlvr-tracking") if os.geteuid() == 0 else home() / "tracking"
+    return Path("/var/lib/rlvr-tracking") if os.geteuid() == 0 else tracking(home())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
-from rlvr.ledger.files import STATE, sync, write_json
+from rlvr.ledger.files import aside_of, publish, sync, write_json
+from rlvr.ledger.layout import trainer_state
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora
@@ -77,7 +78,7 @@ class Writer:
             write_tensors(tensors, storage_writer=storage, process_group=self._group, no_dist=self.world == 1)
             if self.rank == 0:
                 beside(directory)
-                write_json(directory / STATE, state)
+                write_json(trainer_state(directory), state)
 
         _publish(path, write, rank=self.rank, group=self._group)
         if self.rank == 0:
@@ -86,10 +87,11 @@ class Writer:
 
 def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     """Read a checkpoint into `tensors`, in place, and return its state; called by all ranks."""
-    if not (path / STATE).is_file():
-        raise ValueError(f"{path} is not a checkpoint of this trainer: it has no {STATE}.")
+    file = trainer_state(path)
+    if not file.is_file():
+        raise ValueError(f"{path} is not a checkpoint of this trainer: it has no {file.name}.")
     read_tensors(tensors, storage_reader=FileSystemReader(path))
-    return json.loads((path / STATE).read_text())
+    return json.loads(file.read_text())
 
 
 def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
@@ -97,7 +99,7 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
-    if adapters := json.loads((source / STATE).read_text()).get("lora"):
+    if adapters := json.loads(trainer_state(source).read_text())["lora"]:
         lora.adapt(model, **adapters, seed=0)
     load(source, {"parameter": {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}})
     weights = dict(lora.merged(model))
@@ -106,15 +108,16 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     def write(directory: Path) -> None:
         model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
         tokenizer.save_pretrained(directory)
-        for file in directory.iterdir():
-            sync(file)
 
     _publish(path, write, rank=0)
 
 
 def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dist.ProcessGroup | None = None) -> None:
-    """Run `write` on a directory that only gets its name once it is complete and on disk."""
-    aside = path.with_name(f".{path.name}.partial")
+    """Run `write` on a directory that only gets its name once it is complete and on disk.
+
+    All ranks write into it, so it is named after none of them; the lock of the run keeps all others out.
+    """
+    aside = aside_of(path)
     if rank == 0:
         shutil.rmtree(aside, ignore_errors=True)  # what a killed process left behind
         aside.mkdir(parents=True)
@@ -122,20 +125,9 @@ def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dis
     write(aside)
     distributed.barrier(group)
     if rank == 0:
-        sync(aside)
-        _rename(aside, path)
+        publish(aside, path)
         sync(path.parent)
     distributed.barrier(group)
-
-
-def _rename(new: Path, path: Path) -> None:
-    """Give `new` its name; an older directory of that name is moved away first and deleted after."""
-    old = path.with_name(f".{path.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -22,10 +22,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config.overrides import key_of
-from rlvr.config.schema import run_name
+from rlvr.config.schema import arm_name, run_name
 from rlvr.config.signature import bind, close_match
-from rlvr.ledger.files import home
+from rlvr.ledger import layout
 from rlvr.ledger.identity import NOT_IDENTITY, identity
+from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
 from sweeps import launcher, local
@@ -210,7 +211,9 @@ class OptunaSweeper(Sweeper):
     def _plan_point(self, overrides: Sequence[str]) -> Planned:
         """The run of a trial. Its name has four digits of each number; its config has all."""
         (run,) = plan([self.composer.compose(overrides)], command=launcher.command()).runs
-        return replace(run, name=run_name(run.config, [_short(o) for o in run.overrides], self.swept))
+        short = [_short(override) for override in run.overrides]
+        arm = arm_name(run.config, short, self.swept)
+        return replace(run, name=run_name(run.config, short, self.swept), arm=arm)
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
         """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""
@@ -232,11 +235,11 @@ class OptunaSweeper(Sweeper):
 
         target = ledger.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
-        held = lock(target / "lock")
+        held = lock(layout.lock(target))
         if held is None:
             raise ValueError(
-                f"another process is at work on this search ({target}/lock). Look at it: python -m sweeps watch "
-                f"{sweep_id}. A second search beside it: another seed, hydra.sweeper.sampler.seed=1."
+                f"another process is at work on this search ({layout.lock(target)}). Look at it: python -m sweeps "
+                f"watch {sweep_id}. A second search beside it: another seed, hydra.sweeper.sampler.seed=1."
             )
         try:
             info = {
@@ -247,7 +250,7 @@ class OptunaSweeper(Sweeper):
                 "swept": {axis.key: [axis.typed] for axis in space.axes},
                 "metrics": list(goal.metrics),
             }
-            study = open_study(target / "optuna.journal", goal)
+            study = open_study(layout.search_study(target), goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
             cluster, shipper = self.base.cluster, launcher.shipper_of(ledger, sweep_id, self.base.tracker)
             made = (

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger
 from sweeps.worker import shipping
 
@@ -24,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sweep", type=Path, metavar="runs/sweeps/SWEEP")
     parser.add_argument("--ship", action="store_true", help="ship metrics to MLflow first")
     options = parser.parse_args(arguments)
-    home, sweep_id = options.sweep.resolve().parents[2], options.sweep.name
+    home, sweep_id = layout.home_of(options.sweep), options.sweep.name
     shipped = ship(home, sweep_id) if options.ship else True
-    study = str(Ledger(home).sweep(sweep_id).info["study"])
+    study = Ledger(home).sweep(sweep_id).study
     built = subprocess.run(
         [sys.executable, "-m", "analysis", "--home", str(home), "--study", study], check=False
     ).returncode

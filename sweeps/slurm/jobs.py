@@ -58,7 +58,7 @@ def command(module: str, target: Path) -> list[str]:
 
 def python(settings: Mapping[str, Any]) -> list[str]:
     """The words that start Python for a run on a node: this one, or that of the container."""
-    container = settings.get("container")
+    container = settings["container"]
     return [*shlex.split(container), "python"] if container else [sys.executable]
 
 
@@ -66,7 +66,7 @@ class Task(Protocol):
     """What a job does."""
 
     def run(self) -> int:
-        """Exit code, one of rlvr/ledger/attempt.py."""
+        """Exit code, one of rlvr/ledger/cause.py."""
         ...
 
 

@@ -159,7 +159,7 @@ def test_the_bandit_figure_prints_distance_and_modes(tmp_path):
 def test_the_command_prints_tables_and_paths(home, tmp_path):
     done = command("--home", str(home), "--out", str(tmp_path), "--no-figures")
     assert done.returncode == 0, done.stderr
-    states = "12 runs (9 done, 1 running, 1 failed, 1 missing)"
+    states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
     hint = "GRPO: missing – run `python -m rlvr.run loss=grpo`"
     for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
         assert needed in done.stdout

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 
 from rlvr.config import schema
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import Cause
-from rlvr.ledger.stop import StopFlag
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
 from sweeps import launcher
 
 OVERRIDES = (

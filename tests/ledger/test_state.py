@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_json
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -69,11 +70,23 @@ def test_an_attempt_killed_before_it_passed_the_one_before_is_all_replay(tmp_pat
 
 def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
     made = [
-        RunState("a", "lad-js-s0", "finished", 1, 10, 10, accuracy=0.25, useful=3600, group_id="g"),
+        RunState("a", "lad-js-s0", State.FINISHED, 1, 10, 10, accuracy=0.25, useful=3600, group_id="g", arm="lad-js"),
         RunState(
-            "b", "lad-js-s1", "running", 2, 4, 10, accuracy=0.75, rate=2.0, eta=3.0, replayed=360, gpus=2, group_id="g"
+            "b",
+            "lad-js-s1",
+            State.RUNNING,
+            2,
+            4,
+            10,
+            accuracy=0.75,
+            rate=2.0,
+            eta=3.0,
+            replayed=360,
+            gpus=2,
+            group_id="g",
+            arm="lad-js",
         ),
-        RunState("c", "lad-hd-s0", "queued", group_id="h"),
+        RunState("c", "lad-hd-s0", State.QUEUED, group_id="h", arm="lad-hd"),
     ]
     one, other = arms(made)
     assert (one.name, one.runs, one.states) == ("lad-js", 2, {"finished": 1, "running": 1})
@@ -91,7 +104,7 @@ def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
     ledger = Ledger(tmp_path)
     names = [f"lad-js-eta{k // 5}-s{k % 5}" for k in range(105)]
     for k, name in enumerate(names):
-        ledger.create_run(f"id{k}", "{}", {"name": name, "group_id": f"g{k // 5}"})
+        ledger.create_run(f"id{k}", "{}", {"name": name, "arm": name.rpartition("-")[0], "group_id": f"g{k // 5}"})
         write_attempt(ledger, f"id{k}", 1, seconds=3600, steps=(0, 50), cause="error")
     ledger.record_sweep("s", {"study": "big"}, [{"run_id": f"id{k}", "name": n} for k, n in enumerate(names)])
     assert main(["status", "--home", str(tmp_path)]) == 0
@@ -117,7 +130,7 @@ def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
     for run in runs:
         ledger.create_run(run["run_id"], "{}", run)
     ledger.record_sweep("s", {"study": "big"}, runs)
-    token = submissions.record(ledger, "s", [run["run_id"] for run in runs], {}).name
+    token = submissions.record(ledger, "s", [run["run_id"] for run in runs], {"pack": 1}).name
     (tmp_path / "queue").write_text("".join(f"7_{k}|{k}|PENDING|Priority||rlvr-{token}\n" for k in range(1000)))
     for name in ("squeue", "sacct", "scontrol", "sinfo"):
         program = tmp_path / "bin" / name

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
 from rlvr.ledger.sweeps import Ledger
@@ -89,7 +90,7 @@ def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) 
         ("diverged", "diverged"),
         ("gpu_oom", "failed"),
         ("host_oom", "failed"),
-        ("node", "failed"),
+        ("node", "preempted"),
     ],
 )
 def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import Cause
-from rlvr.ledger.stop import StopFlag
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
 from rlvr.records import Sampling
 from rlvr.rollout.ahead import FILE, Collected
 from rlvr.rollout.collect import NothingToLearn

@@ -215,8 +215,8 @@ def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
     text = seen.decode()
     assert "name-a" in text
     assert "accuracy" in text
-    assert "FAILED name-bad (bad): diverged: as told" in text
-    assert "1 of 2 runs finished, 1 failed" in text
+    assert "DIVERGED name-bad (bad): diverged: as told" in text
+    assert "1 of 2 runs finished, 1 diverged" in text
 
 
 @pytest.mark.real

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from rlvr.ledger import lock
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
@@ -135,7 +136,10 @@ def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
     outcome = launch(ledger, ranks=ranks)
     assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
     assert [each["cause"] for each in attempts(ledger, "bad")] == [cause]
-    assert f"FAILED name-bad (bad): {cause}: as told" in capsys.readouterr().out
+    word = "DIVERGED" if cause == "diverged" else "FAILED"
+    out = capsys.readouterr().out
+    assert f"{word} name-bad (bad): {cause}: as told" in out
+    assert f"2 of 3 runs finished, 1 {word.lower()}. " in out
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -195,7 +199,7 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
     outcome = json.loads(out.splitlines()[-1])
     assert (sorted(outcome["preempted"]), outcome["queued"], parent.returncode) == (["a", "b"], ["c"], 130)
     assert (outcome["finished"], ledger.state("c").state) == ([], "queued")
-    assert "3 resumable: run the same command again" in out
+    assert "2 preempted, 1 queued: run the same command again" in out
     saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
     assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
     assert all(ledger.state(run_id).step == step for run_id, step in saved.items())
