@@ -14,7 +14,7 @@ from typing import Any
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import denied
-from rlvr.ledger.runs import read_info
+from rlvr.ledger.runs import Unreadable, grouped, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep, sweep_id
 from sweeps.arms import arms, total
@@ -148,11 +148,12 @@ def _print(console: Any, sweep: Sweep, states: Sequence[RunState], *, each: bool
     console.print(_title(sweep, states), markup=False, style="bold")
     for problem in sweep.problems:
         console.print(problem, markup=False)
-    if not states:
-        console.print()
-        return
+    unreadable = [Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE]
+    for line in grouped(unreadable, len(unreadable) if each else SHOWN):
+        console.print(line, markup=False)
+    states = [state for state in states if state.state is not State.UNREADABLE]
     by_arm = arms(states)
-    if each or len(states) <= MANY:
+    if states and (each or len(states) <= MANY):
         console.print(table(states, ids=True))
     if len(states) > MANY or len(by_arm) < len(states):
         console.print(arm_table(by_arm))
@@ -219,6 +220,10 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         run_ids = sweep.run_ids
     except ValueError:
         run_ids = [ledger.resolve_run(options.name)]
+    if sweep is not None and sweep.problems:
+        print(*sweep.problems, sep="\n", file=sys.stderr)
+    if not run_ids:
+        raise ValueError(f"nothing of sweep {options.name} can be started again.")
     if all(state.state is State.FINISHED for state in ledger.states(run_ids)):
         print("All finished: nothing to start again.")
         return 0
@@ -241,6 +246,8 @@ def _gc(options: argparse.Namespace, ledger: Ledger) -> int:
     from sweeps import gc
 
     found = gc.find(ledger)
+    for line in gc.left_alone(ledger):
+        print(line)
     for left in found:
         print(f"{left.size / 2**20:10.1f} MB  {left.path.relative_to(ledger.home)}  ({left.why})")
     total = sum(left.size for left in found)
@@ -258,6 +265,8 @@ def _logs(options: argparse.Namespace, ledger: Ledger) -> int:
     run_id = ledger.resolve_run(options.name)
     state = ledger.state(run_id)
     attempt = options.attempt or state.attempt
+    if state.state is State.UNREADABLE:
+        raise Unreadable(f"run {run_id}", state.message)
     if not attempt:
         raise ValueError(f"Run {state.name} ({run_id}) has not begun: there is no log yet.")
     path = layout.log(layout.attempt(ledger.run_dir(run_id), attempt))

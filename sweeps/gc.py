@@ -17,6 +17,7 @@ from rlvr.ledger import files, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import superseded
 from rlvr.ledger.lock import lock, lock_is_held, process_start, unlock
+from rlvr.ledger.runs import Unreadable, grouped
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
 
@@ -42,6 +43,12 @@ def find(ledger: Ledger) -> list[Left]:
     return sorted(found, key=lambda left: left.path)
 
 
+def left_alone(ledger: Ledger) -> list[str]:
+    """What cannot be read, a line for each reason."""
+    states = ledger.states(ledger.runs())
+    return grouped(Unreadable(f"run {s.run_id}", s.message) for s in states if s.state is State.UNREADABLE)
+
+
 def _of_run(ledger: Ledger, run_id: str) -> Iterator[Left]:
     run_dir = ledger.run_dir(run_id)
     held_by, directory = layout.lock(run_dir), layout.checkpoints(run_dir)
@@ -64,8 +71,9 @@ def _half_stages(store: Path) -> Iterator[Left]:
 
 def _unused_stages(ledger: Ledger) -> Iterator[Left]:
     """None while a run has not said what it starts from; nor a new one, whose run may be about to say it."""
-    recorded = [recorded_stages(ledger.run_dir(run_id)) for run_id in ledger.runs()]
-    if None in recorded:
+    run_ids = ledger.runs()
+    recorded = [recorded_stages(ledger.run_dir(run_id)) for run_id in run_ids]
+    if None in recorded or any(state.state is State.UNREADABLE for state in ledger.states(run_ids)):
         return
     used = {stage for stages in recorded for stage in stages or []}
     store = layout.stages(ledger.home)

@@ -113,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = shipper.ship(run_dirs(shipper.home, options.sweep))
             if report.warning:
                 print(f"MLflow: {report.warning}", file=sys.stderr)
+        for sweep in shipper.ledger.sweeps():
+            if not options.sweep or sweep.sweep_id in options.sweep:
+                report.name(sweep)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -106,6 +106,11 @@ class Report:
     def complete(self) -> bool:
         return not self.left and self.error is None
 
+    def name(self, sweep: Sweep) -> None:
+        """What of a sweep cannot be read."""
+        if sweep.problems:
+            self.problems[sweep.sweep_id] = " ".join(sweep.problems)
+
     def __str__(self) -> str:
         lines, num_runs = sum(self.shipped.values()), sum(1 for n in self.shipped.values() if n)
         text = f"MLflow: shipped {lines} lines of {num_runs} runs to {self.uri}"
@@ -165,7 +170,7 @@ class Shipper:
             with FileLock(lock, timeout=LOCK_S):
                 client = self._connect()
                 by_id = {run.info.run_id: run for run in present}
-                sweeps = [s for s in self._sweeps(report) if not by_id.keys().isdisjoint(s.run_ids)]
+                sweeps = [s for s in self._sweeps() if not by_id.keys().isdisjoint(s.run_ids)]
                 for run in present:
                     try:
                         self._ship_run(client, run, [s for s in sweeps if run.info.run_id in s.run_ids], report)
@@ -173,6 +178,7 @@ class Shipper:
                     except (Refused, OSError, ValueError) as error:
                         report.problems[run.name] = f"{run.name}: {self._clean(error)}"
                 for sweep in sweeps:
+                    report.name(sweep)
                     try:
                         self._close_sweep(client, sweep, by_id)
                     except Refused as error:
@@ -181,13 +187,9 @@ class Shipper:
         except Timeout:
             raise StoreDown(f"another pass has held {lock} for {LOCK_S:.0f} s") from None
 
-    def _sweeps(self, report: Report) -> list[Sweep]:
+    def _sweeps(self) -> list[Sweep]:
         """Oldest first."""
-        sweeps = sorted(self.ledger.sweeps(), key=lambda sweep: (sweep.created, sweep.sweep_id))
-        for sweep in sweeps:
-            if sweep.problems:
-                report.problems[f"sweep {sweep.sweep_id}"] = " ".join(sweep.problems)
-        return sweeps
+        return sorted(self.ledger.sweeps(), key=lambda sweep: (sweep.created, sweep.sweep_id))
 
     def _connect(self) -> Client:
         """A client of a store that answers and has its tables. Call under the lock: tables are made exactly once."""
