@@ -30,7 +30,9 @@ def of_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _without_null(v) if isinstance(v, Mapping) else v for k, v in node.items() if v is not None}
+    """Without the values that are null, and the groups that hold no others."""
+    kept = {k: _without_null(v) if isinstance(v, Mapping) else v for k, v in node.items() if v is not None}
+    return {k: v for k, v in kept.items() if v != {} or node[k] == {}}
 
 
 def run_id(plain: Mapping[str, Any]) -> str:

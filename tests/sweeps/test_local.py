@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,20 @@ def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:
 
 
 # --- failures
+
+
+def test_a_run_that_cannot_be_read_is_named_and_left_and_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = plan(tmp_path, a="", old="", gone="", c="")
+    (ledger.run_dir("old") / "run.json").write_text('{"name": "name-old"}')
+    shutil.rmtree(ledger.run_dir("gone"))
+    outcome = launch(ledger, workers=1)
+    assert (outcome.finished, outcome.failed, outcome.exit_code) == (["a", "c"], ["old", "gone"], 1)
+    out = capsys.readouterr().out
+    assert "2 of 4 runs finished, 1 unreadable, 1 missing. " in out
+    assert "UNREADABLE old (old): unreadable: made by another version of rlvr" in out
+    assert not (ledger.run_dir("old") / "attempts").exists()
 
 
 @pytest.mark.parametrize(("cause", "ranks"), [("error", 1), ("user_error", 1), ("diverged", 1), ("error", 2)])
