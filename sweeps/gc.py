@@ -88,6 +88,7 @@ def _aside(ledger: Ledger) -> Iterator[Path]:
         for path in ledger.root.glob(f"{folder}.*{files.SUFFIX}"):
             if path.parent != layout.stages(ledger.home) and _is_given_up(path):
                 yield path
+    yield from filter(_is_given_up, layout.reports(ledger.home).glob(f".*{files.SUFFIX}"))
 
 
 def _is_given_up(path: Path) -> bool:

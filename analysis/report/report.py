@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import importlib
 import math
 import pkgutil
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +26,7 @@ from analysis.report.table import Table
 from analysis.scores.arms import arms, describe, differing
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
+from rlvr.ledger.files import whole
 
 PAGE = Path(__file__).parent / "page.html"
 
@@ -79,13 +77,9 @@ def write(frames: Frames, content: Content, out: Path) -> list[Path]:
     Everything is written aside and renamed: a reader sees the old report or the new one, never half of either.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        aside.chmod(0o755)
+    with whole(out, durable=False) as aside:
+        aside.mkdir()
         written = [p.relative_to(aside) for p in _write(frames, content, aside)]
-        _swap(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return [out / p for p in written]
 
 
@@ -104,15 +98,6 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     return [folder / name for name in files]
-
-
-def _swap(aside: Path, out: Path) -> None:
-    """Put the folder `aside` in the place of `out`."""
-    old = aside.with_name(f"{aside.name}.old")
-    with contextlib.suppress(FileNotFoundError):
-        out.rename(old)
-    aside.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def folder_name(study: str) -> str:

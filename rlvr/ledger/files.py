@@ -54,7 +54,8 @@ def whole(path: Path, *, durable: bool = True, new: bool = False) -> Iterator[Pa
 
 def aside_of(path: Path, owner: str = "") -> Path:
     """Where what is to become `path` is written. `whole` does all of it where one process writes."""
-    return path.with_name(f".{path.name}{f'.{owner}' if owner else ''}{SUFFIX}")
+    name = f"{path.name}.{owner}" if owner else path.name
+    return path.with_name(f".{name}{SUFFIX}")
 
 
 def owner_of(aside: Path) -> int | None:
@@ -74,17 +75,27 @@ def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False)
         for each in aside.rglob("*") if aside.is_dir() else ():
             sync(each)
         sync(aside)
-    before = None
     if aside.is_dir() and path.is_dir() and not new:
-        before = path.rename(aside_of(path, _myself()))
+        _take_the_place(aside, path)
+        return
     try:
         aside.rename(path)
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:
-            raise FileExistsError(error.errno, "another process was faster", str(path)) from None
+            raise FileExistsError(errno.EEXIST, "another process was faster", str(path)) from None
         raise
-    if before is not None:
-        shutil.rmtree(before)
+
+
+def _take_the_place(aside: Path, path: Path) -> None:
+    """Of a directory: no system call replaces one that holds something."""
+    before = path.rename(aside_of(path, _myself()))
+    try:
+        aside.rename(path)
+    except OSError:
+        if not path.exists():
+            before.rename(path)
+        raise
+    shutil.rmtree(before)
 
 
 def sync(path: Path) -> None:
