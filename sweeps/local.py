@@ -72,7 +72,7 @@ def run_local(
         launch.run()
         if started and (trouble := started.finish(SHIPPER_S, hurry=launch.told_again())):
             progress.say(trouble)
-    progress.failures(launch.outcome.messages)
+    progress.failures(launch.outcome.states, launch.outcome.messages)
     progress.say(launch.outcome.summary())
     return launch.outcome
 
@@ -258,7 +258,7 @@ class Launch:
 
     def _book(self, run_id: str, end: Verdict) -> None:
         tries = self.retried.get(run_id, 0)
-        if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state == "finished"):
+        if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state is State.FINISHED):
             self._finished(run_id)
         elif end.cause is Cause.BUSY:
             self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)

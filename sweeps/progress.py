@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlvr.ledger.cause import State
@@ -198,11 +198,10 @@ class Progress:
         line = f"{count(states)}{more}   {duration(time.monotonic() - self.began)}"
         return Group(table(first[:rows]), line)
 
-    def failures(self, messages: dict[str, str]) -> None:
-        """Name every failed run with its cause and its log. `messages`: of runs that no attempt speaks for."""
-        for run_id, message in messages.items():
+    def failures(self, ends: Mapping[str, State], messages: Mapping[str, str]) -> None:
+        """Name every failed run with its cause and its log. ends, messages: of the launch, where no attempt says it."""
+        for run_id, end in ends.items():
             state = self.states[run_id] = self.ledger.state(run_id)
-            reason = why(state) if state.state.failure else message
+            reason = why(state) if state.state.failure else messages[run_id]
             log = state.log if state.log is not None and state.log.exists() else None
-            word = (state.state if state.state.failure else State.FAILED).upper()
-            self.say(f"{word} {state.name} ({run_id}): {reason}" + (f"\n       {log}" if log else ""))
+            self.say(f"{end.upper()} {state.name} ({run_id}): {reason}" + (f"\n       {log}" if log else ""))

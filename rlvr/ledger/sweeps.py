@@ -7,7 +7,6 @@ everything else goes on.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -97,11 +96,13 @@ class Ledger:
     def _create(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:
         """The whole directory in one step. False if something stands there already."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), whole(target, new=True) as aside:
-            aside.mkdir()
-            write_run(aside, config_yaml, info, durable=False)  # all of it is put on disk in one go
-            return True
-        return False
+        try:
+            with whole(target, new=True) as aside:
+                aside.mkdir()
+                write_run(aside, config_yaml, info, durable=False)  # all of it is put on disk in one go
+        except FileExistsError:
+            return False
+        return True
 
     def record_sweep(self, sweep_id: str, info: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Path:
         """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them."""

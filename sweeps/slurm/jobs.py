@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.runs import Unreadable
 from slurm.submit import Resources
 from slurm.supervise import Supervisor
 
@@ -76,4 +78,8 @@ def on_node(task: Callable[[Path, Supervisor], Task], *, usage: str | None) -> i
         print(usage)
         return 2
     with Supervisor() as supervisor:
-        return task(Path(sys.argv[1]), supervisor).run()
+        try:
+            return task(Path(sys.argv[1]), supervisor).run()
+        except Unreadable as error:  # handed in by another version
+            print(error, flush=True)
+            return Cause.USER_ERROR.code
