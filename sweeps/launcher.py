@@ -180,7 +180,7 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
         except Unreadable as error:
             errors.append(error)
     for line in grouped(errors):
-        print(f"not started: {line}", file=sys.stderr)
+        print(line, file=sys.stderr)
     if not configs:
         raise ValueError(f"nothing of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
