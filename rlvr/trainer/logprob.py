@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rlvr.objective import penalty
 from rlvr.objective.batch import Batch, Policy
 from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.pack import Layout
@@ -33,14 +34,17 @@ class Actor(nn.Module):
     """A causal language model that answers with log-probabilities under softmax(logits / temperature)."""
 
     def __init__(self, model: PreTrainedModel, temperature: float, heads: Collection[str] = ()) -> None:
-        """heads: of "value" and "log_z", trained beside the model."""
+        """heads: of "value" and "log_z", trained beside the model. No file holds their weights: they are real, and the
+        same on every rank, even where the model still has none (the meta device).
+        """
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.heads = nn.ModuleDict()
+        device = next(model.parameters()).device
         for name, head in (("value", Value), ("log_z", LogZ)):
             if name in heads:
-                self.heads[name] = head(width(self)).to(next(model.parameters()).device)
+                self.heads[name] = head(width(self)).to("cpu" if device.type == "meta" else device)
 
     def forward(self, layout: Layout, *, entropy_gradient: bool = False, keep: Tensor | None = None) -> Seen:
         """float32. Entropy has a gradient only with `entropy_gradient`. keep: [P, 2, h], see `LogZ`."""
@@ -79,8 +83,7 @@ def token_logp(
         normaliser = logits.logsumexp(-1)
         logp = logits.gather(-1, target[:, None])[:, 0] - normaliser
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            scores, total = (logits, normaliser) if entropy_gradient else (logits.detach(), normaliser.detach())
-            entropy = total - ((scores - total[:, None]).exp() * scores).sum(-1)
+            entropy = penalty.entropy(logits if entropy_gradient else logits.detach())
         return logp, entropy
 
     rows = max(1, chunk // vocabulary_size(head, hidden))

@@ -90,6 +90,32 @@ def test_entropy_by_hand() -> None:
     assert entropy.item() == pytest.approx(0.56233514)
 
 
+@pytest.mark.parametrize("impossible", [0, 1000])
+def test_entropy_and_its_gradient_at_a_vocabulary_of_32k_are_those_of_float64(impossible: int) -> None:
+    """Logits of about 8 · normal + 20, the last `impossible` of them −inf; float64 has the same float32 weights."""
+    torch.manual_seed(0)
+    head = nn.Linear(16, 32_768)
+    with torch.no_grad():
+        head.weight.normal_(std=2)
+        head.bias.fill_(20)
+        head.bias[len(head.bias) - impossible :] = -torch.inf
+    hidden, target = torch.randn(24, 16, requires_grad=True), torch.arange(24)
+    weight = torch.linspace(-1, 1, 24)
+    logp, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=True, chunk=10 * 32_768)
+    mine = torch.autograd.grad((weight * entropy).sum(), [hidden, head.weight])
+
+    wide = nn.Linear(16, 32_768).double()
+    wide.load_state_dict({name: value.double() for name, value in head.state_dict().items()})
+    exact = hidden.detach().double().requires_grad_()
+    possible = wide(exact)[:, : 32_768 - impossible].log_softmax(-1)
+    expected = -(possible.exp() * possible).sum(-1)
+    theirs = torch.autograd.grad((weight * expected).sum(), [exact, wide.weight])
+    torch.testing.assert_close(entropy.double(), expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(logp.double(), possible[torch.arange(24), target], rtol=0, atol=2e-5)
+    for found, right in zip(mine, theirs, strict=True):
+        assert float((found.double() - right).abs().max() / right.abs().max()) < 1e-5
+
+
 def test_soft_capped_logits_are_refused() -> None:
     torch.manual_seed(0)
     model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=30.0))
