@@ -11,7 +11,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr.ledger import files as paths
-from rlvr.rollout.ahead import Collected
+from rlvr.rollout.evaluation import score
+from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -28,9 +29,9 @@ class Checkpoints:
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a finished step is saved. Raises what went wrong with a save that was going on."""
         self.trainer.writer.wait(block=False)
-        return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
+        return step > 0 and (step % self.config.every == 0 or step == self.steps or self._new_best(metrics) is not None)
 
-    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: Collected | None = None) -> None:
+    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: StepGroups | None = None) -> None:
         """Save the state after a step, `position` problems into the stream, unless it is saved already.
 
         ahead: the groups of the next step, if there are some.
@@ -39,36 +40,32 @@ class Checkpoints:
         self.trainer.writer.wait()
         if path.exists():
             return
-        score = self._score(metrics)
-        self.best = self.best if score is None else score
-        state = {"step": step, "position": position, "score": score, "best": self.best}
-        groups = {} if ahead is None else {"beside": ahead.write}
-        self.trainer.save(
-            path,
-            state | {"ahead": None if ahead is None else ahead.rest},
-            background=self.config.get("background", False),
-            then=self._drop,
-            **groups,
-        )
+        best = self._new_best(metrics)
+        self.best = self.best if best is None else best
+        state: dict[str, Any] = {"step": step, "position": position, "score": best, "best": self.best, "ahead": None}
+        how: dict[str, Any] = {"background": self.config.get("background", False), "when_visible": self._drop}
+        if ahead is not None:
+            state["ahead"], how["write_more"] = ahead.rest, ahead.write
+        self.trainer.save(path, state, **how)
 
     def resume(self) -> dict[str, Any] | None:
         """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
-        found = paths.checkpoints(self.directory)
-        if not found:
+        saved = paths.checkpoints(self.directory)
+        if not saved:
             return None
-        extra = self.trainer.load(found[-1])
+        newest = saved[-1]
+        extra = self.trainer.load(newest)
         self.best = extra.get("best")
-        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra.get("ahead") else None
-        log.info("resuming from %s", found[-1].name)
+        extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra.get("ahead") else None
+        log.info("resuming from %s", newest.name)
         return extra
 
-    def _score(self, metrics: Mapping[str, float]) -> float | None:
-        """Mean avg@n over the benchmarks, if the best is kept and this is better than any before."""
-        if not self.config.get("keep_best"):
+    def _new_best(self, metrics: Mapping[str, float]) -> float | None:
+        """The score of a step's evaluation, if the best is kept and this is better than any before."""
+        now = score(metrics) if self.config.get("keep_best") else None
+        if now is None or math.isnan(now):
             return None
-        scores = [v for k, v in metrics.items() if "/avg_at_" in k or k.endswith("/expected_reward")]
-        score = math.fsum(scores) / len(scores) if scores else math.nan
-        return score if score > (-math.inf if self.best is None else self.best) else None
+        return now if self.best is None or now > self.best else None
 
     def _drop(self) -> None:
         """Remove the checkpoints that are neither among the newest nor the best."""

@@ -20,11 +20,12 @@ def on_node() -> tuple[int, int]:
     return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if several() else (0, 1)
 
 
-def from_first(found: T | None) -> T:
+def from_first(mine: T | None) -> T:
     """What the first rank of this node has, on every rank of it. All ranks of the run together."""
+    of_first = mine
     if several():
         everyone: list[T | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, found)
-        found = everyone[dist.get_rank() - on_node()[0]]  # torchrun numbers ranks node by node
-    assert found is not None
-    return found
+        dist.all_gather_object(everyone, mine)
+        of_first = everyone[dist.get_rank() - on_node()[0]]  # torchrun numbers ranks node by node
+    assert of_first is not None
+    return of_first

@@ -16,7 +16,8 @@ import rlvr.model.pretrain as pretraining
 from rlvr.model.hub import hub
 from rlvr.model.load import load
 from rlvr.model.pretrain import Pupil, _initial, pretrain
-from rlvr.model.table import TablePolicy, table
+from rlvr.model.table import table
+from rlvr.model.table_policy import TablePolicy
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from rlvr.model.load import load, parse_dtype
-from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.model.tokenizer import encode, end_tokens, word_tokenizer
 from rlvr.task.maze import VOCABULARY, Maze
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from rlvr.records import Completion, Outcome, Problem, Request, Reward, Rollout, Sampling, Split
-from rlvr.rollout.collect import NothingToLearn, Sampler, Spent, Stream, collect, noise_key
 from rlvr.rollout.evaluation import evaluate, metric_names
+from rlvr.rollout.sampler import Sampler, Spent, noise_key
+from rlvr.rollout.selection import NothingToLearn, Selection, select_groups
+from rlvr.rollout.stream import Stream
 
 SAMPLING = Sampling(max_tokens=1, seed=0, step=1)
 CODES: dict[str, Outcome] = {"+": "correct", "-": "wrong", "?": "unparsable", "t": "timeout", "!": "error"}
@@ -62,16 +64,8 @@ def run(
 ) -> tuple[list[Rollout], Spent, Stream]:
     task = ScriptedTask(script)
     stream = Stream(task, seed=0)
-    kept, spent = collect(
-        sampler(task),
-        stream,
-        SAMPLING,
-        prompts=prompts,
-        samples=len(script[0]),
-        dynamic=dynamic,
-        max_rounds=rounds,
-        filter=filter,
-    )
+    selection = Selection(prompts, len(script[0]), dynamic, rounds, filter)
+    kept, spent = select_groups(sampler(task), stream, SAMPLING, selection)
     return kept, spent, stream
 
 
@@ -133,16 +127,7 @@ def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
 
     task = ScriptedTask(["-+"])
     listening = replace(sampler(task), engine=Listening())
-    collect(
-        listening,
-        Stream(task, seed=0),
-        SAMPLING,
-        prompts=2,
-        samples=2,
-        dynamic="none",
-        max_rounds=1,
-        filter="greedy_fails",
-    )
+    select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(2, 2, "none", 1, "greedy_fails"))
     assert seen == [0.0, SAMPLING.temperature]
 
 

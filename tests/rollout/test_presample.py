@@ -14,11 +14,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from rlvr.job.mixture import Mixture, mix, mixture
+from rlvr.job.mixture import Mixture, mix, split_streams
 from rlvr.objective.batch import Batch
 from rlvr.records import Completion, Problem, Request, Sampling
-from rlvr.rollout.collect import Sampler
 from rlvr.rollout.presample import Presample, Samples
+from rlvr.rollout.sampler import Sampler
 from tests.support.factories import make_batch
 from tests.support.scripted import ALPHABET, Echo
 
@@ -80,7 +80,7 @@ def opened(store: Path, engine: Scripted | None = None, settings: Any = None, **
 
 
 def made(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
-    return mixture(opened(store, **changes), seed=run_seed, rows=rows, updates=updates, pad_token_id=0)
+    return split_streams(opened(store, **changes), seed=run_seed, rows=rows, updates=updates, pad_token_id=0)
 
 
 def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:

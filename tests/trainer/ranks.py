@@ -86,7 +86,9 @@ def fresh_memory_is_nan() -> Iterator[None]:
 
 def learn_three_times(made: Trainer) -> dict[str, Any]:
     metrics = [made.learn(data()) for _ in range(3)]
-    named = {f"heads.{name}": cast(DTensor, p.detach()).full_tensor() for name, p in made.actor.heads.named_parameters()}
+    named = {
+        f"heads.{name}": cast(DTensor, p.detach()).full_tensor() for name, p in made.actor.heads.named_parameters()
+    }
     return {"metrics": metrics, "weights": weights(made) | named}
 
 
@@ -118,10 +120,10 @@ def curve(**knobs: Any) -> dict[str, list[float]]:
 
 
 def main(directory: Path) -> None:
-    rank, world, device = distributed.start()
+    rank, world, device = distributed.join_group()
     if world > 2:
         read(directory, rank)
-        distributed.leave(0)
+        distributed.end_process(0)
     results = {name: learn(knobs) for name, knobs in CASES.items()}
     made = trainer(**TRAINING)
     for seed in range(2):
@@ -151,7 +153,7 @@ def main(directory: Path) -> None:
         "device": str(device),
     }
     torch.save({**results, "weights": kept}, directory / f"rank-{rank}-of-{world}.pt")
-    distributed.leave(0)
+    distributed.end_process(0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
-from rlvr.trainer.logprob import Actor, check_head, token_logp
+from rlvr.trainer.actor import Actor, check_head
+from rlvr.trainer.logprob import token_logp
 from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
 
 TINY: dict[str, Any] = {

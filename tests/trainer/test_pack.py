@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rlvr.objective.batch import Batch
 from rlvr.trainer import pack
-from rlvr.trainer.attention import Packed, attend
+from rlvr.trainer.attention import attend
+from rlvr.trainer.layout import Packed
 from rlvr.trainer.packer import fitting
 from tests.trainer.tiny import batch
 
