@@ -11,7 +11,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr.ledger import files as paths
-from rlvr.rollout.evaluation import score
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer.fsdp import Trainer
 
@@ -29,7 +28,7 @@ class Checkpoints:
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a finished step is saved. Raises what went wrong with a save that was going on."""
         self.trainer.writer.wait(block=False)
-        return step > 0 and (step % self.config.every == 0 or step == self.steps or self._new_best(metrics) is not None)
+        return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
 
     def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: StepGroups | None = None) -> None:
         """Save the state after a step, `position` problems into the stream, unless it is saved already.
@@ -40,9 +39,9 @@ class Checkpoints:
         self.trainer.writer.wait()
         if path.exists():
             return
-        best = self._new_best(metrics)
-        self.best = self.best if best is None else best
-        state: dict[str, Any] = {"step": step, "position": position, "score": best, "best": self.best, "ahead": None}
+        score = self._score(metrics)
+        self.best = self.best if score is None else score
+        state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
         how: dict[str, Any] = {"background": self.config.get("background", False), "when_visible": self._drop}
         if ahead is not None:
             state["ahead"], how["write_more"] = ahead.rest, ahead.write
@@ -60,12 +59,13 @@ class Checkpoints:
         log.info("resuming from %s", newest.name)
         return extra
 
-    def _new_best(self, metrics: Mapping[str, float]) -> float | None:
-        """The score of a step's evaluation, if the best is kept and this is better than any before."""
-        now = score(metrics) if self.config.get("keep_best") else None
-        if now is None or math.isnan(now):
+    def _score(self, metrics: Mapping[str, float]) -> float | None:
+        """Mean avg@n over the benchmarks, if the best is kept and this is better than any before."""
+        if not self.config.get("keep_best"):
             return None
-        return now if self.best is None or now > self.best else None
+        scores = [v for k, v in metrics.items() if "/avg_at_" in k or k.endswith("/expected_reward")]
+        score = math.fsum(scores) / len(scores) if scores else math.nan
+        return score if score > (-math.inf if self.best is None else self.best) else None
 
     def _drop(self) -> None:
         """Remove the checkpoints that are neither among the newest nor the best."""

@@ -27,7 +27,7 @@ from rlvr.ledger.stop import StopFlag
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
 from rlvr.records import Rollout, Sampling
-from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out, score
+from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.step_sampler import StepSampler
 from rlvr.rollout.stream import Stream
@@ -159,7 +159,7 @@ class Run:
         """Put a step on record; then, when it is time, a checkpoint that contains it."""
         if self.spool is not None:
             self.spool.record(step, metrics)
-        self._phase("train", step, score(metrics))
+        self._phase("train", step, next((v for k, v in metrics.items() if "/avg_at_" in k), None))
         if self.checkpoints.due(step, metrics):
             self._save(step, metrics)
         log.info("step %d/%d %s", step, self.config.steps, brief(metrics))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,13 +54,6 @@ def evaluate(
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
     return metrics, groups
-
-
-def score(metrics: Mapping[str, float]) -> float | None:
-    """The one number of an evaluation: mean avg@n over the benchmarks, or a bandit's expected reward; None if these
-    metrics have neither."""
-    scores = [v for k, v in metrics.items() if "/avg_at_" in k or k.endswith("/expected_reward")]
-    return math.fsum(scores) / len(scores) if scores else None
 
 
 def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:

@@ -6,12 +6,11 @@ Import it no sooner than `rlvr.rollout.ray` does: Ray reads some of its environm
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rlvr.rollout.child import NOT_FOR_A_CHILD, Lost, environment_with
+from rlvr.rollout.node import gpus_beside, visible_gpus
 from rlvr.rollout.ray_actor import GUARDED, ChildActor
 from rlvr.rollout.vllm_server import Arrays
 
@@ -44,7 +44,7 @@ class Cluster:
         """workers: of this rank. rank, ranks: its number on this node, and how many the node has."""
         on_gpu = device.type == "cuda"
         self._need = {"num_cpus": int(not on_gpu), "num_gpus": int(on_gpu)}
-        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(beside(visible(), rank, ranks, workers))} if on_gpu else {}
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpus_beside(visible_gpus(), rank, ranks, workers))} if on_gpu else {}
         self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # of sockets: its name must be short
         _init(SETTINGS | gpus, num_cpus=workers, num_gpus=workers * on_gpu, _temp_dir=self._directory)
         self._group = placement_group([{"GPU" if on_gpu else "CPU": 1}] * workers)
@@ -113,19 +113,6 @@ class RemoteProcess:
             if isinstance(error.cause, Lost):
                 raise Lost(str(error.cause)) from None
             raise
-
-
-def visible() -> list[str]:
-    """The GPUs that this run was given, as CUDA_VISIBLE_DEVICES names them."""
-    named = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-    return named or [str(index) for index in range(torch.cuda.device_count())]
-
-
-def beside(gpus: Sequence[str], rank: int, ranks: int, workers: int) -> Sequence[str]:
-    """Those of a node for the workers of one of its ranks: the ranks have the first ones."""
-    if len(gpus) < ranks + ranks * workers:
-        raise RuntimeError(f"{len(gpus)} GPUs for the {ranks} ranks and {ranks * workers} workers of this node")
-    return gpus[ranks + rank * workers :][:workers]
 
 
 def _init(environment: Mapping[str, str], **settings: Any) -> None:
