@@ -52,20 +52,6 @@ def test_a_completion_whose_verifier_failed_is_refused() -> None:
         collate([broken], dr_grpo, pad_token_id=0)
 
 
-def test_selecting_groups_keeps_their_rows_and_renumbers_them() -> None:
-    groups = [rollout(str(i), [i], ([i, i], 1.0), ([i], 0.0)) for i in range(4)]
-    part = collate(groups, dr_grpo, pad_token_id=0).select(torch.tensor([1, 3]))
-    assert part.prompt.tolist() == [[1], [3]]
-    assert part.tokens.tolist() == [[1, 1], [1, 0], [3, 3], [3, 0]]
-    assert part.group.tolist() == [0, 0, 1, 1]
-
-
-def test_a_split_group_is_refused() -> None:
-    batch = collate([rollout("a", [1], ([1], 1.0)), rollout("b", [1], ([1], 1.0))], dr_grpo, pad_token_id=0)
-    with pytest.raises(ValueError, match="groups stay whole"):
-        type(batch)(**{**vars(batch), "group": torch.tensor([1, 0])})
-
-
 def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
     @needs("value", "logp_old", "mask")
     def wants(

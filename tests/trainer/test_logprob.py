@@ -8,20 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
-from rlvr.trainer.actor import Actor, check_head
 from rlvr.trainer.logprob import token_logp
 from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
-
-TINY: dict[str, Any] = {
-    "vocab_size": 16,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
 
 
 @pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 10}])
@@ -115,22 +104,3 @@ def test_entropy_and_its_gradient_at_a_vocabulary_of_32k_are_those_of_float64(im
     torch.testing.assert_close(logp.double(), possible[torch.arange(24), target], rtol=0, atol=2e-5)
     for found, right in zip(mine, theirs, strict=True):
         assert float((found.double() - right).abs().max() / right.abs().max()) < 1e-5
-
-
-def test_soft_capped_logits_are_refused() -> None:
-    torch.manual_seed(0)
-    model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=30.0))
-    with pytest.raises(ValueError, match="changes its logits after the output embeddings"):
-        trainer(model)
-
-
-def test_scaled_logits_are_refused() -> None:
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match="soft-capping or scaling is not supported"):
-        check_head(Actor(CohereForCausalLM(CohereConfig(**TINY, logit_scale=0.25)).eval(), 1.0))
-
-
-def test_the_same_architecture_without_a_cap_is_accepted() -> None:
-    torch.manual_seed(0)
-    model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=None)).eval()
-    check_head(Actor(model, 1.0))
