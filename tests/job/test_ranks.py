@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 # gradient of log Z with centred advantages, which AdamW takes for one (flowrl).
 KNOBS = ["task.classes=4", "lr=0.1", "steps=4", "rollout.samples=4", "trainer.base_kl=true"]
 
+LOSSES = [["loss=ppo"], ["loss=flowrl", "advantage=reinforce"], ["loss=grpo", "trainer.kl=0.1"]]
+
 
 def on_two_ranks(directory: Path, overrides: list[str]) -> None:
     """Where fresh memory reads as not-a-number: what nobody has written cannot pass for a weight."""
