@@ -47,7 +47,7 @@ class Run:
         self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
         self._phase("base policy", 0)
         self.parts = parts = Parts(config, run_dir.parent / "stages")
-        self.place, self.task, self.engine = parts.place, parts.task, parts.engine
+        self.place, self.task = parts.place, parts.task
         self.advantage = instantiate(config.advantage)
         self.trainer = parts.trainer()
         self.checkpoints = Checkpoints(self.trainer, run_dir / "checkpoints", config.checkpoint, steps=config.steps)

@@ -66,7 +66,7 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
 
     The steps after an evaluation sample from what was evaluated: 5 policies, of 0, 2, 4, 6 and 8 updates."""
     run = make_run(tmp_path)
-    sync, generate = run.engine.sync, run.engine.generate
+    sync, generate = run.parts.engine.sync, run.parts.engine.generate
     handed, sampled = list[int](), list[int]()
 
     def watched_sync(weights: Iterable[tuple[str, Any]]) -> None:
@@ -74,12 +74,12 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
         sync(weights)
 
     def watched_generate(*arguments: Any) -> Any:
-        own = dict(run.engine.model.named_parameters())
+        own = dict(run.parts.engine.model.named_parameters())
         assert all(torch.equal(own[name], weight) for name, weight in run.trainer.weights())
         sampled.append(run.trainer.num_updates)
         return generate(*arguments)
 
-    run.engine.sync, run.engine.generate = watched_sync, watched_generate
+    run.parts.engine.sync, run.parts.engine.generate = watched_sync, watched_generate
     try:
         assert run.train(StopFlag()) is Cause.OK
     finally:

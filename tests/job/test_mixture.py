@@ -15,27 +15,27 @@ from tests.rollout.test_presample import TASK, encode, opened
 from tests.support.factories import make_batch
 
 
-def made(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
+def make_mixture(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
     return split_streams(opened(store, **changes), seed=run_seed, rows=rows, updates=updates, pad_token_id=0)
 
 
 def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:
-    streams = made(tmp_path)
+    streams = make_mixture(tmp_path)
     assert sorted(streams.kept) == ["echo-train-0", "echo-train-3", "echo-train-5"]
     assert streams.explored.indices.tolist() == [1, 2, 4, 6, 7]
     assert [streams.explored.problem("train", i).id for i in (0, 1)] == ["echo-train-1", "echo-train-2"]
-    assert made(tmp_path, drop_unsolved=True).explored.indices.tolist() == [2, 4, 6]
-    assert sorted(made(tmp_path, threshold=3).kept) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
+    assert make_mixture(tmp_path, drop_unsolved=True).explored.indices.tolist() == [2, 4, 6]
+    assert sorted(make_mixture(tmp_path, threshold=3).kept) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
 
 
 def test_the_first_correct_response_is_kept_with_its_log_probabilities(tmp_path: Path) -> None:
-    (kept,) = made(tmp_path, threshold=3).kept["echo-train-2"].completions
+    (kept,) = make_mixture(tmp_path, threshold=3).kept["echo-train-2"].completions
     assert kept.tokens.tolist() == [*encode([TASK.problem("train", 2)])[0][:2], 7]
     assert kept.logp.tolist() == [-0.5, -0.25, -0.25]  # 3 of 4 are right: the second sample is the first of them
 
 
 def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Path) -> None:
-    streams = made(tmp_path)
+    streams = make_mixture(tmp_path)
     explore = make_batch(num_groups=8, num_samples=4)
     batch = streams.add(explore, step=1)
     rows = batch.kind == 1
@@ -50,7 +50,7 @@ def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Pat
 
 
 def test_rehearsal_is_a_function_of_seed_and_step_and_passes_over_all(tmp_path: Path) -> None:
-    streams, again, other = made(tmp_path), made(tmp_path), made(tmp_path, run_seed=1)
+    streams, again, other = make_mixture(tmp_path), make_mixture(tmp_path), make_mixture(tmp_path, run_seed=1)
     explore = make_batch(num_groups=8, num_samples=4)
 
     def rehearsed(from_: Mixture, step: int) -> list[list[int]]:
@@ -122,10 +122,10 @@ def test_an_advantage_per_token_stays_per_token() -> None:
 )
 def test_impossible_settings_are_explained(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
-        made(tmp_path, **changes)
+        make_mixture(tmp_path, **changes)
 
 
 def test_the_ratio_of_rows_is_that_of_the_paper(tmp_path: Path) -> None:
     """2048 rows of D_exp beside 256 of D_pef."""
-    assert made(tmp_path, rows=2048).num_rehearsed == 256
-    assert math.isclose(made(tmp_path, rows=96, ratio=3.0).num_rehearsed, 32)
+    assert make_mixture(tmp_path, rows=2048).num_rehearsed == 256
+    assert math.isclose(make_mixture(tmp_path, rows=96, ratio=3.0).num_rehearsed, 32)
