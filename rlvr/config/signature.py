@@ -14,9 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# Arguments that rlvr/job/loop.py passes: no YAML gives them.
+# Arguments that rlvr/job passes: no YAML gives them.
 PROVIDED = {
-    "trainer": {"model", "loss", "device", "pad_token_id", "max_tokens"},
     "rollout.engine": {"model", "device", "eos_token_ids", "pad_token_id"},
     "model": {"task", "store"},
     "loss": {"policy", "batch"},

@@ -53,7 +53,7 @@ def _label(source: Path | None) -> str:
 def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> Path:
     """One step of rollouts, kept as a run keeps them: with its config."""
     with contextlib.closing(start(arm.config, policy, store)) as run:
-        groups = run.collector.collect(step=1).groups
+        groups = run.step_sampler.take(1).groups
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder, OmegaConf.to_yaml(OmegaConf.merge(arm.config, {"choices": {}}), resolve=True), {})
     write_rollouts(groups, layout.rollouts(folder, 1))
