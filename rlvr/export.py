@@ -32,7 +32,7 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    from rlvr.config import schema
+    from rlvr.config import imports, schema
     from rlvr.trainer.checkpoint import export as write
 
     if directory.exists() and any(directory.iterdir()):
@@ -40,6 +40,7 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     run_dir = checkpoint.resolve().parent.parent
     schema.register()
     config = OmegaConf.load(run_dir / "config.yaml")
+    imports.restore(run_dir, OmegaConf.to_container(config))
     task = instantiate(config.task, _convert_="all")
     try:
         base = instantiate(config.model, task, run_dir.parent / "stages", _convert_="all")

@@ -28,7 +28,7 @@ from rlvr.ledger.stop import StopFlag
 from rlvr.model.load import load_model
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
-from rlvr.records import Problem, Rollout, Sampling
+from rlvr.records import ArmedTask, Problem, Rollout, Sampling
 from rlvr.rollout.ahead import Collector
 from rlvr.rollout.collect import Stream, throughput
 from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
@@ -141,8 +141,8 @@ class Run:
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
         self._phase("evaluation", step)
-        if hasattr(self.task, "arms"):  # the whole policy can be read off: nothing needs to be sampled
-            return {**self._write_policy(step), "time/evaluation_s": time.perf_counter() - began}
+        if isinstance(self.task, ArmedTask):  # the whole policy can be read off: nothing needs to be sampled
+            return {**self._write_policy(self.task, step), "time/evaluation_s": time.perf_counter() - began}
         wanted = self.config.evaluation
         self._sync()
         sampling = Sampling(self.max_tokens, self.config.seed + NOISE_STREAM, 0, wanted.temperature, wanted.top_p)
@@ -154,13 +154,13 @@ class Run:
             write_samples(rollouts, self.dir / "samples" / f"test-{step:08d}.parquet", step=step)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
 
-    def _write_policy(self, step: int) -> dict[str, float]:
+    def _write_policy(self, task: ArmedTask, step: int) -> dict[str, float]:
         """A bandit's whole policy, exactly: every arm as the one-token response of one group."""
         self._check_lease()
-        arms = [Problem(arm, arm) for arm in self.task.arms]
+        arms = [Problem(arm, arm) for arm in task.arms]
         tokens = torch.tensor([int(ids[0]) for ids in encode(self.tokenizer, arms, chat=False)])[:, None]
         prompt = torch.from_numpy(self.sampler.encode(self.problems[:1])[0])[None]
-        reward = torch.tensor(self.task.rewards(), dtype=torch.float32)
+        reward = torch.tensor(task.rewards(), dtype=torch.float32)
         group = torch.zeros(len(arms), dtype=torch.int64)
         nothing = torch.zeros(tokens.shape)
         batch = Batch(tokens, nothing == 0, nothing, reward, reward, group, prompt, prompt >= 0)  # all is seen

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema
+from rlvr.config import imports, schema
 from rlvr.job.loop import Run
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, Cause, cause_of, gpu_ooms, logging_to, record_rank
 from rlvr.ledger.journal import Spool
@@ -51,6 +51,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
+    imports.restore(run_dir, OmegaConf.to_container(config))
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:

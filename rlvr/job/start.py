@@ -16,11 +16,11 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema
+from rlvr.config import imports, schema
 from rlvr.ledger.attempt import cause_of
 from rlvr.model.load import skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
-from rlvr.records import Engine
+from rlvr.records import Engine, Task, TaughtTask
 from rlvr.rollout.collect import Sampler
 from rlvr.rollout.presample import Samples, samples
 from rlvr.trainer import distributed
@@ -33,7 +33,7 @@ class Start:
     def __init__(self, config: DictConfig, store: Path) -> None:
         self.config, self.store = config, store
         self.rank, self.world, self.device = distributed.start()
-        self.task: Any = instantiate(config.task, _convert_="all")
+        self.task: Task = instantiate(config.task, _convert_="all")
         if self.rank:
             distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
         self.base: Path = instantiate(config.model, self.task, store, _convert_="all")
@@ -44,7 +44,7 @@ class Start:
         self.tokenizer, ends = tokenizer, end_tokens(model, tokenizer)
         self.pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
-        spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
+        spoken = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
         silent = [e for e in ends if e != spoken]
         self.max_tokens: int = config.rollout.max_tokens or self.task.max_tokens
         self.engine: Engine = partial(config.rollout.engine)(
@@ -81,6 +81,7 @@ def build(run_dir: Path, stage_id: str) -> None:
     schema.register()
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
+    imports.restore(run_dir, OmegaConf.to_container(config))
     store = run_dir.parent / "stages"
     base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
     if base.name != stage_id:

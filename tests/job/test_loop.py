@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
 from rlvr.ledger.attempt import Cause
 from rlvr.ledger.stop import StopFlag
-from sweeps import launcher
 
 OVERRIDES = (
     "task=classes",
@@ -36,10 +36,8 @@ OVERRIDES = (
 
 
 def made(tmp_path: Path, *overrides: str) -> Run:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        config = OmegaConf.create(schema.frozen(compose("run", [*OVERRIDES, *overrides]), {}))
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", [*OVERRIDES, *overrides]), {}))
     return Run(config, tmp_path / "runs" / "x", None, None)
 
 

@@ -9,7 +9,6 @@ import yaml
 
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
-from sweeps import launcher
 from sweeps.plan import write
 from tests.sweeps.test_cli import command
 from tests.sweeps.test_plan import planned
@@ -35,7 +34,6 @@ SMALL = [
 
 def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:
     """Its config is one that a version froze which knew fewer settings of `cluster`."""
-    launcher.register()
     ledger, plan = Ledger(tmp_path), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
     write(plan, ledger)
     one, other = (run.run_id for run in plan.runs)

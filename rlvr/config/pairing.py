@@ -1,49 +1,94 @@
-"""Do the chosen loss, advantage, task and rollout, and processes and places, fit? Asked before launch. No torch."""
+"""Do loss, advantage, task, trainer and places go together? Else a launch could only fail, or ignore a choice.
+
+What a loss or an advantage needs it declares itself (rlvr/objective/batch.py); what a task can do, its object shows
+(the protocols of rlvr/records.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from rlvr.config import check_engine as fit_engine
-from rlvr.config.signature import declared
+from rlvr.config.registry import Registry
+from rlvr.config.signature import declared, signature
+from rlvr.records import GradedTask, SolvedTask, Task, TaughtTask
+
+Choices = Mapping[str, str | None]
 
 
-def check(config: DictConfig, choices: Mapping[str, str | None], without_advantage: Collection[str]) -> None:
-    """Raises ValueError for a combination that could only fail, or ignore a choice, once it runs.
-
-    without_advantage: losses that read no advantage.
-    """
-    _check_advantage(config, choices, without_advantage)
+def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
+    """Raises ValueError for a combination that does not go together, whatever the task."""
+    _check_advantage(config, choices, registry.losses_without_advantage)
     _check_group_size(config)
     _check_places(config.cluster)
-    loss, advantage, task = (declared(config[group]["_target_"]) for group in ("loss", "advantage", "task"))
-    _check_overlong(config.rollout, choices, loss)
-    for group, marks in (("loss", loss), ("advantage", advantage)):
-        if "binary_rewards" in marks and config.rollout.get("overlong_buffer") is not None:
+    loss = declared(config.loss["_target_"])
+    _check_overlong(config, choices, registry, loss)
+    if "solution" in loss:
+        _check_solution(config, choices)
+    _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a task can do, as far as it decides which objective and which model go with it."""
+
+    max_tokens: int
+    gives_graded_rewards: bool  # others than 0 and 1
+    knows_solutions: bool
+    teaches: bool  # a base policy can be made from its demonstrations
+
+    @classmethod
+    def of(cls, task: object, option: str | None) -> Abilities:
+        """option: by which the task was chosen. ValueError for an object that is no task."""
+        if not isinstance(task, Task):
+            lacking = [name for name in _MEMBERS if not hasattr(task, name)]
             raise ValueError(
-                f"rollout.overlong_buffer={config.rollout.overlong_buffer} makes rewards other than 0 and 1, which "
-                f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
+                f"task={option} has no {', '.join(lacking)}: {type(task).__module__}.{type(task).__qualname__} is not "
+                "what `Task` in rlvr/records.py asks for."
             )
-        if "binary_rewards" in marks and "graded" in task and not config.task.get("binary"):
+        return cls(
+            max_tokens=task.max_tokens,
+            gives_graded_rewards=isinstance(task, GradedTask) and task.graded,
+            knows_solutions=isinstance(task, SolvedTask),
+            teaches=isinstance(task, TaughtTask),
+        )
+
+
+_MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
+
+
+def check_task(config: DictConfig, choices: Choices, task: Abilities) -> None:
+    """Raises ValueError for a task with which the objective or the model cannot do anything."""
+    loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
+    for group, marks in (("loss", loss), ("advantage", advantage)):
+        if "binary_rewards" in marks and task.gives_graded_rewards:
             other = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
             raise ValueError(
                 f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
                 f"Pass loss=grpo advantage=grpo, or {other}."
             )
-    if "one_token_responses" in loss and "max_tokens = 1" not in task and config.rollout.max_tokens != 1:
+    if "one_token_responses" in loss and 1 not in (task.max_tokens, config.rollout.max_tokens):
         raise ValueError(
             f"loss={choices.get('loss')} takes responses of one token and task={choices.get('task')} has longer ones. "
             "Pass task=bandit model=table, task=digits, or another loss."
         )
-    if "solution" in loss:
-        _check_solution(config, choices, task)
-    _check_trainer(config.trainer, loss)
-    fit_engine.check(config, choices, loss)
+    if "solution" in loss and not task.knows_solutions:
+        raise ValueError(
+            f"loss={choices.get('loss')} learns known answers and task={choices.get('task')} gives none. "
+            "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
+        )
+    _check_buffer(config.rollout, config.rollout.max_tokens or task.max_tokens)
+    parameters = signature(config.model["_target_"]).parameters
+    if parameters and parameters[0].annotation == "TaughtTask" and not task.teaches:
+        raise ValueError(
+            f"model={choices.get('model')} is made from a task's demonstrations and task={choices.get('task')} has "
+            "none. Pass model=hf model.path=..., or a task with `vocabulary`, `end_word` and `demonstration`."
+        )
 
 
-def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], without: Collection[str]) -> None:
+def _check_advantage(config: DictConfig, choices: Choices, without: Collection[str]) -> None:
     loss, advantage = choices.get("loss"), choices.get("advantage")
     if loss in without and advantage not in (None, "none"):
         raise ValueError(f"advantage={advantage} has no effect with loss={loss}, which reads none. Drop it.")
@@ -63,19 +108,20 @@ def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], with
         )
 
 
-def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
-    every, head_lr = trainer.get("reference_every"), trainer.get("head_lr")
+def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConfig) -> None:
+    """default: the trainer's option as it is written."""
+    every, head_lr = trainer.reference_every, trainer.head_lr
     if every is not None and "reference" not in loss and not trainer.kl > 0:
         raise ValueError(
             f"trainer.reference_every={every} has no effect: nothing reads a reference. Drop it or set trainer.kl."
         )
     if every is not None and every < 1:
         raise ValueError(f"trainer.reference_every={every} must be 1 or more, or null for a reference that stays.")
-    if trainer.get("reference_resets_optimiser") and every is None:
+    if trainer.reference_resets_optimiser and every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
     _check_schedule(trainer)
-    _check_lora(trainer, every)
-    if trainer.get("reference_offload") and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
+    _check_lora(trainer, default)
+    if trainer.reference_offload and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
         raise ValueError(
             "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
         )
@@ -88,40 +134,52 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str]) -> None:
         raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
 
 
-def _check_lora(trainer: DictConfig, every: int | None) -> None:
-    rank, alpha = trainer.get("lora_rank"), trainer.get("lora_alpha", 32.0)
-    if rank is None and alpha != 32.0:
+def _check_lora(trainer: DictConfig, default: DictConfig) -> None:
+    rank, alpha = trainer.lora_rank, trainer.lora_alpha
+    if rank is None and alpha != default.lora_alpha:
         raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
     if rank is not None and (rank < 1 or alpha <= 0):
         raise ValueError(f"trainer.lora_rank={rank} must be 1 or more and trainer.lora_alpha={alpha} greater than 0.")
-    if rank is not None and (every is not None or trainer.get("reference_offload")):
+    if rank is not None and (trainer.reference_every is not None or trainer.reference_offload):
         raise ValueError(
             f"trainer.lora_rank={rank} makes no copy of the policy: the reference is the policy without its adapters. "
             "Drop trainer.reference_every and trainer.reference_offload, or trainer.lora_rank."
         )
 
 
-def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
-    buffer, factor = rollout.get("overlong_buffer"), rollout.get("overlong_penalty", 1.0)
-    if buffer is None and factor != 1.0:
+def _check_overlong(config: DictConfig, choices: Choices, registry: Registry, loss: Collection[str]) -> None:
+    rollout, default = config.rollout, registry.node("rollout", str(choices.get("rollout")))
+    buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
+    if buffer is None and factor != default.overlong_penalty:
         raise ValueError(
             f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
             "Add it or drop it."
         )
-    if buffer is not None and rollout.max_tokens is not None and buffer > rollout.max_tokens:
-        raise ValueError(
-            f"rollout.overlong_buffer={buffer} is more than rollout.max_tokens={rollout.max_tokens}: every response "
-            "would be penalised. Pass a smaller buffer."
-        )
-    if "solution" in loss and (buffer is not None or rollout.get("overlong_filter")):
+    if rollout.max_tokens is not None:
+        _check_buffer(rollout, rollout.max_tokens)
+    if "solution" in loss and (buffer is not None or rollout.overlong_filter):
         raise ValueError(
             f"rollout.overlong_buffer and rollout.overlong_filter have no effect with loss={choices.get('loss')}, "
             "which learns known answers, not samples. Drop them."
         )
+    for group in ("loss", "advantage"):
+        if buffer is not None and "binary_rewards" in declared(config[group]["_target_"]):
+            raise ValueError(
+                f"rollout.overlong_buffer={buffer} makes rewards other than 0 and 1, which "
+                f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
+            )
+
+
+def _check_buffer(rollout: DictConfig, max_tokens: int) -> None:
+    if rollout.overlong_buffer is not None and rollout.overlong_buffer > max_tokens:
+        raise ValueError(
+            f"rollout.overlong_buffer={rollout.overlong_buffer} is more than rollout.max_tokens={max_tokens}: every "
+            "response would be penalised. Pass a smaller buffer."
+        )
 
 
 def _check_schedule(trainer: DictConfig) -> None:
-    schedule, decay, final = trainer.get("schedule"), trainer.get("decay_steps"), trainer.get("final_lr", 0.0)
+    schedule, decay, final = trainer.schedule, trainer.decay_steps, trainer.final_lr
     if decay is not None and schedule != "wsd":
         raise ValueError(
             f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "
@@ -162,18 +220,12 @@ def _check_group_size(config: DictConfig) -> None:
         )
 
 
-def _check_solution(config: DictConfig, choices: Mapping[str, str | None], task: Collection[str]) -> None:
-    loss = choices.get("loss")
-    if "solution" not in task:
-        raise ValueError(
-            f"loss={loss} learns known answers and task={choices.get('task')} gives none. "
-            "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
-        )
-    for key, value in (("dynamic_sampling", config.rollout.dynamic_sampling), ("filter", config.rollout.filter)):
-        if value != "none":
+def _check_solution(config: DictConfig, choices: Choices) -> None:
+    for key in ("dynamic_sampling", "filter"):
+        if config.rollout[key] != "none":
             raise ValueError(
-                f"rollout.{key}={value} would choose problems by answers that loss={loss} does not learn from. "
-                f"Pass rollout.{key}=none; rollout.samples=1 saves time."
+                f"rollout.{key}={config.rollout[key]} would choose problems by answers that loss={choices.get('loss')} "
+                f"does not learn from. Pass rollout.{key}=none; rollout.samples=1 saves time."
             )
 
 
