@@ -1,15 +1,21 @@
-"""`python -m rlvr.run`, and the same from Python: compose, check, plan, launch. No torch here.
+"""`python -m rlvr.run`: compose, check, plan, launch. `-m` sweeps; `--help` explains the knobs. No torch here.
 
-`rlvr.run` is this module and what a notebook calls, `rlvr.run(["loss=lad", "eta=0.5"])`: docs/python.md.
+The same from Python, with the words of the command line (docs/python.md): `rlvr.compose`, `rlvr.run`, `rlvr.sweep`,
+`rlvr.load`. Whoever imports this module binds it to the package as `rlvr.run`, in place of a function of that name: so
+the module itself can be called.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
 from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.global_hydra import GlobalHydra
@@ -21,15 +27,17 @@ from rlvr import __version__
 from rlvr.config import imports, schema
 from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.registry import Registry
-from rlvr.ledger.files import home
+from rlvr.ledger.files import home as _home
 from rlvr.ledger.identity import LINES
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
+    from sweeps.result import Run, Sweep
     from sweeps.session import Session
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 OWN_FLAGS = frozenset({"--debug", "--dry-run"})
+INTERRUPTED = 130  # exit code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,14 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
 
 
-def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = False) -> Session:
-    """What a command line means, done. words: as typed, without the flags that are ours. Raises what is wrong."""
+def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False) -> Session:
+    """What a command line means, done. Raises what is wrong with it, before anything is written.
+
+    words: as typed, without the flags that are ours. dry_run: launches are shown, not made. one_run: refuse a sweep.
+    """
     from sweeps import launcher
     from sweeps.plan import plan
     from sweeps.preview import preview
     from sweeps.session import Session
 
-    session = Session(words, registry, dry_run)
+    session = Session(words, registry, dry_run, one_run)
     with session.current(), _hydra_of_its_own():
         parser = get_args_parser()
         # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.
@@ -77,7 +88,7 @@ def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = Fal
             _refuse_sweeping(overrides, choices)
             launcher.launch(plan([session.single], command=session.command, checker=session.checker))
         for launch in session.launches if dry_run else []:
-            print(preview(launch.plan, Ledger(home()), slurm=launch.on_slurm, registry=registry))
+            print(preview(launch.plan, Ledger(_home()), slurm=launch.on_slurm, registry=registry))
     return session
 
 
@@ -150,6 +161,112 @@ def deferred(words: Sequence[str], registry: Registry) -> list[str]:
 def _of_the_points(word: str) -> str:
     key, is_given, value = word.partition("=")
     return f"{key}=choice({value})" if is_given and "." in key and "(" not in word else word
+
+
+# --- from Python
+
+
+def compose(words: Sequence[str] = ()) -> DictConfig:
+    """The config of a run: what `--cfg job` shows. ValueError: the line that the command would print."""
+    options, overrides = _split(words)
+    with _one_line_errors(words) as registry:
+        if "--dry-run" in options or MULTIRUN & set(options):
+            raise ValueError(f"{' '.join(options)}: rlvr.compose gives one config and launches nothing. Drop it.")
+        return registry.compose(quoted(overrides))[0]
+
+
+def run(words: Sequence[str] = ()) -> Run:
+    """Train one run, or go on with it, and return it when it has ended; on SLURM, when it is submitted.
+
+    words: as on the command line: overrides, `--config-dir DIR`, `--dry-run`. ValueError: the line that the command
+    would print. KeyboardInterrupt: the run was stopped and has saved; the same call goes on with it.
+    """
+    return _launched(words, one_run=True).runs[0]
+
+
+def sweep(words: Sequence[str] = ()) -> Sweep:
+    """Train every run of a sweep; `-m` goes without saying. As `run`, for many."""
+    return _launched(words if MULTIRUN & set(words) else ["-m", *words], one_run=False)
+
+
+def load(
+    study: str | None = None,
+    *,
+    sweep: str | Sweep | None = None,
+    home: Path | str | None = None,
+    source: Literal["ledger", "mlflow"] = "ledger",
+    uri: str | None = None,
+) -> Any:
+    """The tidy frames of a study or a sweep (default: the newest study), from which tables and figures are made:
+    `analysis.frames.load.Frames`. ValueError where there is no such thing.
+
+    home: where runs/ lies; None: as for launches. uri: of MLflow, with source="mlflow".
+    """
+    frames = importlib.import_module("analysis.frames.load")  # by name: nothing here depends on it
+    which = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
+    place = _home() if home is None else Path(home).expanduser().resolve()
+    try:
+        return frames.load(place, study=study, sweep=which, source=source, uri=uri)
+    except LookupError as error:
+        raise ValueError(str(error.args[0])) from error
+
+
+def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
+    from sweeps.result import Sweep
+
+    options, overrides = _split(words)
+    if threading.current_thread() is not threading.main_thread():
+        raise ValueError("rlvr.run and rlvr.sweep are called from the main thread: signals to stop arrive there.")
+    if one_run and MULTIRUN & set(options):
+        raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
+    with _one_line_errors(words) as registry:
+        typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
+        session = carried_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
+    (launch,) = session.launches
+    if launch.outcome.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt("runs have saved; the same call goes on with them")
+    return Sweep.of(launch, Ledger(_home()))
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(options that have a meaning from Python, overrides). ValueError for others, and for a bare string."""
+    if isinstance(words, str):
+        raise ValueError(f'pass a list of words: ["{words}"].')
+    options: list[str] = []
+    overrides: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("--config-dir", "-cd"):
+            options += [word, next(rest, "")]
+        elif word in MULTIRUN or word == "--dry-run" or word.startswith("--config-dir="):
+            options.append(word)
+        elif word.startswith("-"):
+            raise ValueError(f"{word} is for the command line. From Python: overrides, --config-dir DIR, --dry-run.")
+        else:
+            overrides.append(word)
+    return options, overrides
+
+
+@contextlib.contextmanager
+def _one_line_errors(words: Sequence[str]) -> Iterator[Registry]:
+    """What goes wrong with a command in here is a ValueError of one line. Gives the registry of its search path."""
+    if problem := imports.foreign():
+        raise ValueError(problem)
+    registry = Registry.of(quoted(words))
+    try:
+        yield registry
+    except BAD_INPUT as error:
+        raise ValueError(explain(error, words, registry)) from error
+
+
+class _Callable(ModuleType):
+    """This module, which can be called as the function of its name."""
+
+    def __call__(self, words: Sequence[str] = ()) -> Run:
+        return run(words)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 
 if __name__ == "__main__":

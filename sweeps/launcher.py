@@ -47,7 +47,7 @@ def launch(planned: Plan) -> Outcome:
         write(planned, ledger)
         configs = {run.run_id: run.config for run in planned.runs}
         outcome = _start(ledger, planned.sweep_id, configs, cluster, tracker, on_slurm=on_slurm)
-    now.launches.append(Launch(planned, outcome, on_slurm=on_slurm))
+    now.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=now.dry_run))
     return outcome
 
 

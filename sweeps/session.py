@@ -28,9 +28,10 @@ from sweeps.verdict import Outcome
 class Launch:
     """Runs that a session launched together, or in a dry run would have."""
 
-    plan: Plan
+    plan: Plan  # of a search: its first trials
     outcome: Outcome
     on_slurm: bool
+    dry_run: bool
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Session:
     typed: Sequence[str] = ()  # arguments as the user wrote them
     registry: Registry = field(default_factory=Registry)  # of the command's search path
     dry_run: bool = False  # launches are planned and shown, nothing is written or started
+    one_run: bool = False  # a sweep is refused
     single: Composed | None = None  # the point of a command without -m
     launches: list[Launch] = field(default_factory=list[Launch])
 
@@ -52,7 +54,9 @@ class Session:
         return shlex.join(["python", "-m", "rlvr.run", *self.typed])
 
     def points(self, master: DictConfig, overrides: Sequence[Sequence[str]]) -> Points:
-        """Points of a sweep; master: the config that Hydra composed for the command."""
+        """Points of a sweep; master: the config that Hydra composed for it. ValueError where one run is wanted."""
+        if self.one_run:
+            raise ValueError(f"{' '.join(self.typed)} is a sweep, not one run. Pass it to rlvr.sweep([...]).")
         return Points(self.registry.loader, master, overrides)
 
     @contextlib.contextmanager

@@ -94,7 +94,7 @@ class SearchSweep:
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
             print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")
-            self.session.launches.append(Launch(planned, Outcome(), on_slurm=on_slurm))
+            self.session.launches.append(Launch(planned, Outcome(), on_slurm=on_slurm, dry_run=True))
             return []
         return self._search(Ledger(home()), planned, space, goal, at_once, on_slurm=on_slurm)
 
@@ -249,7 +249,7 @@ class SearchSweep:
         finally:
             unlock(held)
         outcome = _outcome(search, interrupted=made.stopping)
-        self.session.launches.append(Launch(planned, outcome, on_slurm=on_slurm))
+        self.session.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=False))
         return best
 
 
