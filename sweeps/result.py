@@ -72,7 +72,7 @@ class Sweep:
 
     @staticmethod
     def of(launch: Launch, ledger: Ledger) -> Sweep:
-        """Its runs are those of the ledger, for a search knows them at its end alone; of a dry run those of the plan."""
+        """Its runs are those of the ledger: a search knows them at its end alone. Of a dry run, those of the plan."""
         plan = launch.plan
         if launch.dry_run:
             runs = [Run(run.run_id, run.name, ledger.run_dir(run.run_id), run.config) for run in plan.runs]
