@@ -65,7 +65,7 @@ class Session:
         before, path = dict(os.environ), list(sys.path)
         token = _current.set(self)
         forget()
-        imports.extend([folder for folder in self.registry.folders if "://" not in folder])
+        imports.extend(self.registry.directories)
         try:
             yield
         finally:

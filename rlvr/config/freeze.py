@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 
+from rlvr.config.signature import signature
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
 LONG_NAME = 60  # characters
+DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
 
 
 def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
@@ -24,13 +27,17 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
     assert isinstance(plain, dict)
-    for data in ("train", "test", "databases"):
-        if data in plain["task"]:
-            plain["task"][data] = _absolute(plain["task"][data])
+    for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
+        plain["task"][knob] = _absolute(plain["task"][knob])
     if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
         engine["python"] = str(Path(engine["python"]).absolute())
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
+
+
+def _paths(task: str) -> list[str]:
+    """Knobs of a task that are annotated as paths."""
+    return [p.name for p in signature(task).parameters if "Path" in re.findall(r"\w+", p.annotation)]
 
 
 def _absolute(data: object) -> object:

@@ -44,7 +44,8 @@ class Registry:
         Hydra such as pkg://ours.conf. What conf/ has they do not replace.
         """
         schema.register()
-        self.folders = tuple(folder if "://" in folder else str(Path(folder).resolve()) for folder in folders)
+        plain = [folder.removeprefix("file://") for folder in folders]
+        self.folders = tuple(folder if "://" in folder else str(Path(folder).resolve()) for folder in plain)
         path = create_config_search_path(str(schema.CONF))
         for folder in self.folders:
             path.prepend("command-line", folder if "://" in folder else f"file://{folder}", SearchPathQuery("schema"))
@@ -56,6 +57,11 @@ class Registry:
         """Of the search path that a command line means. What Hydra refuses in it, Hydra refuses later."""
         known, _ = get_args_parser().parse_known_intermixed_args(list(arguments))
         return Registry([*([known.config_dir] if known.config_dir else []), *_search_path(known.overrides)])
+
+    @property
+    def directories(self) -> list[str]:
+        """The folders that are directories: Python files may lie in them too."""
+        return [folder for folder in self.folders if "://" not in folder]
 
     # --- groups and options
 

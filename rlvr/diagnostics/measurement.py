@@ -49,7 +49,7 @@ def command(
 def split(arguments: Sequence[str]) -> tuple[list[str], Registry]:
     """(the overrides among the arguments, what they can choose from): `--config-dir DIR` is understood as by a run."""
     registry, words = Registry.of(arguments), list(arguments)
-    imports.extend([folder for folder in registry.folders if "://" not in folder])
+    imports.extend(registry.directories)
     for place in [place for place, word in enumerate(words) if word in CONFIG_DIR]:
         del words[place : place + 2]
     return [word for word in words if not word.startswith("--config-dir=")], registry

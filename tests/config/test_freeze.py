@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from omegaconf import open_dict
 
 from rlvr.config.freeze import frozen, group_id, run_name
 from tests.support.composed import composed, identity
@@ -66,3 +69,25 @@ def test_seeds_of_one_setting_share_a_group() -> None:
 )
 def test_names_say_what_was_chosen(overrides: list[str], name: str) -> None:
     assert run_name(frozen(*composed(*overrides)), overrides, ["rollout.samples"]) == name
+
+
+SOURCE = """
+from pathlib import Path
+
+
+class Own:
+    def __init__(self, *, file: Path, other: "Path | None", name: str) -> None: ...
+"""
+
+
+def test_a_knob_that_is_a_path_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a task of one's own; what names no file stays as it is, and so does a text that happens to name one."""
+    (tmp_path / "own_frozen.py").write_text(SOURCE)
+    (tmp_path / "data.txt").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config, choices = composed()
+    with open_dict(config):
+        config.task = {"_target_": "own_frozen.Own", "file": "data.txt", "other": "nowhere.txt", "name": "data.txt"}
+    task = frozen(config, choices)["task"]
+    assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")
