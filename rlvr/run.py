@@ -27,7 +27,7 @@ from rlvr import __version__
 from rlvr.config import imports, schema
 from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.registry import Registry
-from rlvr.ledger.files import home as _home
+from rlvr.ledger import files
 from rlvr.ledger.identity import LINES
 from rlvr.ledger.sweeps import Ledger
 
@@ -46,20 +46,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--version" in given:
         print(f"rlvr {__version__}")
         return 0
-    if problem := imports.foreign():
-        print(f"rlvr: {problem}", file=sys.stderr)
-        return 2
     words = [word for word in given if word not in OWN_FLAGS]
-    registry = Registry()
     try:
-        registry = Registry.of(quoted(words))
-        session = carried_out(words, registry, dry_run="--dry-run" in given)
-    except BAD_INPUT as error:
+        with one_line_errors(words) as registry:
+            session = carried_out(words, registry, dry_run="--dry-run" in given)
+    except ValueError as error:
         if "--debug" in given or os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        print(f"rlvr: {explain(error, words, registry)}", file=sys.stderr)
+        print(f"rlvr: {error}", file=sys.stderr)
         return 2
     return max((launch.outcome.exit_code for launch in session.launches), default=0)
+
+
+@contextlib.contextmanager
+def one_line_errors(words: Sequence[str]) -> Iterator[Registry]:
+    """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path."""
+    if problem := imports.foreign():
+        raise ValueError(problem)
+    registry = None
+    try:
+        registry = Registry.of(words)
+        yield registry
+    except BAD_INPUT as error:
+        raise ValueError(explain(error, words, registry or Registry())) from error
 
 
 def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False) -> Session:
@@ -88,7 +97,7 @@ def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = Fal
             _refuse_sweeping(overrides, choices)
             launcher.launch(plan([session.single], command=session.command, checker=session.checker))
         for launch in session.launches if dry_run else []:
-            print(preview(launch.plan, Ledger(_home()), slurm=launch.on_slurm, registry=registry))
+            print(preview(launch.plan, Ledger(files.home()), slurm=launch.on_slurm, registry=registry))
     return session
 
 
@@ -169,7 +178,7 @@ def _of_the_points(word: str) -> str:
 def compose(words: Sequence[str] = ()) -> DictConfig:
     """The config of a run: what `--cfg job` shows. ValueError: the line that the command would print."""
     options, overrides = _split(words)
-    with _one_line_errors(words) as registry:
+    with one_line_errors(words) as registry:
         if "--dry-run" in options or MULTIRUN & set(options):
             raise ValueError(f"{' '.join(options)}: rlvr.compose gives one config and launches nothing. Drop it.")
         return registry.compose(quoted(overrides))[0]
@@ -204,7 +213,7 @@ def load(
     """
     frames = importlib.import_module("analysis.frames.load")  # by name: nothing here depends on it
     which = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
-    place = _home() if home is None else Path(home).expanduser().resolve()
+    place = files.home() if home is None else Path(home).expanduser().resolve()
     try:
         return frames.load(place, study=study, sweep=which, source=source, uri=uri)
     except LookupError as error:
@@ -219,13 +228,13 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
         raise ValueError("rlvr.run and rlvr.sweep are called from the main thread: signals to stop arrive there.")
     if one_run and MULTIRUN & set(options):
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
-    with _one_line_errors(words) as registry:
+    with one_line_errors(words) as registry:
         typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
         session = carried_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
     (launch,) = session.launches
     if launch.outcome.exit_code == INTERRUPTED:
         raise KeyboardInterrupt("runs have saved; the same call goes on with them")
-    return Sweep.of(launch, Ledger(_home()))
+    return Sweep.of(launch, Ledger(files.home()))
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -245,18 +254,6 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             overrides.append(word)
     return options, overrides
-
-
-@contextlib.contextmanager
-def _one_line_errors(words: Sequence[str]) -> Iterator[Registry]:
-    """What goes wrong with a command in here is a ValueError of one line. Gives the registry of its search path."""
-    if problem := imports.foreign():
-        raise ValueError(problem)
-    registry = Registry.of(quoted(words))
-    try:
-        yield registry
-    except BAD_INPUT as error:
-        raise ValueError(explain(error, words, registry)) from error
 
 
 class _Callable(ModuleType):

@@ -54,6 +54,7 @@ class Sweep:
     command: str
     created: float  # unix s
     runs: tuple[Mapping[str, Any], ...]  # {run_id, name, overrides, index}
+    question: str = ""  # of the study
 
 
 @dataclass
@@ -114,7 +115,14 @@ def read_sweeps(home: Path) -> list[Sweep]:
         manifest = file.with_name("manifest.jsonl")
         lines = read_lines(manifest)[0] if manifest.exists() else []
         sweeps.append(
-            Sweep(info["sweep_id"], info.get("study") or "main", info.get("command", ""), when(info), tuple(lines))
+            Sweep(
+                info["sweep_id"],
+                info.get("study") or "main",
+                info.get("command", ""),
+                when(info),
+                tuple(lines),
+                info.get("question", ""),
+            )
         )
     return sorted(sweeps, key=lambda s: (s.created, s.sweep_id))
 

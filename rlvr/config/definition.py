@@ -88,7 +88,7 @@ def _parts(target: str, asked: str) -> tuple[str, str]:
 
 @functools.cache
 def read(module: str) -> Module:
-    """Unclear for a module without Python source."""
+    """Unclear for a module without Python source, ValueError for one with an error of syntax."""
     spec = find(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         raise Unclear
@@ -97,7 +97,7 @@ def read(module: str) -> Module:
     bindings: dict[str, ast.stmt] = {}
     origins: dict[str, str] = {}
     is_plain = "globals(" not in text
-    for statement in ast.parse(text).body:
+    for statement in _parsed(text, spec.origin):
         if isinstance(statement, ast.Import | ast.ImportFrom):
             is_plain &= all(alias.name != "*" for alias in statement.names)
             origins |= dict(_imported(statement, module, is_package=is_package))
@@ -106,6 +106,13 @@ def read(module: str) -> Module:
             origins.pop(name, None)
             bindings[name] = statement
     return Module(module, bindings, origins, is_plain and "__getattr__" not in bindings)
+
+
+def _parsed(text: str, file: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except SyntaxError as error:
+        raise ValueError(f"{file}, line {error.lineno}: {error.msg}.") from None
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, module: str, *, is_package: bool) -> Iterator[tuple[str, str]]:

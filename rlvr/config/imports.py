@@ -143,7 +143,7 @@ def _is_common(entry: Path) -> bool:
 
 
 def _is_installed(entry: Path) -> bool:
-    return entry.name in ("site-packages", "dist-packages")
+    return any(part in ("site-packages", "dist-packages") for part in entry.parts)
 
 
 def _absolute(entry: str) -> Path:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from rlvr.config.registry import Registry
 from rlvr.config.signature import declared, signature
-from rlvr.records import GradedTask, SolvedTask, Task, TaughtTask
+from rlvr.objective.limits import orders, subset_sizes
 
 Choices = Mapping[str, str | None]
 
@@ -42,6 +42,8 @@ class Abilities:
     @classmethod
     def of(cls, task: object, option: str | None) -> Abilities:
         """option: by which the task was chosen. ValueError for an object that is no task."""
+        from rlvr.records import GradedTask, SolvedTask, Task, TaughtTask  # numpy: not for `--help`
+
         if not isinstance(task, Task):
             lacking = [name for name in _MEMBERS if not hasattr(task, name)]
             raise ValueError(
@@ -92,7 +94,7 @@ def _check_advantage(config: DictConfig, choices: Choices, without: Collection[s
     loss, advantage = choices.get("loss"), choices.get("advantage")
     if loss in without and advantage not in (None, "none"):
         raise ValueError(f"advantage={advantage} has no effect with loss={loss}, which reads none. Drop it.")
-    if loss not in without and advantage == "none":
+    if loss not in without and advantage == "none" and _is_ours(config.loss):  # what another reads, it alone knows
         raise ValueError(
             f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
             f"read none: {', '.join(sorted(without))}."
@@ -197,26 +199,36 @@ def _check_schedule(trainer: DictConfig) -> None:
 
 
 def _check_group_size(config: DictConfig) -> None:
-    G, advantage = config.rollout.samples, config.advantage
-    if advantage.get("k") is not None:  # pass@k
-        form, k = advantage.get("form"), advantage.k
-        least, most = (2 if form == "sloo_minus_one" else 1), (G - 1 if form == "sloo" else G)
-        if not least <= k <= most:
-            raise ValueError(
-                f"advantage.k={k} with advantage.form={form} and rollout.samples={G}: k is {least} to {most}. "
-                f"Pass rollout.samples={max(k, least) + (form == 'sloo')} or more, or another advantage.k."
-            )
+    """Of knobs of our own functions: somebody else's may have other meanings."""
+    G = config.rollout.samples
+    advantage, loss = (config[name] if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
+    if advantage.get("k") is not None:
+        _check_subsets(G, advantage["k"], str(advantage.get("form")))
     order = advantage.get("order")
-    if order is not None and not 1 <= order < G:
+    if order is not None and order not in orders(G):
         raise ValueError(
             f"advantage.order={order} with rollout.samples={G}: orders are 1 to rollout.samples - 1. "
             f"Pass rollout.samples={max(order, 1) + 1}, another advantage.order, or null for the highest."
         )
-    score = config.loss.get("score")
+    score = loss.get("score")
     if G < 2 and score not in (None, "naive"):
         raise ValueError(
             f"rollout.samples={G} makes loss.score={score} zero for every response: it compares the responses of a "
             "group. Pass rollout.samples=2 or more, or loss.score=naive."
+        )
+
+
+def _is_ours(node: DictConfig) -> bool:
+    return str(node["_target_"]).startswith("rlvr.")
+
+
+def _check_subsets(samples: int, k: int, form: str) -> None:
+    sizes = subset_sizes(samples, form)
+    if k not in sizes:
+        raise ValueError(
+            f"advantage.k={k} with advantage.form={form} and rollout.samples={samples}: k is {sizes.start} to "
+            f"{sizes.stop - 1}. Pass rollout.samples={max(k, sizes.start) + (form == 'sloo')} or more, or another "
+            "advantage.k."
         )
 
 

@@ -223,9 +223,10 @@ def _inherit(
     """Take from a run's frozen config what was not said: problems, policy, advantage, sampling, trainer, seed."""
     said = {key: OmegaConf.select(config, key) for key in knobs if "." in key and not key.startswith("loss.")}
     for group in ("task", "model", "advantage"):
-        if group not in knobs and not _brings(choices["loss"], group, registry):
+        option = like.choices.get(group, choices.get(group))
+        if group not in knobs and option != "none" and not _brings(choices["loss"], group, registry):
             config[group] = like[group]
-            choices[group] = like.choices.get(group, choices.get(group))
+            choices[group] = option
     for group in ("rollout", "trainer"):  # knob by knob: one that is younger than the run has its default
         for key, value in like[group].items():
             if key in config[group]:

@@ -20,6 +20,8 @@ from rlvr.ledger.files import read_json, write_json, write_text
 from rlvr.ledger.identity import identity
 from rlvr.ledger.state import RunState, read
 
+FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -51,8 +53,8 @@ class Ledger:
     def create_run(self, run_id: str, config_yaml: str, info: Mapping[str, Any]) -> Path:
         """Put a run on the ledger; harmless when repeated. Raises ValueError if the id already means another run.
 
-        What has no part in a run's identity (cluster, tracker, ...) may differ: the newest launch decides it, until
-        the run is finished.
+        What has no part in a run's identity (cluster, tracker, where its code is found, ...) may differ: the newest
+        launch decides it, until the run is finished.
         """
         target = self.run_dir(run_id)
         if not (target / "config.yaml").exists() and self._build_aside(target, config_yaml, info):
@@ -65,8 +67,10 @@ class Ledger:
             _check_same_run(run_id, before, config_yaml)
         if before is None or (before != config_yaml and self.state(run_id).state != "finished"):
             write_text(target / "config.yaml", config_yaml)
-        if read_json(target / "run.json") is None:
-            write_json(target / "run.json", info)
+        about = read_json(target / "run.json")
+        newest = {**(about or info), **{key: info[key] for key in FOUND_AT if key in info}}
+        if about is None or (about != newest and self.state(run_id).state != "finished"):
+            write_json(target / "run.json", newest)
         return target
 
     def _build_aside(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlvr.objective.batch import binary_rewards, compares_responses, needs
+from rlvr.objective.limits import orders, subset_sizes
 
 EPSILON = 1e-6
 PassForm = Literal["plain", "sloo", "sloo_minus_one"]
@@ -61,7 +62,7 @@ def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     if order is None:
         return (of.centred / (of.mean + EPSILON)).to(reward.dtype)
     smallest = int(of.size.min()) if len(of.size) else order + 1
-    if not 1 <= order < smallest:
+    if order not in orders(smallest):
         raise ValueError(
             f"advantage.order={order} with groups of {smallest}: orders are 1 to rollout.samples − 1. "
             f"Pass rollout.samples={max(order, 1) + 1}, a lower advantage.order, or null for the highest."
@@ -132,10 +133,10 @@ def _pass_weights(n: int, k: int, form: PassForm) -> tuple[tuple[float, ...], ..
 
     The reward in place j of m is the largest of the C(j, q − 1) subsets of q whose other members stand below it.
     """
-    least, most = (2 if form == "sloo_minus_one" else 1), (n - 1 if form == "sloo" else n)
-    if not least <= k <= most:
+    sizes = subset_sizes(n, form)
+    if k not in sizes:
         raise ValueError(
-            f"advantage.k={k} with groups of {n} and advantage.form={form}: k is {least} to {most}. "
+            f"advantage.k={k} with groups of {n} and advantage.form={form}: k is {sizes.start} to {sizes.stop - 1}. "
             f"Pass rollout.samples={k + (form == 'sloo')} or more, another advantage.k, or another advantage.form."
         )
     own = [math.comb(j, k - 1) / math.comb(n, k) for j in range(n)]

@@ -138,6 +138,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (root / "odd" / "__init__.py").write_text(ODD)
     (root / "odd" / "inner.py").write_text(INNER)
     (root / "strange.py").write_text("from odd import *\n\ndef __getattr__(name):\n    raise AttributeError(name)\n")
+    (root / "unfinished.py").write_text("x = 1\ndef loss(\n")
     (root / "broken.py").write_text("import no_such_module\n\n@no_such_module.mark\ndef loss(policy, batch): ...\n")
     sys.path.append(str(root))
     forget()
@@ -219,6 +220,11 @@ def test_a_module_that_fails_is_told_in_one_line(odd: Path) -> None:
 def test_what_is_not_there_is_named(odd: Path, target: str, said: str) -> None:
     with pytest.raises(ValueError, match=rf"_target_: {target}: {said}"):
         signature(target)
+
+
+def test_an_error_of_syntax_is_told_with_its_line(odd: Path) -> None:
+    with pytest.raises(ValueError, match=r"unfinished\.py, line 2: '\(' was never closed"):
+        signature("unfinished.loss")
 
 
 def test_a_module_that_is_imported_already_is_asked_where_it_is() -> None:

@@ -55,6 +55,11 @@ def test_what_is_not_said_is_as_in_the_run() -> None:
     assert (found.trainer.kl, found.trainer.aggregation) == (0.1, "seq-mean-token-mean")
     # A loss that brings its own advantage keeps it.
     assert arms(["loss=maxrl"], run.config)[0].config.advantage["_target_"] == "rlvr.objective.advantage.maxrl"
+    # A run whose loss reads none leaves others theirs.
+    (silent,) = arms(["loss=pacs"], None)
+    silent.config.choices = {"task": "maze", "advantage": "none", "model": "maze_tiny", "loss": "pacs"}
+    (other,) = arms(["loss=grpo"], silent.config)
+    assert other.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
     (own,) = arms(["loss=grpo", "advantage=grpo"], run.config)
     assert own.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
 

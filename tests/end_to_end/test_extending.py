@@ -105,6 +105,15 @@ def test_mistakes_are_told_as_of_what_is_built_in(mine: Path, mistake: str, tmp_
     assert re.search(message.replace("(", r"\(").replace("?", r"\?"), line), line
 
 
+def test_a_loss_whose_file_says_nothing_of_advantages_may_do_without_one(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "loss/silent.yaml").write_text("_target_: filtered.filtered\n_partial_: true\npush: 0\n")
+    folders = [f"hydra.searchpath=[{tmp_path},{mine}]"]
+    words = ["run", *folders, *ONE, "loss=silent", "advantage=none", "--dry-run"]
+    code, out = rlvr(*words, home=tmp_path / "home", cwd=tmp_path)
+    assert code == 0, out
+
+
 def test_help_lists_what_is_there(mine: Path, tmp_path: Path) -> None:
     _, out = rlvr("run", "--config-dir", str(mine), "--help", home=tmp_path, cwd=tmp_path)
     assert ", filtered," in out
