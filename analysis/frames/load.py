@@ -44,6 +44,7 @@ class Frames:
     counts: Frame
     policy: Frame
     study: str = ""
+    question: str = ""  # of the study, as its file asked it when it was last launched
     title: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -149,6 +150,7 @@ def frames(
         counts=read.counts,
         policy=sample_files.read_policy(found.home, list(runs["run_id"])),
         study=study,
+        question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         title=study if sweep is None else f"{study}, sweep {sweep}",
         commands=tuple(dict.fromkeys(c for c in commands if c)),
         notes=(*found.notes, *notes, *read.notes),

@@ -105,15 +105,6 @@ def folder_name(study: str) -> str:
     return re.sub(r"[^\w.-]+", "-", study).strip("-.") or "study"
 
 
-def study_question(study: str) -> str:
-    """Line 1 of sweeps/<study>.yaml, where a study states its question; "" for a sweep typed on the command line."""
-    file = Path(__file__).parents[2] / "sweeps" / f"{study}.yaml"
-    if not re.fullmatch(r"[\w-]+", study) or not file.exists():
-        return ""
-    first = file.read_text(encoding="utf-8").split("\n", 1)[0]
-    return first.lstrip("# ").strip() if first.startswith("#") else ""
-
-
 def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
     """The self-contained HTML page; `images`: figure name to base64 PNG."""
     environment = Environment(
@@ -122,7 +113,7 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
     environment.filters["code"] = _pieces
     return environment.get_template(PAGE.name).render(
         title=frames.title,
-        question=study_question(frames.study),
+        question=frames.question,
         commands=frames.commands,
         shas=_shas(frames),
         origin=frames.origin,

@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from analysis.diagnostics.replay import draw
 from rlvr.diagnostics.gradient import Effect, cosines, effect, start
 from rlvr.diagnostics.measurement import Arm, write
 from rlvr.ledger import layout
@@ -151,4 +150,4 @@ def _number(value: float, form: str = ".4g") -> str:
 
 def _write(folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame) -> list[Path]:
     tables = {"objectives": rows, "cosines": matrix.rename_axis("objective").reset_index(), "weights": weights}
-    return write(folder, tables, "replay", draw(matrix, weights))
+    return write(folder, tables, "replay")

@@ -15,7 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config import imports, schema
 from rlvr.job.cause import cause_of
 from rlvr.job.parts import Parts
 from rlvr.ledger import layout
@@ -26,7 +26,9 @@ from rlvr.trainer import distributed
 def build(run_dir: Path, stage_id: str) -> None:
     """Raises ValueError if the run does not start from that stage, and whatever building it raises."""
     schema.register()
-    config = OmegaConf.create(read_config(run_dir))
+    plain = read_config(run_dir)
+    imports.restore(run_dir, plain)
+    config = OmegaConf.create(plain)
     store = layout.stages_beside(run_dir)
     base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
     if base.name != stage_id:

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from rlvr.objective.batch import Advantage, Batch
-from rlvr.records import Problem
+from rlvr.records import ArmedTask, Problem
 from rlvr.trainer.collate import encode, with_advantage
 from rlvr.trainer.fsdp import Trainer
 
 
 def exact_policy(
-    task: Any, tokenizer: Any, prompt: NDArray[np.int64], trainer: Trainer, advantage: Advantage
+    task: ArmedTask, tokenizer: Any, prompt: NDArray[np.int64], trainer: Trainer, advantage: Advantage
 ) -> dict[str, NDArray[Any]]:
     """Columns arm, reward, advantage and probability, [K] each. prompt: [L] token ids. Called by all ranks."""
     arms = [Problem(arm, arm) for arm in task.arms]

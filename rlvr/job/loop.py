@@ -28,7 +28,7 @@ from rlvr.ledger.stages import record_stages
 from rlvr.metrics import accuracy
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
-from rlvr.records import Rollout, Sampling
+from rlvr.records import ArmedTask, Rollout, Sampling
 from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.step_sampler import StepSampler
@@ -130,8 +130,10 @@ class Run:
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
         self._phase("evaluation", step)
-        exact = hasattr(self.task, "arms")  # the whole policy can be read off: nothing needs to be sampled
-        metrics = self._exact_evaluation(step) if exact else self._sampled_evaluation(step)
+        if isinstance(self.task, ArmedTask):  # the whole policy can be read off: nothing needs to be sampled
+            metrics = self._exact_evaluation(self.task, step)
+        else:
+            metrics = self._sampled_evaluation(step)
         return {**metrics, "time/evaluation_s": time.perf_counter() - began}
 
     def _sampled_evaluation(self, step: int) -> dict[str, float]:
@@ -147,10 +149,10 @@ class Run:
             write_samples(groups, self.dir, step=step)
         return metrics
 
-    def _exact_evaluation(self, step: int) -> dict[str, float]:
+    def _exact_evaluation(self, task: ArmedTask, step: int) -> dict[str, float]:
         self._check_lease()
         (prompt,) = self.parts.sampler.encode(self.problems[:1])
-        policy = exact_policy(self.task, self.parts.tokenizer, prompt, self.trainer, self.advantage)
+        policy = exact_policy(task, self.parts.tokenizer, prompt, self.trainer, self.advantage)
         if self.place.rank == 0:
             write_policy(policy, self.dir, step=step)
         return {"evaluation/bandit/expected_reward": float(policy["probability"] @ policy["reward"])}

@@ -62,7 +62,7 @@ class Subset:
     """A task of which only some training problems are left, renumbered."""
 
     def __init__(self, task: Task, indices: NDArray[np.int64]) -> None:
-        self.name, self._task, self.indices = task.name, task, indices
+        self.name, self.max_tokens, self._task, self.indices = task.name, task.max_tokens, task, indices
 
     def size(self, split: Split) -> int | None:
         return len(self.indices) if split == "train" else self._task.size(split)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from hydra.utils import instantiate
@@ -11,7 +10,7 @@ from omegaconf import DictConfig
 
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
-from rlvr.records import Engine
+from rlvr.records import Engine, Task, TaughtTask
 from rlvr.rollout.presample import Samples, samples_of_run
 from rlvr.rollout.sampler import Sampler
 from rlvr.trainer import distributed
@@ -27,7 +26,7 @@ class Parts:
     def __init__(self, config: DictConfig, store: Path) -> None:
         self.config, self.store = config, store
         rank, world, device = distributed.join_group()
-        self.task: Any = instantiate(config.task, _convert_="all")
+        self.task: Task = instantiate(config.task, _convert_="all")
         if rank:
             distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
         self.base: Path = instantiate(config.model, self.task, store, _convert_="all")
@@ -39,7 +38,7 @@ class Parts:
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.place = Place(device, rank, world, pad, config.rollout.max_tokens or self.task.max_tokens)
         # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
-        spoken = tokenizer.get_vocab().get(getattr(self.task, "end_word", ""))
+        spoken = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
         silent = [e for e in ends if e != spoken]
         open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
         self.engine: Engine = open_engine(self.base, device=device, eos_token_ids=ends, pad_token_id=pad)

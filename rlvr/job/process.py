@@ -16,7 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema
+from rlvr.config import imports, schema
 from rlvr.job.cause import cause_of
 from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
@@ -52,6 +52,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
+    imports.restore(run_dir, OmegaConf.to_container(config))
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:

@@ -10,7 +10,7 @@ from rlvr.ledger.stages import stage, table_identity
 from rlvr.model import native_only
 from rlvr.model.table_policy import TableConfig, TablePolicy, register
 from rlvr.model.tokenizer import encode, word_tokenizer
-from rlvr.records import TaughtTask
+from rlvr.records import OneWordTask, TaughtTask
 
 TABLE_DEMONSTRATIONS = 4096  # read to learn which word may follow which
 
@@ -28,7 +28,7 @@ def table(task: TaughtTask, store: Path) -> Path:
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)
         following: dict[int, set[int]] = {}
         ids = functools.cache(functools.partial(encode, tokenizer))  # the same few texts come again and again
-        answers = set(ids(" ".join(getattr(task, "answers", ()))))
+        answers = set(ids(" ".join(task.answers))) if isinstance(task, OneWordTask) else set[int]()
         for index in range(TABLE_DEMONSTRATIONS):
             prompt, response = (ids(text) for text in task.demonstration(index))
             following.setdefault(prompt[-1], set(answers))

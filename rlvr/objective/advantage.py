@@ -14,13 +14,15 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import binary_rewards, needs
+from rlvr.objective.batch import binary_rewards, compares_responses, needs
+from rlvr.objective.limits import orders, subset_sizes
 
 EPSILON = 1e-6
 PassForm = Literal["plain", "sloo", "sloo_minus_one"]
 Over = Literal["mean", "sum"]
 
 
+@compares_responses
 def grpo(reward: Tensor, group: Tensor, *, population: bool) -> Tensor:
     """(R − mean)/(std + 1e-6) (GRPO, arXiv:2402.03300). population: divide the variance by G, not by G − 1."""
     of = _groups(reward, group)
@@ -29,18 +31,21 @@ def grpo(reward: Tensor, group: Tensor, *, population: bool) -> Tensor:
     return (of.centred / (deviation + EPSILON)).to(reward.dtype)
 
 
+@compares_responses
 def rloo(reward: Tensor, group: Tensor) -> Tensor:
     """R_i − mean of the other rewards of its group = G/(G − 1)·(R_i − mean) (RLOO, arXiv:2402.14740)."""
     of = _groups(reward, group)
     return (of.centred * of.size / (of.size - 1).clamp(min=1)).to(reward.dtype)
 
 
+@compares_responses
 def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
     """R − mean (Dr. GRPO, arXiv:2503.20783). Its expected gradient is 1 − 1/G of the true one."""
     return _groups(reward, group).centred.to(reward.dtype)
 
 
 @binary_rewards
+@compares_responses
 def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Rewards are 0 or 1.
 
@@ -57,7 +62,7 @@ def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     if order is None:
         return (of.centred / (of.mean + EPSILON)).to(reward.dtype)
     smallest = int(of.size.min()) if len(of.size) else order + 1
-    if not 1 <= order < smallest:
+    if order not in orders(smallest):
         raise ValueError(
             f"advantage.order={order} with groups of {smallest}: orders are 1 to rollout.samples − 1. "
             f"Pass rollout.samples={max(order, 1) + 1}, a lower advantage.order, or null for the highest."
@@ -78,6 +83,7 @@ def reinforce(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
     return reward
 
 
+@compares_responses
 def reinforce_pp(reward: Tensor, group: Tensor) -> Tensor:
     """(R − mean)/(std + 1e-6) over all responses of the rollout batch, whatever their group; unbiased std
     (REINFORCE++, arXiv:2501.03262).
@@ -92,6 +98,7 @@ def none(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
     return torch.zeros_like(reward)
 
 
+@compares_responses
 def pkpo(reward: Tensor, group: Tensor, *, k: int, form: PassForm, over: Over) -> Tensor:
     """Weights whose policy gradient is, without bias, that of the expected best of k rewards: pass@k for rewards 0, 1
     (PKPO, arXiv:2505.15201). Any rewards; n responses in a group, I its subsets of k, s_i = C(n, k)⁻¹ Σ_{I∋i} max_I R.
@@ -128,10 +135,10 @@ def _pass_weights(n: int, k: int, form: PassForm) -> tuple[tuple[float, ...], ..
 
     Of the subsets of k among n responses, C(j, k − 1) have their largest reward in place j.
     """
-    least, most = (2 if form == "sloo_minus_one" else 1), (n - 1 if form == "sloo" else n)
-    if not least <= k <= most:
+    sizes = subset_sizes(n, form)
+    if k not in sizes:
         raise ValueError(
-            f"advantage.k={k} with groups of {n} and advantage.form={form}: k is {least} to {most}. "
+            f"advantage.k={k} with groups of {n} and advantage.form={form}: k is {sizes.start} to {sizes.stop - 1}. "
             f"Pass rollout.samples={k + (form == 'sloo')} or more, another advantage.k, or another advantage.form."
         )
     # The subsets that contain response i: their largest reward is its own, or that of a place j above it.
@@ -157,6 +164,7 @@ def _pass_weights_without(n: int, k: int, form: PassForm) -> list[float]:
 
 
 @binary_rewards
+@compares_responses
 @needs("mask", "logp_old")
 def differential_smoothing(
     reward: Tensor, group: Tensor, *, mask: Tensor, logp_old: Tensor, gamma_pos: float, gamma_neg: float

@@ -134,18 +134,29 @@ def needs(*what: str) -> Callable[[F], F]:
 def binary_rewards(function: F) -> F:
     """Declare that a loss or an advantage takes rewards 0 and 1 only: refused at launch with a task of other rewards.
 
-    The mark is read from the source (rlvr/config/check_objective.py); the function itself checks what it gets.
+    Marks are for the checks before launch (rlvr/config/signature.py); the function itself checks what it gets.
     """
-    return function
+    return _marked(function, "binary_rewards")
 
 
 def one_token_responses(function: F) -> F:
     """Declare that a loss takes responses of one token only: refused at launch with a task of longer ones."""
-    return function
+    return _marked(function, "one_token_responses")
 
 
 def per_response(function: F) -> F:
     """Declare that a loss has one term per response: what weighs tokens is refused with it at launch."""
+    return _marked(function, "per_response")
+
+
+def compares_responses(function: F) -> F:
+    """Declare that an advantage compares responses with each other: refused at launch with one response per problem."""
+    return _marked(function, "compares_responses")
+
+
+def _marked(function: F, mark: str) -> F:
+    marks: frozenset[str] = getattr(function, "marks", frozenset[str]())
+    function.marks = marks | {mark}  # type: ignore[attr-defined]
     return function
 
 

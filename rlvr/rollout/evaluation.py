@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlvr.metrics import pass_at_k
-from rlvr.records import Problem, Rollout, Sampling, Task
+from rlvr.records import ArmedTask, Problem, Rollout, Sampling, Task
 from rlvr.rollout.sampler import Sampler, Spent
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
@@ -58,7 +58,7 @@ def evaluate(
 
 def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:
     """What an evaluation of this task on these problems measures."""
-    if hasattr(task, "arms"):
+    if isinstance(task, ArmedTask):
         return ["evaluation/bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
     names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]

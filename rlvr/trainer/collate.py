@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlvr.model.tokenizer import encode as token_ids
 from rlvr.objective.batch import Advantage, Batch, Policy, needed
-from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask
+from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
 
 
 def encode(tokenizer: Any, problems: Sequence[Problem], *, chat: bool) -> list[NDArray[np.int64]]:
@@ -31,14 +31,14 @@ def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence
     return tokenizer.batch_decode([[t for t in row.tolist() if t not in dropped] for row in tokens])
 
 
-def known_answers(groups: Sequence[Rollout], task: SolvedTask, tokenizer: Any, *, max_tokens: int) -> list[Rollout]:
+def known_answers(groups: Sequence[Rollout], task: Task, tokenizer: Any, *, max_tokens: int) -> list[Rollout]:
     """Each group with the task's known answer as its only response, reward 1: what loss=cross_entropy learns.
 
     The end token is added where there is room and the answer does not end with it. Its log-probabilities are NaN: the
     policy did not sample it, and `collate` asks the policy for them. Raises ValueError for a task that knows no
     answers and for an answer of more than `max_tokens` tokens.
     """
-    if not hasattr(task, "solution"):
+    if not isinstance(task, SolvedTask):
         raise ValueError(
             f"loss=cross_entropy learns known answers and task {task.name} gives none: it has no `solution`. "
             "Pass another loss, or a task such as task=digits or task=maze."

@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
 from rlvr.model.load import load
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.records import Problem, Reward, Sampling, Split
@@ -38,7 +38,6 @@ from rlvr.trainer import distributed
 from rlvr.trainer.collate import collate, decode, encode
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Place
-from sweeps import launcher
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-trl"
@@ -82,8 +81,6 @@ class Parity:
 
 def composed(work: Work, dtype: str) -> DictConfig:
     """The configuration of a user who asks for this work; what TRL does not compute is off."""
-    schema.register()
-    launcher.register()
     overrides = [
         "loss=grpo",
         "model=maze_3m",
@@ -97,7 +94,7 @@ def composed(work: Work, dtype: str) -> DictConfig:
         f"trainer.dtype={dtype}",
         "trainer.base_kl=false",
     ]
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with composing():
         return compose("run", overrides)
 
 

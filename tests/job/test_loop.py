@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from sweeps import launcher
 
 OVERRIDES = (
     "task=classes",
@@ -38,10 +38,8 @@ OVERRIDES = (
 
 def make_run(tmp_path: Path, *overrides: str, journal: bool = False) -> Run:
     """A run in `tmp_path`, fresh or where its checkpoints left it. journal: it records its metrics."""
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        config = OmegaConf.create(schema.frozen(compose("run", [*OVERRIDES, *overrides]), {}))
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", [*OVERRIDES, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
     return Run(config, run_dir, None, Spool(run_dir, 1) if journal else None)
 

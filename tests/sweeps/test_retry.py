@@ -8,7 +8,6 @@ import pytest
 
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
-from sweeps import launcher
 from sweeps.plan import write
 from tests.sweeps.test_cli import command
 from tests.sweeps.test_plan import planned
@@ -34,7 +33,6 @@ SMALL = [
 
 def failed_twins(home: Path) -> tuple[Ledger, str, str, str]:
     """(ledger, sweep, its two runs), which have failed."""
-    launcher.register()
     ledger, plan = Ledger(home), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
     write(plan, ledger)
     one, other = (run.run_id for run in plan.runs)

@@ -9,10 +9,10 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
 from rlvr.model.tokenizer import encode
-from sweeps import launcher
 
 OVERRIDES = (
     "task=classes",
@@ -34,8 +34,8 @@ OVERRIDES = (
 
 
 def test_one_step_of_cross_entropy_moves_each_context_towards_its_class_by_hand(tmp_path: Path) -> None:
-    with launcher.composing():
-        config = OmegaConf.create(schema.frozen(compose("run", list(OVERRIDES)), {}))
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", list(OVERRIDES)), {}))
     run = Run(config, tmp_path / "runs" / "x", None, None)
     try:
         run._step(1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlvr.config.signature import bind
+from rlvr.config.binding import bind
 from rlvr.objective import penalty, reduce
 from rlvr.trainer import packer
 from rlvr.trainer.knobs import Knobs
