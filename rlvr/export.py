@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlvr.ledger import layout
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
-from rlvr.ledger.runs import read_config
+from rlvr.ledger.runs import read_config, read_info
 
 
 def chosen(source: Path, *, best: bool) -> Path:
@@ -43,7 +43,7 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     run_dir = layout.run_of_checkpoint(checkpoint)
     schema.register()
     plain = read_config(run_dir)
-    imports.restore(run_dir, plain)
+    imports.restore(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     task = instantiate(config.task, _convert_="all")
     try:

@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def one_line_errors(words: Sequence[str]) -> Iterator[Registry]:
+def one_line_errors(words: Sequence[str]) -> Generator[Registry, None, None]:
     """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path."""
     if problem := imports.foreign():
         raise ValueError(problem)
@@ -124,7 +124,7 @@ def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _hydra_of_its_own() -> Iterator[None]:
+def _hydra_of_its_own() -> Generator[None, None, None]:
     """Hydra composes in globals: a notebook's own are put back. In here it raises errors, which else it prints."""
     kept = {kind: Singleton._instances.pop(kind) for kind in (GlobalHydra, HydraConfig) if kind in Singleton._instances}
     os.environ["HYDRA_FULL_ERROR"] = "1"  # the session puts it back

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except (ValueError, OSError) as error:
-        print(f"sweeps: {denied(error) or error}", file=sys.stderr)
+        print(f"sweeps: {denied(error, options.home or layout.home()) or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -235,8 +235,8 @@ def _sweep_of_one(ledger: Ledger, run_id: str) -> Sweep:
     info = read_info(ledger.run_dir(run_id))
     study = info.study or "main"
     name = sweep_id(study, [run_id])
-    about = {"study": study, "command": info.command, "created": time.time(), "swept": {}}
-    line = {"run_id": run_id, "name": info.name, "arm": info.arm, "group_id": info.group_id}
+    about: dict[str, Any] = {"study": study, "command": info.command, "created": time.time(), "swept": {}}
+    line: dict[str, Any] = {"run_id": run_id, "name": info.name, "arm": info.arm, "group_id": info.group_id}
     line |= {"overrides": [], "index": 0}
     ledger.record_sweep(name, about, [line])
     return ledger.sweep(name)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import imports
 from rlvr.ledger.layout import home
-from rlvr.ledger.runs import Unreadable, grouped, read_config
+from rlvr.ledger.runs import Unreadable, grouped, read_config, read_info
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
@@ -78,7 +78,7 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
         except Unreadable as error:
             errors.append(error)
         else:
-            imports.restore(ledger.run_dir(run_id), configs[run_id])
+            imports.restore(read_info(ledger.run_dir(run_id)).import_paths, configs[run_id])
     for line in grouped(errors):
         print(line, file=sys.stderr)
     if not configs:

@@ -8,7 +8,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ class Launch:
                     self.turn()
 
     @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
+    def at_work(self) -> Generator[None, None, None]:
         """Nothing that was started while this is entered outlives it."""
         began = time.monotonic()
         guard = Guard(self.tag)
@@ -116,7 +116,7 @@ class Launch:
         self.outcome.interrupted = self.stopping
 
     @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
+    def signals(self) -> Generator[None, None, None]:
         """Signals to stop are counted while this is entered."""
 
         def receive(*_: object) -> None:
@@ -249,8 +249,8 @@ class Launch:
         worker.bury()
         if run_id is not None:
             run_dir = self.ledger.run_dir(run_id)
-            told = {"stopping": self.stopping, "log": worker.log_path}
-            self._book(run_id, verdict.of_death(run_dir, worker.before, status, **told))
+            death = verdict.of_death(run_dir, worker.before, status, stopping=self.stopping, log=worker.log_path)
+            self._book(run_id, death)
         elif not was_ready and not self.stopping:
             self.false_starts += 1
             if self.false_starts >= FALSE_STARTS:

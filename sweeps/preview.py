@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rlvr.config import memory
 from rlvr.config.registry import Registry
+from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import checkpoints
@@ -87,9 +86,7 @@ def differences(run: Planned, registry: Registry) -> Flat:
 def _composed(registry: Registry, options: tuple[str, ...]) -> dict[str, Any]:
     """The config of these options with no knob touched, and its choices."""
     config, choices = registry.compose(options)
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {**{str(k): v for k, v in plain.items()}, "choices": choices}
+    return {**as_dict(config, resolve=True), "choices": choices}
 
 
 def _apart(each: Sequence[Flat]) -> tuple[list[Flat], Flat]:

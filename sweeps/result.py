@@ -19,7 +19,7 @@ from sweeps.session import Launch
 from sweeps.verdict import Outcome
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Run:
     @property
     def state(self) -> str:
         """queued, running, finished, diverged, failed, preempted, pruned or lost."""
-        return self.standing.state
+        return self.standing.state.value
 
     @property
     def metrics(self) -> pd.DataFrame:
         """A row for each step that is on record, a column for each metric; without any before the run has begun."""
-        import pandas as pd
+        import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         records = journal.read(layout.journal(self.directory)).records
         steps = pd.Index([record.step for record in records], name="step")

@@ -9,7 +9,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -60,7 +60,7 @@ class Session:
         return Points(self.registry.loader, master, overrides)
 
     @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> Generator[None, None, None]:
         """The session of all that is called in here. What a command leaves in the process is taken back at its end."""
         before, path = dict(os.environ), list(sys.path)
         token = _current.set(self)

@@ -19,7 +19,7 @@ def sync(ledger: Ledger, uri: str | None) -> int:
     stores: dict[str, list[str]] = {}
     for sweep in sweeps:
         stores.setdefault(_store(ledger, sweep), []).append(sweep.sweep_id)
-    codes = []
+    codes = list[int]()
     for store, ids in stores.items():  # in the environment: `ps` shows arguments to all, and a URI may hold a password
         environment = {**imports.environment(), **({"MLFLOW_TRACKING_URI": store} if store else {})}
         codes.append(subprocess.run(shipping(ledger.home, "--sweep", *ids), env=environment, check=False).returncode)

@@ -28,17 +28,17 @@ class Verdict:
 class Outcome:
     """What a launch came to, in run ids. Every run of the sweep is in one of the lists."""
 
-    finished: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)  # all that `State.failure` says
-    preempted: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)  # finished before this launch
-    pruned: list[str] = field(default_factory=list)
-    queued: list[str] = field(default_factory=list)  # not begun: the launch was stopped
+    finished: list[str] = field(default_factory=list[str])
+    failed: list[str] = field(default_factory=list[str])  # all that `State.failure` says
+    preempted: list[str] = field(default_factory=list[str])
+    skipped: list[str] = field(default_factory=list[str])  # finished before this launch
+    pruned: list[str] = field(default_factory=list[str])
+    queued: list[str] = field(default_factory=list[str])  # not begun: the launch was stopped
     seconds: float = 0.0  # wall time
-    busy_s: list[float] = field(default_factory=list)  # each worker's time with runs
+    busy_s: list[float] = field(default_factory=list[float])  # each worker's time with runs
     interrupted: bool = False
-    states: dict[str, State] = field(default_factory=dict)  # of those that failed
-    messages: dict[str, str] = field(default_factory=dict)  # why each failed
+    states: dict[str, State] = field(default_factory=dict[str, State])  # of those that failed
+    messages: dict[str, str] = field(default_factory=dict[str, str])  # why each failed
 
     def add(self, run_id: str, state: State, message: str = "") -> None:
         """Book how a run stands when the launch is done with it."""

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from rlvr.config import imports
 from rlvr.ledger import layout
@@ -136,7 +136,7 @@ class Worker:
         except ValueError:
             answer = None
         if isinstance(answer, dict) and ("ready" in answer or "cause" in answer):
-            return answer
+            return cast("dict[str, Any]", answer)
         with self.log_path.open("ab") as log:
             log.write(line + b"\n")
         return None
@@ -279,7 +279,7 @@ def kill_tagged(tag: str, patience_s: float = 20.0) -> None:
 
 
 def _guard(tag: str) -> None:
-    import psutil  # noqa: F401  # now, not when it matters
+    import psutil  # noqa: F401  # pyright: ignore[reportUnusedImport] - now, not when it matters
 
     while os.read(0, 4096):  # until the launcher's end of the pipe is closed: by it or by its death
         pass

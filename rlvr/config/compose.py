@@ -6,7 +6,7 @@ import contextlib
 import functools
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, overload
 
 from hydra import initialize_config_dir
@@ -22,7 +22,7 @@ SAMPLE = 5  # points that are also composed in full
 
 
 @contextlib.contextmanager
-def composing() -> Iterator[None]:
+def composing() -> Generator[None, None, None]:
     """In here, Hydra's own `compose("run", [...])` knows conf/ and all that this project adds to it."""
     schema.register()
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
@@ -64,17 +64,17 @@ class Points(Sequence[Composed]):
             self._bases[groups] = pickle.dumps(config), choices  # reads back in a fifth of the time of a deep copy
         base, choices = self._bases[groups]
         config = pickle.loads(base)  # noqa: S301 - our own bytes of a moment ago
-        ConfigLoaderImpl._apply_overrides_to_config([_parsed(o) for o in point if o not in groups], config)
+        overrides = [_parsed(o) for o in point if o not in groups]
+        ConfigLoaderImpl._apply_overrides_to_config(overrides, config)  # pyright: ignore[reportPrivateUsage]
         return list(point), config, choices
 
     def full(self, point: list[str]) -> Composed:
         self.num_full += 1
         composed = self._loader.load_sweep_config(self._master, point)
-        choices = OmegaConf.to_container(composed.hydra.runtime.choices)
-        assert isinstance(choices, dict)
+        choices = schema.as_dict(composed.hydra.runtime.choices)
         with open_dict(composed):
             del composed["hydra"]
-        return list(point), composed, {str(k): v for k, v in choices.items()}
+        return list(point), composed, choices
 
     def _chooses(self, override: str) -> bool:
         """Does it choose an option of a group, and so what is composed? Else it is applied to what was composed."""

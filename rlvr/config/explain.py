@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Sequence
+from typing import cast
 
 import yaml
 from hydra.errors import HydraException
@@ -27,7 +28,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry) 
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
-    if said := denied(error):
+    if said := denied(error, home()):
         return said
     error = _innermost(error)
     text = str(error)
@@ -88,4 +89,5 @@ def _near(key: str, registry: Registry) -> str:
 def _paths(prefix: str, node: object) -> list[str]:
     if not isinstance(node, dict):
         return [prefix]
-    return [p for k, v in node.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]
+    children = cast("dict[str, object]", node)
+    return [p for k, v in children.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue
 
+from rlvr.config.schema import as_dict
 from rlvr.config.signature import signature
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
@@ -23,16 +24,15 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     ValueError names a key without a value.
     """
     try:
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        plain = as_dict(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
-    assert isinstance(plain, dict)
     for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
         plain["task"][knob] = _absolute(plain["task"][knob])
     if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
         engine["python"] = str(Path(engine["python"]).absolute())
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
-    return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
+    return {**plain, "choices": chosen}
 
 
 def _paths(task: str) -> list[str]:
@@ -43,9 +43,9 @@ def _paths(task: str) -> list[str]:
 def _absolute(data: object) -> object:
     """Paths of data as seen from anywhere; hub names as they are."""
     if isinstance(data, dict):
-        return {k: _absolute(v) for k, v in data.items()}
+        return {k: _absolute(v) for k, v in cast("dict[str, object]", data).items()}
     if isinstance(data, list):
-        return [_absolute(v) for v in data]
+        return [_absolute(v) for v in cast("list[object]", data)]
     return str(Path(data).resolve()) if isinstance(data, str) and Path(data).exists() else data
 
 

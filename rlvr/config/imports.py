@@ -14,8 +14,7 @@ import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-
-from rlvr.ledger.runs import read_info
+from typing import cast
 
 ROOT = Path(__file__).resolve().parents[2]  # of these packages: a checkout, or the site-packages of an installed wheel
 PACKAGES = ("rlvr", "sweeps", "slurm", "analysis")
@@ -99,12 +98,12 @@ def extend(paths: Sequence[str]) -> None:
     importlib.invalidate_caches()
 
 
-def restore(run_dir: Path, config: object) -> None:
-    """Make the components of a run importable as they were at its launch: from its run.json and its frozen config.
+def restore(paths: Sequence[str], config: object) -> None:
+    """Make the components of a run importable as they were at its launch.
 
-    ValueError where Python would import another module of that name.
+    paths: `import_paths` of its run.json. config: its frozen one. ValueError where Python would import another module
+    of that name.
     """
-    paths = read_info(run_dir).import_paths
     extend(paths)
     for package in sorted(packages(config)):
         _refuse_hidden(package, [Path(path) for path in paths])
@@ -113,11 +112,11 @@ def restore(run_dir: Path, config: object) -> None:
 def packages(config: object) -> frozenset[str]:
     """The top-level package or module of every `_target_` of a config."""
     if isinstance(config, Mapping):
-        target = config.get("_target_")
-        own = frozenset({str(target).split(".")[0]}) if target else frozenset[str]()
-        return own.union(*map(packages, config.values()))
+        node = cast("Mapping[str, object]", config)
+        own = {str(node["_target_"]).split(".")[0]} if node.get("_target_") else set[str]()
+        return frozenset(own).union(*map(packages, node.values()))
     if isinstance(config, list | tuple):
-        return frozenset[str]().union(*map(packages, config))
+        return frozenset[str]().union(*map(packages, cast("Sequence[object]", config)))
     return frozenset()
 
 

@@ -201,7 +201,7 @@ def _check_schedule(trainer: DictConfig) -> None:
 def _check_group_size(config: DictConfig) -> None:
     """Of knobs of our own functions: somebody else's may have other meanings."""
     G = config.rollout.samples
-    advantage, loss = (config[name] if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
+    advantage, loss = (dict(config[name]) if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
     if advantage.get("k") is not None:
         _check_subsets(G, advantage["k"], str(advantage.get("form")))
     order = advantage.get("order")

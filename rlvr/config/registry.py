@@ -122,11 +122,10 @@ class Registry:
     def compose(self, overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]:
         """(config, chosen options) of a run with these overrides. Raises what Hydra raises."""
         composed = self.loader.load_configuration("run", list(overrides), RunMode.RUN, from_shell=False)
-        choices = OmegaConf.to_container(composed.hydra.runtime.choices)
-        assert isinstance(choices, dict)
+        choices = schema.as_dict(composed.hydra.runtime.choices)
         with open_dict(composed):
             del composed["hydra"]
-        return composed, {str(key): value for key, value in choices.items()}
+        return composed, choices
 
     def question(self, study: str) -> str:
         """What a study asks: the first line of comment in its file; "" if it says nothing."""

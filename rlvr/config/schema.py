@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import version
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rlvr.ledger.layout import home
 
@@ -123,5 +123,15 @@ def register() -> None:
     """Make the schema and the resolvers known to Hydra and OmegaConf. Harmless when repeated."""
     version.setbase("1.3")
     ConfigStore.instance().store(name="schema", node=RunConfig)
-    OmegaConf.register_new_resolver("default", lambda value, other: other if value is None else value, replace=True)
+    OmegaConf.register_new_resolver("default", _default, replace=True)
     OmegaConf.register_new_resolver("rlvr_home", lambda: str(home()), replace=True)
+
+
+def _default(value: object, other: object) -> object:
+    return other if value is None else value
+
+
+def as_dict(node: DictConfig, *, resolve: bool = False, throw_on_missing: bool = False) -> dict[str, Any]:
+    """The dictionaries, lists and values that a node stands for."""
+    content = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=throw_on_missing)
+    return {str(key): value for key, value in cast("dict[object, Any]", content).items()}

@@ -109,7 +109,7 @@ def _config(run_dir: Path | None) -> DictConfig | None:
     if run_dir is None:
         return None
     plain = read_config(run_dir)
-    imports.restore(run_dir, plain)
+    imports.restore(read_info(run_dir).import_paths, plain)
     return OmegaConf.create(plain)
 
 

@@ -23,7 +23,7 @@ from rlvr.job.loop import Run
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, asked_to_prune, gpu_ooms, record_rank
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.runs import Unreadable, read_config
+from rlvr.ledger.runs import Unreadable, read_config, read_info
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -52,7 +52,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
-    imports.restore(run_dir, OmegaConf.to_container(config))
+    imports.restore(read_info(run_dir).import_paths, OmegaConf.to_container(config))
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:

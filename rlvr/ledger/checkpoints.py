@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json
@@ -23,7 +24,8 @@ def best_checkpoint(directory: Path) -> Path | None:
 
 def _score(checkpoint: Path) -> float | None:
     state = read_json(layout.trainer_state(checkpoint)) or {}
-    return (state.get("extra") or {}).get("score")
+    extra: Mapping[str, Any] = state.get("extra") or {}
+    return extra.get("score")
 
 
 def superseded(directory: Path, keep: int) -> Sequence[Path]:

@@ -13,21 +13,19 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
-
-from rlvr.ledger import layout
+from typing import Any, cast
 
 SUFFIX = ".tmp"
 
 
-def denied(error: BaseException) -> str:
-    """What to do about a file that may not be written, in one line; "" for any other error."""
+def denied(error: BaseException, home: Path) -> str:
+    """What to do about a file that may not be written, in one line; "" for any other error. home: of runs/."""
     if not isinstance(error, OSError) or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ""
     return (
-        f"{error.filename} cannot be written: {error.strerror}. Runs go to {layout.home()}: set RLVR_HOME to a "
+        f"{error.filename} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
         "directory that you may write to (on SLURM, one that the nodes see too)."
     )
 
@@ -36,7 +34,7 @@ def denied(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def whole(path: Path, *, durable: bool = True, new: bool = False) -> Iterator[Path]:
+def whole(path: Path, *, durable: bool = True, new: bool = False) -> Generator[Path, None, None]:
     """Write a file, or make a directory, at the path that this gives: at the end it becomes `path`, in one step.
 
     After an error nothing of it stays. durable=False skips the fsync: after a power cut it may be empty. new: raises
@@ -135,7 +133,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else None
 
 
 def read_json_lines(path: Path, required: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -154,7 +152,7 @@ def read_json_lines(path: Path, required: str) -> tuple[list[dict[str, Any]], li
         except ValueError:
             content = None
         if isinstance(content, dict) and required in content:
-            objects.append(content)
+            objects.append(cast("dict[str, Any]", content))
         else:
             damaged.append(f"line {number} is {'damaged' if number < len(lines) else 'torn'}")
     return objects, damaged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 LINES = ("also", "zip", "exclude", "when")  # they shape a grid: no part of one of its points
 # Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
@@ -31,7 +31,11 @@ def of_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_null(node: Mapping[str, Any]) -> dict[str, Any]:
     """Without the values that are null, and the groups that hold no others."""
-    kept = {k: _without_null(v) if isinstance(v, Mapping) else v for k, v in node.items() if v is not None}
+    kept = {
+        key: _without_null(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+        for key, value in node.items()
+        if value is not None
+    }
     return {k: v for k, v in kept.items() if v != {} or node[k] == {}}
 
 

@@ -71,7 +71,7 @@ class Reading(NamedTuple):
 
 def check_name(name: str) -> None:
     """Refuse a metric name that MLflow would refuse: better at the first step than at the first sync."""
-    legal = isinstance(name, str) and _NAME.fullmatch(name) is not None
+    legal = _NAME.fullmatch(name) is not None
     # MLflow may use names as paths: "a//b", "/a" and "../a" are not the names they look like.
     if not legal or posixpath.normpath(name) != name or name.startswith((".", "/")):
         raise ValueError(

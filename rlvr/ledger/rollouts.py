@@ -1,5 +1,9 @@
 """Training rollouts on disk: one Parquet row per response, plain columns, nothing pickled."""
 
+# pyarrow has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json, write_json, write_text
@@ -119,7 +119,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         raise Unreadable(what, why) from None
     if not isinstance(content, dict):
         raise Unreadable(what, f"{path} holds no settings. Put it back, or repeat the launch.")
-    return {str(key): value for key, value in content.items()}
+    return {str(key): value for key, value in cast("dict[object, Any]", content).items()}
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -166,7 +166,7 @@ def flatten(tree: Mapping[str, Any], key: Callable[[str], str] = str) -> dict[st
     def walk(prefix: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, value in node.items():
             if isinstance(value, Mapping) and value:
-                yield from walk(f"{prefix}{key(str(name))}.", value)
+                yield from walk(f"{prefix}{key(str(name))}.", cast("Mapping[str, Any]", value))
             else:
                 yield f"{prefix}{key(str(name))}", value
 
@@ -175,5 +175,5 @@ def flatten(tree: Mapping[str, Any], key: Callable[[str], str] = str) -> dict[st
 
 def choices(config: Mapping[str, Any]) -> dict[str, str]:
     """The option chosen in each group. A group that another file pulled in, for Hydra `group@package`, is `group`."""
-    chosen = config.get("choices") or {}
+    chosen: Mapping[str, object] = config.get("choices") or {}
     return {str(group).partition("@")[0]: str(option) for group, option in chosen.items() if option is not None}

@@ -1,5 +1,9 @@
 """What evaluations leave in `runs/<run_id>/samples/`: every sample, and of bandits the whole policy."""
 
+# pyarrow has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

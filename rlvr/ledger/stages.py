@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import SUFFIX, read_json, remove, whole, write_json
@@ -193,7 +193,7 @@ def recorded_stages(run_dir: Path) -> list[str] | None:
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
+        return all(map(_is_plain, cast("Sequence[object]", value)))
     return value is None or isinstance(value, str | int | float | bool)
 
 

@@ -95,7 +95,7 @@ class _Try:
     @property
     def rate(self) -> float | None:
         """Steps per second since the end of its first step: set-up is not part of it. None before two steps."""
-        origin = self.beat.get("origin") or {}
+        origin: Mapping[str, float] = self.beat.get("origin") or {}
         done, passed = (self.beat.get(key, 0) - origin.get(key, 0) for key in ("step", "time"))
         return done / passed if origin and done > 0 and passed > 0 else None
 

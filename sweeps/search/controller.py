@@ -127,7 +127,7 @@ class Search:
     def _take_up(self, frozen: FrozenTrial) -> None:
         """A trial of a controller that is gone. What it had not been given yet is suggested as it would have been."""
         self.study.sampler = self.goal.sampler(frozen.number, 0)
-        self._begin(Trial(self.study, frozen._trial_id))
+        self._begin(Trial(self.study, frozen._trial_id))  # pyright: ignore[reportPrivateUsage] - as Optuna itself does
 
     def _begin(self, trial: Trial) -> None:
         overrides = suggest(self.study, trial, self.space, self.goal)

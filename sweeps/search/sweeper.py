@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
 from rlvr.config.overrides import key_of, parse
+from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
 from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
@@ -152,10 +153,9 @@ class SearchSweep:
 
     def _sweep_id(self, space: Space, goal: Goal) -> str:
         """8 hexadecimal digits of what defines the search: the same command finds it again, with more trials too."""
-        base = OmegaConf.to_container(self.base, resolve=False)
-        assert isinstance(base, dict)
+        base = as_dict(self.base)
         parts = {
-            "config": identity({str(k): v for k, v in base.items() if k != "hydra"}),
+            "config": identity({key: value for key, value in base.items() if key != "hydra"}),
             "fixed": sorted(o for key, o in space.fixed.items() if key.split(".")[0] not in NOT_IDENTITY),
             "axes": sorted(f"{axis.key}={axis.typed}" for axis in space.axes),
             "when": list(self.base.when),

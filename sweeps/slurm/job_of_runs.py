@@ -8,6 +8,7 @@ not ended.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ class ArrayTask:
             nodes.follow(lambda place: on_nodes(self.settings, place, run_dir), int(self.settings["threads"]))
             return 0
         with ThreadPoolExecutor(len(self.run_ids)) as pool:  # signals reach the main thread, which waits
-            ends = list(pool.map(lambda place: self._one(place, nodes), range(len(self.run_ids))))
+            ends = list(pool.map(functools.partial(self._one, nodes=nodes), range(len(self.run_ids))))
         if nodes is not None:
             nodes.over()
         if any(end.cause.goes_on and end.cause is not Cause.BUSY for end in ends):

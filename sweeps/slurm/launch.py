@@ -32,10 +32,10 @@ REPORT_GB = 4.0
 class Submitted(Outcome):
     """What a launch handed to SLURM: it has not ended, and that is no failure."""
 
-    jobs: list[str] = field(default_factory=list)
-    submitted: list[str] = field(default_factory=list)  # run ids
-    before: list[str] = field(default_factory=list)  # had a job already
-    stages: list[str] = field(default_factory=list)  # ids: they are built first
+    jobs: list[str] = field(default_factory=list[str])
+    submitted: list[str] = field(default_factory=list[str])  # run ids
+    before: list[str] = field(default_factory=list[str])  # had a job already
+    stages: list[str] = field(default_factory=list[str])  # ids: they are built first
     report: str = ""  # job
 
     @property

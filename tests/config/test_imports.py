@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from rlvr.config import imports
-from rlvr.ledger.runs import FORMAT
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,22 +107,16 @@ def test_a_module_that_hides_the_users_is_refused(tmp_path: Path) -> None:
         imports.import_paths({"time"})
 
 
-def run_with(run_dir: Path, *paths: Path) -> Path:
-    run_dir.mkdir()
-    (run_dir / "run.json").write_text(json.dumps({"format": FORMAT, "import_paths": list(map(str, paths))}))
-    return run_dir
-
-
 def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Path) -> None:
     config = {"task": {"_target_": "days_of_mine.Days"}}
     one, two = (module(tmp_path / name, "days_of_mine", f"NAME = '{name}'") for name in ("one", "two"))
-    imports.restore(run_with(tmp_path / "run", one), config)
+    imports.restore([str(one)], config)
     import days_of_mine  # type: ignore[import-not-found]
 
     assert days_of_mine.NAME == "one"
     assert sys.path[-1] == str(one)
     with pytest.raises(ValueError, match=rf"`import days_of_mine` finds {one}\S+, which hides days_of_mine in {two}"):
-        imports.restore(run_with(tmp_path / "other", two), config)
+        imports.restore([str(two)], config)
 
 
 def test_a_module_is_found_without_importing_its_parents(tmp_path: Path) -> None:
