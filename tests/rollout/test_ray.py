@@ -49,12 +49,25 @@ def family() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
+def listening() -> set[tuple[int, str, int]]:
+    """(process, address, port) of every socket on which this process or a descendant of it waits to be called."""
+    processes = [psutil.Process(), *family()]
+    sockets = [(p.pid, c) for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    return {(pid, socket.laddr.ip.removeprefix("::ffff:"), socket.laddr.port) for pid, socket in sockets}
+
+
+@pytest.fixture(scope="class")
+def before() -> set[tuple[int, str, int]]:
+    """What listens without Ray: other tests of this process may have started servers, SLURM's for instance."""
+    return listening()
+
+
 @pytest.fixture(scope="class")  # Ray is one per process
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, RayEngine]]:
+def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, RayEngine]]:
     """One vLLM, and two in actors, on the same weights; not those that they started from."""
     directory = tmp_path_factory.mktemp("model")
     tied(0).save_pretrained(directory)
-    before = family()
+    others = family()
     ours = signal.getsignal(signal.SIGTERM), dict(os.environ)
     several, one = start_ray(directory), start(directory)
     assert (signal.getsignal(signal.SIGTERM), dict(os.environ)) == ours
@@ -62,7 +75,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngi
     one.sync(weights.named_parameters())
     several.sync(weights.named_parameters())
     yield one, several
-    started = family() - before
+    started = family() - others
     assert {"raylet", "gcs_server"} <= {process.name() for process in started}
     several.close()
     one.close()
@@ -121,10 +134,12 @@ class TestAnswers:
         assert done.returncode == 1
         assert "InvalidAuthToken" in done.stderr
 
-    def test_nobody_outside_this_machine_is_listened_to(self, engines: tuple[VllmEngine, RayEngine]) -> None:
-        found = [c.laddr.ip for p in [psutil.Process(), *family()] for c in p.net_connections() if c.status == "LISTEN"]
-        assert len(found) >= 4  # gcs_server, raylet, two actors
-        assert {ip.removeprefix("::ffff:") for ip in found} == {"127.0.0.1"}
+    def test_nobody_outside_this_machine_is_listened_to(
+        self, before: set[tuple[int, str, int]], engines: tuple[VllmEngine, RayEngine]
+    ) -> None:
+        sockets = listening() - before
+        assert len(sockets) >= 4  # gcs_server, raylet, two actors
+        assert {address for _, address, _ in sockets} == {"127.0.0.1"}
 
 
 @pytest.mark.real
