@@ -6,7 +6,7 @@ VLLM   := .venv-vllm
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-fast lint check bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install quickstart test test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -43,11 +43,11 @@ $(VLLM)/.installed:
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec  # theirs is for other torches
 	@touch $@
 
-test: $(STAMP) vllm-env  ## all tests, the slow and the real ones too
-	$(BIN)/python -m pytest -n 2 --dist loadfile
-
-test-fast: $(STAMP)  ## the tests that take a minute
+test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (under ten minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
+
+test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (half an hour)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)  ## style, types, import directions
 	$(BIN)/ruff check .
@@ -55,7 +55,10 @@ lint: $(STAMP)  ## style, types, import directions
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-check: lint test-fast  ## lint and the fast tests
+check: lint test  ## lint and the tests of a laptop
+
+map: $(STAMP)  ## the house: rooms, floors, arrows, the longest chain of imports; into docs/architecture.md
+	$(BIN)/python -m tests.architecture --write
 
 bench: $(STAMP)  ## speed, as ratios against named peers in one run
 	$(BIN)/python -m tests.bench

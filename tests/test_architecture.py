@@ -1,0 +1,70 @@
+"""The house keeps its shape: few rooms, floors that imports go down, and a test for every source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import architecture
+from tests.architecture import ROOT, House
+
+# Sources that a test of another name tests, because they are one thing with what it is named after.
+TESTED_BY: dict[str, str] = json.loads((Path(__file__).parent / "tested_by.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House.measured()
+
+
+def test_the_house_stays_small_enough_to_walk_through(house: House) -> None:
+    """Before it had a plan: 42 loose modules, 10 floors, 152 arrows, a circle, a chain of 14."""
+    assert len(house.loose) <= 6, house.loose
+    assert len(house.arrows) <= 21, sorted(house.arrows)
+    assert max(house.floors.values()) <= 7, house.floors
+    assert sum(map(len, house.arrows.values())) <= 60, house.arrows
+    assert not house.circles
+    assert len(house.longest_chain) <= 11, " > ".join(house.longest_chain)
+
+
+def test_only_the_door_knows_sweeps_and_nothing_in_rlvr_knows_analysis(house: House) -> None:
+    importers = {name: {m for m, imported in house.imports.items() if m.startswith("rlvr.") and name in
+                        {architecture.room_of(other) for other in imported}} for name in ("sweeps", "analysis", "slurm")}
+    assert importers == {"sweeps": {"rlvr.run"}, "analysis": set(), "slurm": set()}
+
+
+def test_the_document_shows_the_house_as_it_is(house: House) -> None:
+    """`make map` writes it."""
+    assert architecture.in_document().splitlines() == str(house).splitlines()
+
+
+def test_formatting_is_left_to_the_formatter() -> None:
+    skipped = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for package in (*architecture.PACKAGES, "tests")
+        for file in (ROOT / package).rglob("*.py")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if line.rstrip().endswith("# fmt: skip")
+    ]
+    assert len(skipped) < 40, skipped
+
+
+def sources() -> list[Path]:
+    files = [file for package in architecture.PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return [file.relative_to(ROOT) for file in files if file.name not in ("__init__.py", "__main__.py")]
+
+
+def own_test(source: Path) -> Path:
+    """`rlvr/a/b.py` → `tests/a/test_b.py`; `sweeps/b.py` → `tests/sweeps/test_b.py`."""
+    inside = source.relative_to("rlvr") if source.parts[0] == "rlvr" else source
+    return Path("tests", inside.parent, f"test_{inside.name}")
+
+
+def test_every_source_has_a_test_of_its_name_or_of_the_thing_that_it_is_a_part_of() -> None:
+    lacking = [str(s) for s in sources() if not (ROOT / own_test(s)).exists() and str(s) not in TESTED_BY]
+    assert not lacking, f"Write {own_test(Path(lacking[0]))}, or name the test that covers it in tests/tested_by.json."
+    stale = [s for s, test in TESTED_BY.items() if not (ROOT / s).exists() or not (ROOT / test).exists()]
+    assert not stale
+    assert not [s for s in TESTED_BY if (ROOT / own_test(Path(s))).exists()]
