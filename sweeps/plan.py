@@ -120,10 +120,11 @@ def _twins(first: Planned, second: Planned) -> str:
 def write(plan: Plan, ledger: Ledger) -> None:
     """Put the plan on the ledger. Harmless when repeated."""
     write_runs(plan.runs, ledger, study=plan.study, command=plan.command)
-    now = time.time()
+    info = {"sweep_id": plan.sweep_id, "study": plan.study, "command": plan.command, "created": time.time()}
+    expected = {key: plan.runs[0].config[key] for key in ("baseline", "claims") if plan.runs[0].config.get(key)}
     ledger.record_sweep(
         plan.sweep_id,
-        {"sweep_id": plan.sweep_id, "study": plan.study, "command": plan.command, "created": now, "swept": plan.swept},
+        {**info, "swept": plan.swept, **expected},
         [run.line(index, run.overrides) for index, run in enumerate(plan.runs)],
     )
 

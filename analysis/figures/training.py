@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames.frame import Frame
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.arms import Arm, arms
-from analysis.scores.curves import CYCLE
+from analysis.report.lines import CYCLE
+from analysis.scores.arm import Arm, arms
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
 # First name that is logged counts: a continuous reward has no accuracy.
@@ -41,7 +41,7 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
-    found = arms(frames.runs)
+    found = arms(frames)
     names, looks = _names(found), _looks(found)
     columns = max(1, min(7, len(set(names)), 100 // (max(map(len, names)) + 6)))
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
@@ -63,7 +63,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     return drawing
 
 
-def _curve(axes: Axes, part: Frame, look: dict[str, Any]) -> int:
+def _curve(axes: Axes, part: pd.DataFrame, look: dict[str, Any]) -> int:
     """Draw the mean over seeds, smoothed by a centred mean over a tenth of its length; returns that mean's width."""
     line = part.assign(value=part["value"].replace([np.inf, -np.inf], np.nan)).groupby("step")["value"].mean()
     window = max(1, len(line) // 10)

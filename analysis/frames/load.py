@@ -10,9 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
+from analysis.frames import run as typed_rows
 from analysis.frames import samples as sample_files
+from analysis.frames.digest import Digest, Judged
 from analysis.frames.frame import Frame
 from analysis.frames.runs import NO_STUDY, RunRecord, read_metrics, read_runs, read_sweeps
 from rlvr.ledger import layout
@@ -49,7 +52,33 @@ class Frames:
     notes: tuple[str, ...] = ()
     home: Path | None = None
     origin: str = "ledger"
+    sweeps: tuple[Sweep, ...] = ()
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # of what tables and figures both need
+
+    @cached_property
+    def rows(self) -> list[typed_rows.Run]:
+        """The rows of `runs`, typed."""
+        return typed_rows.rows(self.runs)
+
+    @cached_property
+    def digest(self) -> Digest:
+        """What evaluations logged, and means and sums of training up to them, by run, name and step."""
+        return Digest(self.metrics)
+
+    def judged(self, run_id: str, step: int, source: str) -> Judged | None:
+        """Counts of an evaluation, by problem; None where its samples are not at hand."""
+        part = self.counts_of.get((run_id, step, source))
+        if part is None:
+            return None
+        n, c = (part[name].to_numpy(np.int64) for name in ("n", "correct"))
+        return Judged(tuple((source, str(p)) for p in part.index), n, c, int(part["errors"].sum()))
+
+    def texts(self, run_id: str, step: int, source: str) -> dict[str, list[tuple[str, str]]]:
+        """(response, outcome) of every sample of an evaluation, by problem; {} where they are not at hand."""
+        key = ("texts", run_id, step)
+        if key not in self.cache:
+            self.cache[key] = sample_files.read_texts(self.home or Path(), run_id, step)
+        return self.cache[key].get(source, {})
 
     @cached_property
     def evaluations(self) -> Frame:
@@ -140,7 +169,7 @@ def frames(
     others = [r for i, r in found.records.items() if i not in records and r.config.get("choices.loss") == "grpo"]
     runs = _with_references(runs, _runs_frame(others, {}))
     metrics, notes = found.read_metrics(list(runs["run_id"]))
-    read = sample_files.read(found.home, list(runs["run_id"]), every=every_sample)
+    read = sample_files.read(found.home, list(runs["run_id"]), every=True)
     commands = [s.command for s in plans] or [r.command for r in records.values()]
     return Frames(
         runs=runs,
@@ -154,6 +183,7 @@ def frames(
         notes=(*found.notes, *notes, *read.notes),
         home=found.home,
         origin=found.origin,
+        sweeps=tuple(plans),
     )
 
 
@@ -236,6 +266,7 @@ def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
             "host": r.host,
             "command": r.command,
             "overrides": " ".join(r.overrides),
+            "typed": r.overrides,
             "reference": False,
             **{f"config.{k}": v for k, v in r.config.items()},
         }

@@ -57,6 +57,19 @@ def read_responses(home: Path, run_ids: Iterable[str]) -> Frame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *columns])
 
 
+def read_texts(home: Path, run_id: str, step: int) -> dict[str, dict[str, list[tuple[str, str]]]]:
+    """By benchmark and problem, (response, outcome) of every sample of one evaluation; {} if none is at hand."""
+    file = layout.evaluation(layout.run(home, run_id), step)
+    found: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    if file.exists():
+        columns = ["source", "problem_id", "response", "outcome"]
+        for source, problem, response, outcome in zip(
+            *pq.read_table(file, columns=columns).to_pydict().values(), strict=True
+        ):
+            found.setdefault(source, {}).setdefault(problem, []).append((response, outcome))
+    return found
+
+
 def counts(samples: Frame) -> Frame:
     """Per (run, step, benchmark, problem): judged samples n, correct among them, samples whose verifier failed."""
     keys = ["run_id", "step", "source", "problem_id"]

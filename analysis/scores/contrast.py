@@ -25,7 +25,7 @@ MOST = 1000  # times as many seeds, problems or samples: beyond it "more" is no 
 
 @dataclass(frozen=True)
 class Scores:
-    """values [S, P] of one arm: a row per seed, a column per problem (NaN: not judged), or one column, a number per run.
+    """values [S, P] of one arm: a row per seed, a column per problem (NaN: not judged) or one for a number per run.
 
     benchmark [P]: whose problem it is; None for a number per run. noise [S, P]: the variance that the finite samples of
     a problem give each value; None where it is not known.
@@ -55,6 +55,11 @@ class Scores:
     def complete(self) -> Scores:
         """The problems for which every seed has a value."""
         return self.of_problems(np.flatnonzero(np.isfinite(self.values).all(0)))
+
+    def by_seed(self) -> Scores:
+        """One number per run: the mean over its complete problems, benchmarks alike."""
+        kept = self.complete()
+        return Scores(self.seeds, ("",), weighted(kept.values, kept.benchmark)[:, None])
 
     def summary(self) -> Crossed:
         """Mean and variance over the complete problems."""
@@ -196,14 +201,22 @@ class Needed:
 
 
 def needed(
-    summary: Crossed, sampling: float, samples: int, *, alpha: float = 1 - LEVEL, power: float = POWER
+    summary: Crossed,
+    sampling: float,
+    samples: int,
+    *,
+    alpha: float = 1 - LEVEL,
+    power: float = POWER,
+    effect: float | None = None,
 ) -> Needed:
     """From the components of variance of a difference, up to MOST times as many as today.
 
-    sampling: the part of the variance of the mean that finite samples cause (NaN: not known); samples: per problem.
+    sampling: the part of the variance of the mean that finite samples cause (NaN: not known); samples: per problem;
+    effect: what is to be seen, by default the difference found.
     """
-    S, P, effect = summary.num_seeds, summary.num_problems, abs(float(summary.mean))
-    if not summary.repeats or summary.alike or effect == 0:
+    S, P = summary.num_seeds, summary.num_problems
+    effect = abs(float(summary.mean)) if effect is None else effect
+    if not summary.repeats or summary.alike or effect <= 0:
         return Needed(None, None, None)
 
     def enough(grown: Crossed) -> bool:
@@ -216,7 +229,7 @@ def needed(
     return Needed(
         seeds=first(S, lambda times: grown(summary, noise, seeds=times)) if S > 1 else None,
         problems=first(P, lambda times: grown(summary, noise, problems=times)) if P > 1 else None,
-        samples=first(samples, lambda times: grown(summary, noise, samples=times)) if noise > 0 else None,
+        samples=first(samples, lambda times: grown(summary, noise, samples=times)) if noise > 0 and samples else None,
     )
 
 

@@ -22,7 +22,7 @@ SEED = 20260220  # any constant: the same data gives the same interval
 
 @dataclass(frozen=True)
 class Judged:
-    """One difference tested at 5 % by itself (`plain`, `p`), and so that the whole family is (`simultaneous`, `p_family`).
+    """One difference tested at 5 % by itself (plain, p), and so that the whole family is (simultaneous, p_family).
 
     Both rest on `summary`, whose spread between seeds is the family's: the plain interval is never the wider one.
     """
@@ -43,7 +43,7 @@ class Family:
     pooled_seeds: int
 
 
-def family(differences: Sequence[Difference], level: float = LEVEL) -> Family:
+def family(differences: Sequence[Difference], level: float = LEVEL, *, one_reference: bool = True) -> Family:
     """Simultaneous intervals of differences to one reference, single-step max-|t|: an interval excludes 0 where its
     verdict is given (Holm's steps would give more verdicts, and intervals that contradict them).
 
@@ -51,10 +51,11 @@ def family(differences: Sequence[Difference], level: float = LEVEL) -> Family:
     needs, Satterthwaite's approximation then errs (a family of nine has 17 % false positives at S = 2 and 9 % at 3,
     seeds 3 points apart). So the spread is pooled over the arms as in Dunnett's test, with (S − 1)·K degrees of freedom
     for K differences: the largest of a difference's own, the mean of all, and the residual mean square of seeds × arms.
-    Simulated with ten equal arms it keeps 5 %, and with one arm or the reference six times as restless as all others 8 %
-    at S = 3. With two seeds that last case has 18 %: no two seeds show it.
+    Simulated with ten equal arms it keeps 5 %, and with one arm or the reference six times as restless as all others
+    8 % at S = 3. With two seeds that last case has 18 %: no two seeds show it.
 
-    Correlations: ½ between seeds, as a common reference makes them; as measured between problems.
+    Correlations: ½ between seeds, as a common reference makes them (0 without one, which is the wider); as measured
+    between problems.
 
     Do not mix differences over one seed (which speak of runs) and over several. A single difference is a family of one:
     its own spread, and a simultaneous interval that is the plain one.
@@ -66,10 +67,10 @@ def family(differences: Sequence[Difference], level: float = LEVEL) -> Family:
             1 - level,
             0,
         )
-    pooled, seeds = _pooled(differences)
+    pooled, seeds = _pooled(differences, one_reference)
     summaries = [_widened(s, pooled, (seeds - 1) * len(alone)) if seeds else s for s in alone]
     df = min(float(s.df) for s in summaries)
-    largest = _largest_t(_correlation(differences, pooled), df)
+    largest = _largest_t(_correlation(differences, pooled, one_reference), df)
     alpha = float(student.two_sided(np.quantile(largest, level), df))
     return Family(tuple(_judged(s, largest, df, alpha, level) for s in summaries), alpha, seeds)
 
@@ -83,7 +84,7 @@ def _judged(summary: Crossed, largest: Array, df: float, alpha: float, level: fl
     return Judged(plain, summary.interval(1 - alpha), p, max(float((largest >= as_extreme).mean()), p), summary)
 
 
-def _pooled(differences: Sequence[Difference]) -> tuple[float, int]:
+def _pooled(differences: Sequence[Difference], one_reference: bool) -> tuple[float, int]:
     """(variance of a difference of two runs from the luck of training, seeds that all differences have).
 
     The larger of 2·MS_res of the table seeds × arms, the reference being an arm, and the mean of the differences' own
@@ -94,9 +95,12 @@ def _pooled(differences: Sequence[Difference]) -> tuple[float, int]:
         return math.nan, 0
     rows = [d.per_seed[[d.seeds.index(s) for s in seeds]] for d in differences]
     table = np.array([np.zeros(len(seeds)), *rows])  # [1 + K, S]: scores relative to the reference's
+    own = float(table[1:].var(1, ddof=1).mean())
+    if not one_reference:
+        return own, len(seeds)
     residual = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
     square = float((residual**2).sum()) / ((len(seeds) - 1) * len(differences))
-    return max(2 * square, float(table[1:].var(1, ddof=1).mean())), len(seeds)
+    return max(2 * square, own), len(seeds)
 
 
 def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:
@@ -104,14 +108,14 @@ def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:
     return replace(summary, seed=seed, df_seed=df)
 
 
-def _correlation(differences: Sequence[Difference], pooled: float) -> Array:
+def _correlation(differences: Sequence[Difference], pooled: float, one_reference: bool) -> Array:
     """[K, K] of the estimates, over the cells that all differences have; the identity (wider) where there are none."""
     common = _common(differences)
     if common is None:
         return np.eye(len(differences))
     values, benchmark = common
     K, S, _ = values.shape
-    covariance = np.zeros((K, K)) if math.isnan(pooled) else pooled / S * (np.eye(K) + 1) / 2
+    covariance = np.zeros((K, K)) if math.isnan(pooled) else pooled / S * _between_seeds(K, one_reference)
     parts = by_benchmark(values, benchmark)
     for part in (part for part in parts if part.shape[-1] > 1):
         covariance += np.cov(part.mean(1)) / part.shape[-1] / len(parts) ** 2
@@ -119,6 +123,10 @@ def _correlation(differences: Sequence[Difference], pooled: float) -> Array:
         covariance += np.cov(weighted(values, benchmark)) / S
     spread = np.sqrt(np.diag(covariance))
     return covariance / np.outer(spread, spread) if (spread > 0).all() else np.eye(K)
+
+
+def _between_seeds(K: int, one_reference: bool) -> Array:
+    return (np.eye(K) + 1) / 2 if one_reference else np.eye(K)
 
 
 def _common(differences: Sequence[Difference]) -> tuple[Array, NDArray[np.int64] | None] | None:

@@ -14,7 +14,7 @@ from analysis.figures import alpha as figure_room
 from analysis.frames.load import load
 from analysis.report.render import markdown
 from analysis.report.style import encode
-from analysis.scores.kept import kept
+from analysis.scores.retention import kept
 from analysis.tables import alpha
 from tests.analysis.ledger_factory import config, counts, write_run
 

@@ -1,4 +1,4 @@
-"""Means over crossed seeds and problems: mean squares and intervals against scipy and statsmodels, coverage simulated."""
+"""Means over crossed seeds and problems: against scipy and statsmodels, and their coverage simulated."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def against_first(found: list[Scores]) -> list[Difference]:
 
 @pytest.mark.parametrize(("S", "spread"), [(1, 0.0), (3, 0.01), (3, 0.03), (5, 0.03), (8, 0.03)])
 def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
-    """An A/A sweep: any of nine differences called in at most 5 %. 300 sweeps know 5 % to ± 2.5 (two standard errors)."""
+    """An A/A sweep: any of nine differences called in at most 5 %. 300 sweeps know that to ± 2.5 (two errors)."""
     rng = np.random.default_rng([S, round(1000 * spread)])
     false = 0
     for _ in range(300):
