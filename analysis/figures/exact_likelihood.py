@@ -54,7 +54,7 @@ def _look(name: str) -> dict[str, Any]:
 def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
     """Held-out accuracy at every evaluation, a line per objective and G."""
     name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
-    logged = frames.evaluations[frames.evaluations["name"] == name]
+    logged = frames.history([name])
     for learner in contest.learners:
         part = logged[logged["run_id"].isin(list(learner.arm.run_ids))].groupby("step")["value"].mean()
         sizes = sorted({x.samples for x in contest.learners if x.objective == learner.objective})
@@ -117,7 +117,8 @@ def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
 def _pairs(frames: Frames, learner: Learner) -> list[pd.DataFrame]:
     """Per seed: pass_rate and norm by step, both averaged over SMOOTH steps; steps without a success are left out."""
     wanted = {"reward/accuracy": "pass_rate", "optim/grad_norm": "norm"}
-    m = frames.metrics[frames.metrics["name"].isin(list(wanted)) & (frames.metrics["step"] > 0)]
+    m = frames.history(wanted)
+    m = m[m["step"] > 0]
     found = []
     for run_id in learner.arm.run_ids:
         wide = m[m["run_id"] == run_id].pivot(index="step", columns="name", values="value").rename(columns=wanted)

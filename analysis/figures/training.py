@@ -17,6 +17,7 @@ from analysis.frames.load import Frames
 from analysis.report import style
 from analysis.report.lines import CYCLE
 from analysis.scores.arm import Arm, arms
+from analysis.scores.metric import trained
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
 # First name that is logged counts: a continuous reward has no accuracy.
@@ -34,7 +35,7 @@ SPAN = 20  # a positive quantity whose values span more than this factor is draw
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run has logged a step of training."""
-    logged = set(frames.metrics.loc[frames.metrics["step"] > 0, "name"])
+    logged = set(trained(frames, [run.run_id for run in frames.rows]))
     panels = [(name, title) for names, title in PANELS if (name := next((n for n in names if n in logged), None))]
     return style.drawn(lambda: _draw(frames, panels)) if panels else None
 
@@ -47,7 +48,8 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
-    training = frames.metrics[frames.metrics["step"] > 0]
+    training = frames.history([name for name, _ in panels])
+    training = training[training["step"] > 0]
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
         curves = training[training["name"] == name]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import pandas as pd
-
-Frame: TypeAlias = pd.DataFrame
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from analysis.frames.frame import records
 from analysis.report.table import Format, Published, Table, decimals_for
 
 WIDE = 126  # characters; a wider grid is split by metric
 Record = Mapping[str, Any]
+Key = tuple[str, str]  # metric, column
+AVERAGE = "Average"
 
 
 @dataclass(frozen=True)
@@ -31,35 +33,42 @@ class Grid:
         return sum(lengths) + 3 * len(lengths) + 1
 
 
+@lru_cache(maxsize=64)  # every format asks
 def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
     """Our cells, block by block; a block wider than `width` characters is split, between metrics."""
+    blocks: dict[str, list[Record]] = {}
+    for cell in table.records:
+        if cell["metric"] in table.shown:
+            blocks.setdefault(cell["block"], []).append(cell)
     found: list[Grid] = []
-    for block, cells in table.cells.groupby("block", sort=False):
-        cells = cells[cells["metric"].isin(table.shown)]
+    for title, cells in blocks.items():
+        compared = [c for c in cells if not math.isnan(c["difference"])]
         if table.scores:
-            found += _split(lambda metrics, b=str(block), c=cells: _scores(b, c, metrics, table), cells, table, width)
-        if table.differences and cells["difference"].notna().any():
-            rows = cells[cells["difference"].notna()]
-            found += _split(
-                lambda metrics, b=str(block), c=rows: _differences(b, c, metrics, table), rows, table, width
-            )
-            found += _deciding(str(block), rows, table) if table.scores else []
+            found += _split(lambda part, t=title: _scores(t, part, table), cells, table, width)
+        if table.differences and compared:
+            found += _split(lambda part, t=title: _differences(t, part, table), compared, table, width)
+            found += _deciding(title, compared, table) if table.scores else []
     return found
 
 
-def _split(draw: Callable[[Sequence[str]], Grid], cells: pd.DataFrame, table: Table, width: int) -> list[Grid]:
+def _split(draw: Callable[[Sequence[Record]], Grid], cells: Sequence[Record], table: Table, width: int) -> list[Grid]:
     """One grid, or as few as keep within the width with whole metrics in each."""
-    metrics = [m for m in table.shown if (cells["metric"] == m).any()]
+    columns = {metric: {c["column"] for c in cells if c["metric"] == metric} for metric in table.shown}
+    metrics = [metric for metric in table.shown if columns[metric]]
     parts: list[list[str]] = []
     for metric in metrics:
-        if parts and draw([*parts[-1], metric]).width <= width:
+        if parts and draw(_of(cells, [*parts[-1], metric])).width <= width:
             parts[-1].append(metric)
         else:
             parts.append([metric])
-    several = bool((cells.groupby("metric")["column"].nunique() > 1).any())
-    if several and len(parts) > 1:  # benchmarks side by side: a metric each, or all
-        parts = [[metric] for metric in metrics]
-    return [draw(part) for part in parts]
+    if len(parts) > 1 and any(len(columns[metric]) > 1 for metric in metrics):
+        parts = [[metric] for metric in metrics]  # benchmarks side by side: a metric each, or all
+    return [draw(_of(cells, part)) for part in parts]
+
+
+def _of(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
+    """Those of some metrics, in the order of these."""
+    return [c for metric in metrics for c in cells if c["metric"] == metric]
 
 
 def published_grids(published: Published) -> list[Grid]:
@@ -74,9 +83,18 @@ def published_grids(published: Published) -> list[Grid]:
 def published_averages(published: Published) -> Grid:
     """The printed averages of every metric in one grid, without averages those of the first benchmark: what fits."""
     columns = list(published.cells["column"])
-    chosen = "Average" if "Average" in columns else columns[0]
+    chosen = AVERAGE if AVERAGE in columns else columns[0]
     part = published.cells[published.cells["column"] == chosen]
     return _printed(f"{published.label}: {chosen}", part, "metric")
+
+
+def _printed(title: str, cells: pd.DataFrame, across: str) -> Grid:
+    columns = list(cells[across].drop_duplicates())
+    rows: list[tuple[str, ...]] = []
+    for row, part in cells.groupby("row", sort=False):
+        at = dict(zip(part[across], part["text"], strict=True))
+        rows.append((str(row), *(at.get(c) or "–" for c in columns)))
+    return Grid(title, ("", *columns), tuple(rows))
 
 
 # --- texts ---
@@ -113,99 +131,59 @@ def _rounded(value: float, decimals: int) -> str:
 # --- grids ---
 
 
-def _scores(block: str, cells: pd.DataFrame, metrics: Sequence[str], table: Table) -> Grid:
-    cells = cells[cells["metric"].isin(list(metrics))]
-    keys, header = _header(cells, metrics, table)
+def _scores(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    at = _placed(cells)
+    keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
     forms = {key: _exact(table.format_of(*key), cells, key, "mean") for key in keys}
-    at = {(c["row"], c["metric"], c["column"]): c for c in records(cells)}
-    labels = list(cells["row"].drop_duplicates())
+    marked = not table.differences
     rows = [
-        (
-            label,
-            *(
-                text_of(at[label, *key], forms[key], marked=not table.differences) if (label, *key) in at else "—"
-                for key in keys
-            ),
-        )
-        for label in labels
+        (x, *(text_of(at[x, key], forms[key], marked=marked) if (x, key) in at else "—" for key in keys))
+        for x in labels
     ]
-    best = {(labels.index(label), 1 + keys.index(key)) for key in keys for label in _best(at, labels, key, forms[key])}
-    hints = cells[cells["hint"] != ""].drop_duplicates(["row", "hint"])
-    notes = tuple(f"{h['row']}: {h['state']} – run `{h['hint']}`" for h in records(hints))
-    grid = Grid(_title(block, metrics, keys, table), ("", *header), tuple(rows), notes, frozenset(best))
-    return _with_seeds(grid, cells, labels) if table.differences else grid
+    best = {
+        (labels.index(x), 1 + column) for column, key in enumerate(keys) for x in _best(at, labels, key, forms[key])
+    }
+    hints = {c["row"]: c for c in cells if c["hint"]}
+    notes = tuple(f"{row}: {c['state']} – run `{c['hint']}`" for row, c in hints.items())
+    title = _title(block, keys, table)
+    grid = Grid(title, ("", *_header(keys, table)), tuple(rows), notes, frozenset(best))
+    return _with_seeds(grid, cells) if table.differences else grid
 
 
-def _best(
-    at: Mapping[tuple[str, str, str], Record], labels: Sequence[str], key: tuple[str, str], form: Format
-) -> list[str]:
+def _placed(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
+    """By row and column, rows in the order of the first column."""
+    return {(c["row"], (c["metric"], c["column"])): c for c in cells}
+
+
+def _best(at: Mapping[tuple[str, Key], Record], labels: Sequence[str], key: Key, form: Format) -> list[str]:
     """The arms that print the best value; none where there is one alone, or where neither more nor less is better."""
-    values = {x: at[x, *key]["mean"] for x in labels if (x, *key) in at and not at[x, *key]["base"]}
+    values = {x: at[x, key]["mean"] for x in labels if (x, key) in at and not at[x, key]["base"]}
     printed = {label: round(v * form.scale, form.decimals or 0) for label, v in values.items() if math.isfinite(v)}
-    if not form.better or len(printed) < 2:
+    if not form.better or len(set(printed.values())) < 2:
         return []
     first = max(printed.values()) if form.better > 0 else min(printed.values())
-    return [label for label, v in printed.items() if v == first] if len(set(printed.values())) > 1 else []
+    return [label for label, v in printed.items() if v == first]
 
 
-def _with_seeds(grid: Grid, cells: pd.DataFrame, labels: Sequence[str]) -> Grid:
+def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
     """A last column: the seeds that count, of those planned where some are missing, and how many of them diverged."""
-    counted: list[str] = []
-    for label in labels:
-        part = cells[cells["row"] == label]
-        seeds, planned, diverged = (int(part[c].max()) for c in ("seeds", "planned", "diverged"))
-        text = str(seeds) if seeds >= planned else f"{seeds} of {planned}"
-        counted.append(f"{text} ({diverged} diverged)" if diverged else text)
-    rows = tuple((*row, count) for row, count in zip(grid.rows, counted, strict=True))
-    return replace(grid, header=(*grid.header, "seeds"), rows=rows)
-
-
-def _differences(block: str, cells: pd.DataFrame, metrics: Sequence[str], table: Table) -> Grid:
-    cells = cells[cells["metric"].isin(list(metrics))]
-    keys, header = _header(cells, metrics, table)
-    forms = {key: _exact(table.format_of(*key), cells, key, "difference") for key in keys}
-    at = {(c["row"], c["metric"], c["column"]): c for c in records(cells)}
-    rows = [
-        (label, *(difference_text(at[label, *key], forms[key]) if (label, *key) in at else "—" for key in keys))
-        for label in cells["row"].drop_duplicates()
-    ]
-    against = " or ".join(cells["reference"].drop_duplicates())
-    title = _title(
-        f"{block}: difference to {against}" if block else f"Difference to {against}", metrics, keys, table, "points"
-    )
-    return Grid(title, ("", *header), tuple(rows))
-
-
-def _deciding(block: str, cells: pd.DataFrame, table: Table) -> list[Grid]:
-    """What is known of each difference of a metric of problems, and what would decide those that are not decided."""
-    cells = cells[cells["paired_problems"] > 0]
-    average = cells["column"].str.startswith("Average")
-    cells = cells[average] if average.any() else cells
     rows: list[tuple[str, ...]] = []
-    for cell in records(cells):
-        form = table.format_of(cell["metric"], cell["column"])
-        seen, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
-        decided = cell["verdict"] in ("▲", "▼")
-        needed = ["", "", ""] if decided else [_count(cell[f"needed_{k}"]) for k in ("seeds", "problems", "samples")]
-        if not decided and cell["paired_seeds"] == 1:
-            needed[0] = "3 or more"
-        arm = f"{cell['row']} {cell['column'].removeprefix('Average')}".strip()
-        rows.append(
-            (
-                f"{arm}: {cell['metric']}",
-                {"▲": "above", "▼": "below"}.get(cell["verdict"], "undecided"),
-                seen,
-                same,
-                _number(cell["improvement"], 2),
-                *needed,
-                str(cell["cheapest"]),
-            )
-        )
-    header = ("", "verdict", "seen from", "same within", "P(improvement)", "seeds", "problems", "samples", "cheapest")
-    shown = [i for i in range(len(header)) if i < 2 or any(row[i] not in ("–", "") for row in rows)]
-    title = f"{block}: what decides" if block else "What decides"
-    kept = tuple(tuple(row[i] for i in shown) for row in rows)
-    return [Grid(title, tuple(header[i] for i in shown), kept, (_DECIDING,))] if rows else []
+    for row in grid.rows:
+        own = [c for c in cells if c["row"] == row[0]]
+        seeds, planned, diverged = (max(int(c[name]) for c in own) for name in ("seeds", "planned", "diverged"))
+        text = str(seeds) if seeds >= planned else f"{seeds} of {planned}"
+        rows.append((*row, f"{text} ({diverged} diverged)" if diverged else text))
+    return replace(grid, header=(*grid.header, "seeds"), rows=tuple(rows))
+
+
+def _differences(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    at = _placed(cells)
+    keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
+    forms = {key: _exact(table.format_of(*key), cells, key, "difference") for key in keys}
+    rows = [(x, *(difference_text(at[x, key], forms[key]) if (x, key) in at else "—" for key in keys)) for x in labels]
+    against = " or ".join(dict.fromkeys(c["reference"] for c in cells))
+    named = f"{block}: difference to {against}" if block else f"Difference to {against}"
+    return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table)), tuple(rows))
 
 
 _DECIDING = (
@@ -213,6 +191,31 @@ _DECIDING = (
     "which the arms are equivalent (TOST, 5 %). Seeds, problems, samples: how many in all, of one kind alone, would "
     "decide a difference of the size seen; – where none would."
 )
+
+
+def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
+    """What is known of each difference of a metric of problems, and what would decide those that are not decided."""
+    cells = [c for c in cells if c["paired_problems"] > 0]
+    average = [c for c in cells if c["column"].startswith(AVERAGE)]
+    rows = [_deciding_row(c, table) for c in average or cells]
+    header = ("", "verdict", "seen from", "same within", "P(improvement)", "seeds", "problems", "samples", "cheapest")
+    shown = [i for i in range(len(header)) if i < 2 or any(row[i] not in ("–", "") for row in rows)]
+    title = f"{block}: what decides" if block else "What decides"
+    kept = tuple(tuple(row[i] for i in shown) for row in rows)
+    return [Grid(title, tuple(header[i] for i in shown), kept, (_DECIDING,))] if rows else []
+
+
+def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
+    form = table.format_of(cell["metric"], cell["column"])
+    seen, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
+    decided = cell["verdict"] in ("▲", "▼")
+    needed = ["", "", ""] if decided else [_count(cell[f"needed_{k}"]) for k in ("seeds", "problems", "samples")]
+    if not decided and cell["paired_seeds"] == 1:
+        needed[0] = "3 or more"
+    arm = f"{cell['row']} {cell['column'].removeprefix(AVERAGE)}".strip()
+    verdict = {"▲": "above", "▼": "below"}.get(cell["verdict"], "undecided")
+    improvement = _number(cell["improvement"], 2)
+    return (f"{arm}: {cell['metric']}", verdict, seen, same, improvement, *needed, cell["cheapest"])
 
 
 def _number(value: float, decimals: int) -> str:
@@ -223,48 +226,35 @@ def _count(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{int(value):,}"
 
 
-def _header(cells: pd.DataFrame, metrics: Sequence[str], table: Table) -> tuple[list[tuple[str, str]], list[str]]:
-    """(metric, column) of every column, and how it is headed."""
-    pairs = cells[["metric", "column"]].drop_duplicates()
-    pairs = pairs.sort_values("metric", key=lambda s: s.map({m: i for i, m in enumerate(metrics)}), kind="stable")
-    keys = [(str(metric), str(column)) for metric, column in pairs.itertuples(index=False, name=None)]
-    alone = len(metrics) == 1 and len(keys) > 1
+def _header(keys: Sequence[Key], table: Table) -> list[str]:
+    """The benchmark, the metric where there are several, the unit where columns differ in it."""
+    alone = len({metric for metric, _ in keys}) == 1 and len(keys) > 1
+    several_units = len(_units(keys, table)) > 1
     header: list[str] = []
     for metric, column in keys:
         name = column if alone or not metric else f"{column} {metric}".strip()
         unit = table.format_of(metric, column).unit
-        header.append(name if unit in ("%", "", name) or len(_units(keys, table)) == 1 else f"{name}, {unit}")
-    return keys, header
+        header.append(f"{name}, {unit}" if several_units and unit not in ("%", "", name) else name)
+    return header
 
 
-def _units(keys: Sequence[tuple[str, str]], table: Table) -> set[str]:
+def _units(keys: Sequence[Key], table: Table) -> set[str]:
     return {table.format_of(*key).unit for key in keys}
 
 
-def _title(
-    block: str, metrics: Sequence[str], keys: Sequence[tuple[str, str]], table: Table, per_cent: str = "%"
-) -> str:
+def _title(block: str, keys: Sequence[Key], table: Table, per_cent: str = "%") -> str:
     """With the metric where it is the only one, and the unit where all columns share it."""
-    units = _units(keys, table)
+    units, metrics = _units(keys, table), {metric for metric, _ in keys}
     unit = units.pop() if len(units) == 1 else ""
     unit = per_cent if unit == "%" else unit
-    alone = metrics[0] if len(metrics) == 1 and len(keys) > 1 else ""
+    alone = metrics.pop() if len(metrics) == 1 and len(keys) > 1 else ""
     named = ": ".join(part for part in (block, alone) if part)
     return f"{named}, {unit}" if named and unit else named or unit
 
 
-def _exact(form: Format, cells: pd.DataFrame, key: tuple[str, str], value: str) -> Format:
+def _exact(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:
     """With as many decimals as the column needs."""
     if form.decimals is not None:
         return form
-    own = cells[(cells["metric"] == key[0]) & (cells["column"] == key[1])]
-    return replace(form, decimals=decimals_for(own[value] * form.scale))
-
-
-def _printed(title: str, cells: pd.DataFrame, across: str) -> Grid:
-    columns = list(cells[across].drop_duplicates())
-    rows: list[tuple[str, ...]] = []
-    for row, part in cells.groupby("row", sort=False):
-        at = dict(zip(part[across], part["text"], strict=True))
-        rows.append((str(row), *(at.get(c) or "–" for c in columns)))
-    return Grid(title, ("", *columns), tuple(rows))
+    own = [c[value] * form.scale for c in cells if (c["metric"], c["column"]) == key]
+    return replace(form, decimals=decimals_for(own))

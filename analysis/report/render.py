@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis.frames.frame import records
 from analysis.report.grid import Grid, grids, published_averages, published_grids
 from analysis.report.table import COLUMNS, COMPARED, Table
 from analysis.scores.claim import Verdict
@@ -63,7 +62,7 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*COLUMNS, *compared])
-    for cell in records(table.cells):
+    for cell in table.records:
         writer.writerow([_exact(cell[c]) for c in (*COLUMNS, *compared)])
     return out.getvalue()
 

@@ -11,16 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader
-from matplotlib.figure import Figure
 
 from analysis import figures as figure_room
 from analysis import tables as table_room
 from analysis.frames.frame import records
 from analysis.frames.load import Frames
-from analysis.report import style
 from analysis.report.grid import grids, published_grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table
@@ -35,6 +33,10 @@ from rlvr.ledger.files import whole
 
 FIRST = "comparison"  # the table that is always made
 PAGE = Path(__file__).parent / "page.html"
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
         for suffix, render in (("md", markdown), ("csv", to_csv), ("tex", latex)):
             files[f"tables/{table.name}.{suffix}"] = render(table).encode()
     for drawn in content.figures:
+        from analysis.report import style  # matplotlib takes a third of a second, and only figures need it
+
         png = style.encode(drawn.figure, "png")
         images[drawn.name] = base64.b64encode(png).decode()
         files |= {f"figures/{drawn.name}.png": png, f"figures/{drawn.name}.pdf": style.encode(drawn.figure, "pdf")}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from analysis.frames.frame import records
 from analysis.frames.load import Frames
 from analysis.scores.metric import Metric
 
@@ -84,7 +87,7 @@ class Published:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """cells: one row per cell, columns COLUMNS, and COMPARED where rows stand against another one.
 
@@ -103,6 +106,11 @@ class Table:
     format: Format = field(default_factory=Format)
     differences: bool = False
     scores: bool = True
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of `cells`."""
+        return records(self.cells)
 
     def format_of(self, metric: str, column: str) -> Format:
         return self.formats.get(column, self.formats.get(metric, self.format))
@@ -159,7 +167,7 @@ def with_notes(table: Table, frames: Frames) -> Table:
         )
     if errors := int(cells["errors"].max()) if len(cells) else 0:
         notes.append(f"Samples whose verifier failed are left out of n: at most {errors} in a cell (CSV, errors).")
-    if seeds and frames.counts.empty:
+    if seeds and frames.judgements.empty:
         notes.append("The samples of these runs are not at hand: cells are logged means, intervals span seeds only.")
     others = sorted({run.study for run in frames.rows if run.borrowed})
     if others:
@@ -208,7 +216,7 @@ def _span(values: pd.Series[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def decimals_for(values: pd.Series[float]) -> int:
+def decimals_for(values: Iterable[float]) -> int:
     """Three significant digits of the largest value, none where there are more."""
     finite = [abs(v) for v in values if math.isfinite(v) and v]
     return max(0, min(6, 2 - math.floor(math.log10(max(finite))))) if finite else 1

@@ -44,6 +44,8 @@ class Scores:
 
     def of_problems(self, columns: NDArray[np.int64]) -> Scores:
         """The problems in these places, in this order."""
+        if len(columns) == len(self.problems) and np.array_equal(columns, np.arange(len(columns))):
+            return self
         return replace(
             self,
             problems=tuple(self.problems[i] for i in columns),
@@ -114,12 +116,10 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
     A problem counts if every common seed of both has a value for it.
     """
     seeds = tuple(s for s in arm.seeds if s in set(reference.seeds))
-    place = {p: i for i, p in enumerate(reference.problems)}
-    own = np.array([i for i, p in enumerate(arm.problems) if p in place], dtype=np.int64)
+    own, other = _shared(arm.problems, reference.problems)
     if not seeds or not len(own):
         return None
-    a = arm.of_seeds(seeds).of_problems(own)
-    b = reference.of_seeds(seeds).of_problems(np.array([place[p] for p in a.problems], dtype=np.int64))
+    a, b = arm.of_seeds(seeds).of_problems(own), reference.of_seeds(seeds).of_problems(other)
     both = np.flatnonzero(np.isfinite(a.values).all(0) & np.isfinite(b.values).all(0))
     if not len(both):
         return None
@@ -139,6 +139,15 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
             max(len(arm.problems), len(reference.problems)) - len(both),
         ),
     )
+
+
+def _shared(arm: tuple[Hashable, ...], reference: tuple[Hashable, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(places of the common problems in the arm's, in the reference's)."""
+    if arm == reference:
+        return np.arange(len(arm)), np.arange(len(arm))
+    place = {p: i for i, p in enumerate(reference)}
+    own = [i for i, p in enumerate(arm) if p in place]
+    return np.array(own, np.int64), np.array([place[arm[i]] for i in own], np.int64)
 
 
 def _sampling(scores: Scores) -> float:

@@ -16,8 +16,8 @@ from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import REASONS, Cell, mean_of
 from analysis.scores.contrast import Scores
 from analysis.scores.judged import avg_values, pass_values
-from rlvr.ledger.cause import State
 from analysis.scores.metric import Kind, Metric, benchmarks, widest
+from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class _Evaluation:
 def retentions(frames: Frames) -> list[Retention]:
     """The base policy, then the arms of DPH-RL's losses by coefficient and divergence; [] without such an arm."""
     found = [a for a in arms(frames) if a.loss.startswith("dph_")]
-    if not found or frames.counts.empty:
+    if not found or frames.judgements.empty:
         return []
     sources, judged = benchmarks(frames, [i for a in found for i in a.run_ids])
     metrics = widest(judged)

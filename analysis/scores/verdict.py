@@ -121,8 +121,8 @@ class _Test:
         return cells
 
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
-        counted = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.counts.empty
-        samples = int(self.frames.counts["n"].max()) if counted else 0
+        counted = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
+        samples = self.frames.judgements.most_samples if counted else 0
         judged = compare({k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}, samples)
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
