@@ -44,7 +44,7 @@ class Counts:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The columns COLUMNS."""
-        return self._table.to_pandas().astype({"run_id": str, "source": str, "problem_id": str}, copy=False)
+        return self._table.to_pandas().astype({"run_id": str, "source": str, "problem_id": str})
 
     @property
     def empty(self) -> bool:

@@ -90,9 +90,14 @@ class Journals:
     def _long(self, run_id: str, columns: Sequence[str] | None) -> pd.DataFrame:
         if not self._states[run_id]:
             return _EMPTY
-        wide = self._whole(run_id, columns).table.to_pandas(types_mapper=pd.ArrowDtype).set_index(_STEP)
-        long = wide.stack().rename_axis(["step", "name"]).rename("value").reset_index()
-        return long.astype({"step": int, "name": str, "value": float}).assign(run_id=run_id)[list(_EMPTY.columns)]
+        table = self._whole(run_id, columns).table
+        steps = table[_STEP].to_numpy()
+        parts: list[pd.DataFrame] = []
+        for name in (n for n in table.column_names if n != _STEP):
+            logged = table[name].is_valid().to_numpy()
+            values = {"step": steps[logged], "name": name, "value": table[name].to_numpy()[logged]}
+            parts.append(pd.DataFrame({"run_id": run_id, **values}))
+        return pd.concat(parts, ignore_index=True) if parts else _EMPTY
 
     def _whole(self, run_id: str, columns: Sequence[str] | None = None) -> Journal:
         """From the cache, else from its lines; then it is kept."""
