@@ -56,7 +56,13 @@ class Cell:
     @property
     def alike(self) -> bool:
         """Whether every problem scored alike."""
-        return self.problems > 0 and self.scores is not None and self.scores.summary().alike
+        return self.problems > 0 and self._complete is not None and self._complete.summary().alike
+
+    @property
+    def _complete(self) -> Scores | None:
+        """The problems for which every seed has a value; None where there are none."""
+        kept = self.scores.complete() if self.scores else None
+        return kept if kept and kept.problems else None
 
     def record(self) -> dict[str, Any]:
         low, high = self.interval()
@@ -74,9 +80,9 @@ class Cell:
 
     def interval(self) -> tuple[float, float]:
         """95 %, about the mean; (NaN, NaN) where nothing repeats. With one seed it speaks of the runs."""
-        if self.scores is None or self.empty or not self.scores.complete().problems:
+        if self._complete is None or self.empty:
             return math.nan, math.nan
-        half = self.scores.summary().interval().half
+        half = self._complete.summary().interval().half
         return self.mean - half, self.mean + half
 
 
