@@ -117,6 +117,9 @@ def _one(name: str, frames: Frames, run_ids: list[str]) -> Metric:
         return known[name]
     if match := re.fullmatch(r"distinct-(\d+)", name):
         return distinct(int(match[1]))
+    match = re.fullmatch(r"pass@(\d+)", name)
+    if match and 1 <= int(match[1]) <= frames.judgements.most_samples:  # not logged, but the samples are there
+        return pass_at(int(match[1]))
     if name in evaluations:
         return _evaluation(name)
     if name in steps:
