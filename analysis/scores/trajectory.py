@@ -56,10 +56,10 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
     empty = [arm.label for arm in arms if not curves[arm.group_id]]
     if empty:
         return Level(where, why=f"no finished, evaluated run of {' or '.join(empty)}")
+    if not all(math.isfinite(x) for curve in everything for _, x in curve):
+        return Level(where, why=f"{where} needs what some run did not log")
     value = min(max(x for _, x in curve) for curve in everything)
     begun = max(curve[0][1] for curve in everything)
-    if not math.isfinite(value):
-        return Level(where, why=f"{where} needs what some run did not log")
     if value <= begun:
         slowest = min(arms, key=lambda a: min(max(x for _, x in c) for c in curves[a.group_id].values()))
         return Level(where, why=f"{slowest.label} has a run that never rises above where the others begin")
