@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.report.lines import dash, legend, look
+from analysis.report.lines import BAND, dash, focus, legend, look
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
@@ -35,8 +36,11 @@ def _draw(frames: Frames, found: Sequence[Comparable]) -> Figure:
         for number, arm in enumerate(ordered(setting.arms, swept(frames))):
             line = _line(axes, frames, setting, metric, arm, number)
             handles |= {arm.label: line} if line is not None else {}
+        focus(axes)
         axes.set_xlabel("step")
-    legend(drawing, handles)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    several = any(len(arm.run_ids) > 1 for setting in found for arm in setting.arms)
+    legend(drawing, handles, BAND if several else "")
     return drawing
 
 

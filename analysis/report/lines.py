@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -44,6 +45,22 @@ def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, mar
     return axes.plot(x, mean, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)[0]
 
 
+def focus(axes: Axes) -> None:
+    """Show every line whole, and of the bands what lies within half the lines' span beyond them."""
+    lines = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines] or [np.zeros(0)])
+    lines = lines[np.isfinite(lines)]
+    if not len(lines) or lines.min() == lines.max():
+        return
+    if axes.get_yscale() == "log":
+        beyond = (lines.max() / lines.min()) ** 0.5
+        near = lines.min() / beyond, lines.max() * beyond
+    else:
+        beyond = (lines.max() - lines.min()) / 2
+        near = lines.min() - beyond, lines.max() + beyond
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(max(bottom, near[0]), min(top, near[1]))
+
+
 def against_k(frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]], label: Any) -> Figure:
     """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted."""
     panels = [(setting, line) for setting, made in found for line in made]
@@ -78,7 +95,17 @@ def _passes(axes: Axes, frames: Frames, setting: Comparable, line: Line, label: 
     return handles
 
 
-def legend(drawing: Figure, handles: dict[str, Artist]) -> None:
+BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"
+
+
+def legend(drawing: Figure, handles: dict[str, Artist], title: str = "") -> None:
     """Below, in as many columns as the longest name leaves room for."""
     columns = max(1, min(4, 110 // (max(map(len, handles), default=1) + 6)))
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+    drawing.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        title=title or None,
+        title_fontsize=7.5,
+    )

@@ -21,6 +21,7 @@ from analysis.scores import student
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
+LEAST_SEEDS = 3  # fewer show the luck of training too little to speak of arms
 ROUNDING = 1e-18  # a variance below it is that of equal numbers
 
 

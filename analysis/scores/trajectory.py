@@ -17,6 +17,7 @@ from analysis.frames.load import Frames
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell_at, last_points, mean_of
 from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.measured import Point, at, scores
 from analysis.scores.metric import Kind, Metric
 
@@ -128,7 +129,7 @@ class Curve:
 
     steps: tuple[int, ...]
     mean: tuple[float, ...]
-    low: tuple[float, ...]  # NaN with one seed
+    low: tuple[float, ...]  # NaN for fewer than three seeds
     high: tuple[float, ...]
 
 
@@ -148,8 +149,11 @@ def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> C
 
 
 def over_seeds(cell: Cell) -> tuple[float, float]:
-    """The ends of a 95 % t interval over seeds alone, the problems taken as they are; (NaN, NaN) with one seed."""
-    if cell.scores is None or cell.seeds < 2:
+    """The ends of a 95 % t interval over seeds alone, the problems taken as they are.
+
+    (NaN, NaN) for fewer than three: that of two is nine times as wide as they lie apart.
+    """
+    if cell.scores is None or cell.seeds < LEAST_SEEDS:
         return math.nan, math.nan
     half = cell.scores.by_seed().summary().interval().half
     return cell.mean - half, cell.mean + half

@@ -16,12 +16,11 @@ from analysis.scores.claim import Claim, Outcome, Verdict, read
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
-from analysis.scores.crossed import LEVEL, Interval
+from analysis.scores.crossed import LEAST_SEEDS, LEVEL, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
 from analysis.scores.selection import default_reference, references, select, value_of
 from analysis.scores.trajectory import Where, cell_of, level
 
-LEAST_SEEDS = 3  # fewer show the luck of training too little to speak of arms
 SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
 
 

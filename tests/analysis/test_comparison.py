@@ -156,7 +156,7 @@ def test_the_metrics_that_were_asked_for_are_the_columns(tmp_path):
 
 def test_pass_at_any_k_up_to_the_samples_drawn_is_a_column(tmp_path):
     found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}), metrics="pass@2")
-    # 4 of 8 right: 1 - C(4, 2)/C(8, 2) = 22/28; 5: 25/28; 3: 18/28. The wave 0, 1, -1 over 40 problems: 14, 13, 13 times.
+    # 4 of 8 right: 1 - C(4, 2)/C(8, 2) = 22/28; 5: 25/28; 3: 18/28; of 40 problems 14, 13 and 13.
     assert at(found, "lr = 1e-05", "pass@2")["mean"] == pytest.approx((14 * 22 + 13 * 25 + 13 * 18) / 28 / 40)
 
 

@@ -96,8 +96,9 @@ def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
     assert found.high[2] - found.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
 
 
-def test_one_seed_has_no_band(tmp_path):
-    run(tmp_path, "grpo", ((2, 2), (4, 4), (5, 5)))
+def test_fewer_than_three_seeds_have_no_band(tmp_path):
+    for seed, last in enumerate((5, 6)):
+        run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)
     frames = load(tmp_path)
     assert all(math.isnan(x) for x in curve(frames, arms(frames)[0], avg(8), SOURCES).low)
 
