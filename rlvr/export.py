@@ -35,14 +35,16 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    from rlvr.config import schema
+    from rlvr.config import imports, schema
     from rlvr.trainer.checkpoint import export as write
 
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"{directory} is there already and holds something. Pass a directory that does not exist yet.")
     run_dir = layout.run_of_checkpoint(checkpoint)
     schema.register()
-    config = OmegaConf.create(read_config(run_dir))
+    plain = read_config(run_dir)
+    imports.restore(run_dir, plain)
+    config = OmegaConf.create(plain)
     task = instantiate(config.task, _convert_="all")
     try:
         base = instantiate(config.model, task, layout.stages_beside(run_dir), _convert_="all")

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from rlvr.config import memory
-from rlvr.config.schema import CONF
+from rlvr.config.registry import Registry
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import checkpoints
-from rlvr.ledger.identity import LINES, NOT_IDENTITY
+from rlvr.ledger.identity import EXPECTED, LINES, NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -36,12 +34,16 @@ Flat = dict[str, Any]  # dotted key -> value
 SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "loss", *NOT_IDENTITY}
 
 
-def preview(plan: Plan, ledger: Ledger, *, slurm: bool) -> str:
-    """The runs by name, what is finished already, differences to the default, resources, memory, time and disk."""
+def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | None = None) -> str:
+    """The runs by name, what is finished already, differences to the default, resources, memory, time and disk.
+
+    registry: of the search path that the runs were composed from; None: conf/ alone.
+    """
+    registry = registry or Registry()
     states = {run.run_id: ledger.state(run.run_id) for run in plan.runs}
     todo = [run for run in plan.runs if states[run.run_id].state is not State.FINISHED]
     head = f"{plan.study} {plan.sweep_id}: {_count(len(plan.runs), 'run')}, {len(plan.runs) - len(todo)} finished"
-    own, common = _apart([differences(run) for run in plan.runs])
+    own, common = _apart([differences(run, registry) for run in plan.runs])
     lines = [f"{head}, {len(todo)} to do. Dry run: nothing was written or started.", ""]
     lines += [f"All differ from the default in: {_shown(common)}"] if common else []
     width = max(len(run.name) for run in plan.runs)
@@ -68,27 +70,26 @@ def _count(number: int, what: str) -> str:
 # --- differences
 
 
-def differences(run: Planned) -> Flat:
+def differences(run: Planned, registry: Registry) -> Flat:
     """Options that are not the default's, and knobs that are not what these options come with."""
     chosen = {k: v for k, v in run.config["choices"].items() if k != "study"}
-    usual, plain = _composed(())["choices"], _composed(tuple(f"{k}={v}" for k, v in chosen.items()))
+    usual = _composed(registry, ())["choices"]
+    plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
     mine, theirs = flatten(run.config), flatten(plain)
-    ignored = {"choices", *LINES}
+    ignored = {"choices", *LINES, *EXPECTED}
     knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k.split(".")[0] not in ignored}
     # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
 
 
-@functools.cache
-def _composed(options: tuple[str, ...]) -> dict[str, Any]:
+@functools.lru_cache(maxsize=1024)
+def _composed(registry: Registry, options: tuple[str, ...]) -> dict[str, Any]:
     """The config of these options with no knob touched, and its choices."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        made = compose("run", list(options), return_hydra_config=True)
-    plain = OmegaConf.to_container(OmegaConf.masked_copy(made, [str(k) for k in made if k != "hydra"]), resolve=True)
+    config, choices = registry.compose(options)
+    plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return {**{str(k): v for k, v in plain.items()}, "choices": dict(made.hydra.runtime.choices)}
+    return {**{str(k): v for k, v in plain.items()}, "choices": choices}
 
 
 def _apart(each: Sequence[Flat]) -> tuple[list[Flat], Flat]:

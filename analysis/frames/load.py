@@ -41,6 +41,7 @@ class Frames:
     curves: Curves
     judgements: Counts
     study: str = ""
+    question: str = ""  # of the study, as its file asked it when it was last launched
     title: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -180,6 +181,7 @@ def frames(
         curves=curves,
         judgements=judgements,
         study=study,
+        question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         title=study if sweep is None else f"{study}, sweep {sweep}",
         commands=tuple(dict.fromkeys(c for c in commands if c)),
         notes=(*found.notes, *curves.notes(), *judgements.notes()),

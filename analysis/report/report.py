@@ -22,7 +22,6 @@ from analysis.frames.load import Frames
 from analysis.report.grid import grids, published_grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table
-from analysis.scores import study as studies
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.claim import Verdict
 from analysis.scores.verdict import verdicts
@@ -126,7 +125,7 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
     environment.filters["code"] = _pieces
     return environment.get_template(PAGE.name).render(
         title=frames.title,
-        question=studies.question(frames.study),
+        question=frames.question,
         commands=frames.commands,
         shas=_shas(frames),
         origin=frames.origin,

@@ -1,4 +1,4 @@
-"""What a study expects of its arms, as its YAML says it (sweeps/<study>.yaml, key `claims`); verdict.py judges it.
+"""What a study expects of its arms, as its YAML says it (key `claims`); verdict.py judges it.
 
 says       the claim in a sentence
 metric     avg, pass@8, entropy, ... as in --metrics

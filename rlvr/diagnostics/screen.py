@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from analysis.diagnostics.replay import draw
 from rlvr.diagnostics.gradient import Effect, cosines, effect, start
 from rlvr.diagnostics.measurement import Arm, write
 from rlvr.ledger import layout
@@ -53,7 +52,7 @@ def _label(source: Path | None) -> str:
 def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> Path:
     """One step of rollouts, kept as a run keeps them: with its config."""
     with contextlib.closing(start(arm.config, policy, store)) as run:
-        groups = run.collector.collect(step=1).groups
+        groups = run.step_sampler.take(1).groups
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder, OmegaConf.to_yaml(OmegaConf.merge(arm.config, {"choices": {}}), resolve=True), {})
     write_rollouts(groups, layout.rollouts(folder, 1))
@@ -151,4 +150,4 @@ def _number(value: float, form: str = ".4g") -> str:
 
 def _write(folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame) -> list[Path]:
     tables = {"objectives": rows, "cosines": matrix.rename_axis("objective").reset_index(), "weights": weights}
-    return write(folder, tables, "replay", draw(matrix, weights))
+    return write(folder, tables, "replay")

@@ -18,17 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose
 from hydra.utils import instantiate
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from analysis.diagnostics.weights import drawn
-from rlvr.diagnostics.measurement import command, points, write
+from rlvr.config.registry import Registry
+from rlvr.diagnostics.measurement import command, points, split, write
 from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
 from rlvr.objective.reduce import aggregate
-from sweeps import launcher
 
 Floats = NDArray[np.float64]
 
@@ -106,13 +104,12 @@ def outcomes(samples: int, rates: Floats) -> Floats:
     return np.exp(log_choose + c * np.log(p) + (samples - c) * np.log1p(-p))
 
 
-def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
+def measured(point: Sequence[str], rates: Floats, registry: Registry) -> list[Weight]:
     """The weights of one combination of overrides of the default run."""
-    config = compose("run", list(point), return_hydra_config=True)
+    config, chosen = registry.compose(point)
     loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
     weight, norm = measure(loss, advantage, samples, rates)
-    chosen = config.hydra.runtime.choices
-    told = (chosen.loss, chosen.advantage, _order(config.advantage, samples), samples)
+    told = (chosen["loss"], chosen["advantage"], _order(config.advantage, samples), samples)
     return [Weight(*told, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
 
 
@@ -123,11 +120,11 @@ def _order(advantage: DictConfig, samples: int) -> int | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    with launcher.composing():
-        rows = [row for point in points(arguments or DEFAULT) for row in measured(point, RATES)]
+    words, registry = split(arguments)
+    rows = [row for point in points(words or DEFAULT) for row in measured(point, RATES, registry)]
     table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
     folder = reports(home()) / "weights"
-    files = write(folder, {"weights": table}, "weights", drawn(table))
+    files = write(folder, {"weights": table}, "weights")
     print(f"Written: {folder}: {', '.join(file.name for file in files)}")
 
 

@@ -14,7 +14,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.checkpoints import checkpoints, superseded
 from rlvr.ledger.files import remove
 from rlvr.metrics import accuracy
-from rlvr.rollout.ahead import Collected
+from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -33,7 +33,7 @@ class Checkpoints:
         self.trainer.writer.wait(block=False)
         return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
 
-    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: Collected | None = None) -> None:
+    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: StepGroups | None = None) -> None:
         """Save the state after a step, `position` problems into the stream, unless it is saved already.
 
         ahead: the groups of the next step, if there are some.
@@ -44,25 +44,22 @@ class Checkpoints:
             return
         score = self._score(metrics)
         self.best = self.best if score is None else score
-        state = {"step": step, "position": position, "score": score, "best": self.best}
-        groups = {} if ahead is None else {"beside": ahead.write}
-        self.trainer.save(
-            path,
-            state | {"ahead": None if ahead is None else ahead.rest},
-            background=self.config.background,
-            then=self._drop,
-            **groups,
-        )
+        state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
+        how: dict[str, Any] = {"background": self.config.background, "when_visible": self._drop}
+        if ahead is not None:
+            state["ahead"], how["write_more"] = ahead.rest, ahead.write
+        self.trainer.save(path, state, **how)
 
     def resume(self) -> dict[str, Any] | None:
         """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
-        found = checkpoints(self.directory)
-        if not found:
+        saved = checkpoints(self.directory)
+        if not saved:
             return None
-        extra = self.trainer.load(found[-1])
+        newest = saved[-1]
+        extra = self.trainer.load(newest)
         self.best = extra["best"]
-        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra["ahead"] else None
-        log.info("resuming from %s", found[-1].name)
+        extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
+        log.info("resuming from %s", newest.name)
         return extra
 
     def _score(self, metrics: Mapping[str, float]) -> float | None:

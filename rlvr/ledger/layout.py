@@ -120,6 +120,10 @@ def home_of(directory: Path) -> Path:
 # --- of a run
 
 
+def home_of_run(run_dir: Path) -> Path:
+    return run_dir.parents[1]
+
+
 def info(run_dir: Path) -> Path:
     return run_dir / "run.json"
 

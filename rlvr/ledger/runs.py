@@ -67,6 +67,8 @@ class RunInfo:
     git_dirty: bool = False
     host: str = ""
     command: str = ""
+    config_dirs: tuple[str, ...] = ()  # where the launch found options, beside conf/
+    import_paths: tuple[str, ...] = ()  # where it found the code of the run's components
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -83,6 +85,8 @@ def read_info(run_dir: Path) -> RunInfo:
         arm=str(content.get("arm") or name),
         created=float(created) if isinstance(created, int | float) else 0.0,
         git_dirty=bool(content.get("git_dirty")),
+        config_dirs=tuple(map(str, content.get("config_dirs") or ())),
+        import_paths=tuple(map(str, content.get("import_paths") or ())),
         fields=content,
         **text,
     )

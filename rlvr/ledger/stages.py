@@ -62,13 +62,13 @@ def task_identity(task: TaughtTask) -> dict[str, Any]:
     The knobs are the task's own `identity` if it has one, else its public plain attributes. The demonstrations stand
     for the code that makes them: when it changes, so does the stage.
     """
+    from rlvr.records import IdentifiedTask
+
     shown = json.dumps([task.demonstration(index) for index in range(SAMPLED_DEMONSTRATIONS)])
-    knobs = getattr(task, "identity", None)
-    if knobs is None:
-        knobs = {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
+    plain = {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
     return {
         "class": f"{type(task).__module__}.{type(task).__qualname__}",
-        "knobs": knobs,
+        "knobs": task.identity if isinstance(task, IdentifiedTask) else plain,
         "vocabulary": list(task.vocabulary),
         "end_word": task.end_word,
         "demonstrations": hashlib.sha256(shown.encode()).hexdigest(),

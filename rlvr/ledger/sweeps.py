@@ -22,6 +22,8 @@ from rlvr.ledger.identity import identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
 
+FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -44,6 +46,11 @@ class Sweep:
     @property
     def study(self) -> str:
         return str(self.info.get("study") or "")
+
+    @property
+    def question(self) -> str:
+        """Of the study, as its file asked it when it was launched."""
+        return str(self.info.get("question") or "")
 
     @property
     def command(self) -> str:
@@ -74,23 +81,28 @@ class Ledger:
     def create_run(self, run_id: str, config_yaml: str, info: Mapping[str, Any]) -> Path:
         """Put a run on the ledger; harmless when repeated. `info`: what run.json is to say.
 
-        What has no part in a run's identity (cluster, tracker, ...) may differ: the newest launch decides it, until
-        the run is finished. Raises ValueError if the id already means another run, or one of another format.
+        What has no part in a run's identity (cluster, tracker, where its code is found, ...) may differ: the newest
+        launch decides it, until the run is finished. Raises ValueError if the id already means another run, or one of
+        another format.
         """
         target = self.run_dir(run_id)
         if not layout.config(target).exists() and self._create(target, config_yaml, info):
             return target
         if read_json(layout.info(target)) is None:  # a directory that something else began, or that was damaged
             write_json(layout.info(target), {**info, "format": FORMAT})
-        read_info(target)
+        about = read_info(target)
         try:
             before = layout.config(target).read_text(encoding="utf-8")
         except FileNotFoundError:
             before = None
         if before is not None and before != config_yaml:
             _check_same_run(run_id, before, config_yaml)
-        if before is None or (before != config_yaml and self.state(run_id).state is not State.FINISHED):
+        newest = {**about.fields, **{key: info[key] for key in FOUND_AT if key in info}}
+        if before == config_yaml and about.fields == newest:
+            return target
+        if before is None or self.state(run_id).state is not State.FINISHED:
             write_text(layout.config(target), config_yaml)
+            write_json(layout.info(target), newest)
         return target
 
     def _create(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:

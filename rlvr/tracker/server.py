@@ -72,7 +72,7 @@ class Server:
         command += ["--artifacts-destination", str(self.root / "artifacts"), "--workers", "2"]
         with (self.root / "mlflow.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow", *command],
+                [sys.executable, "-P", "-m", "mlflow", *command],
                 env={**os.environ, **ENVIRONMENT},
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
@@ -144,7 +144,7 @@ class Server:
 
     def _mlflow(self, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "mlflow", *arguments],
+            [sys.executable, "-P", "-m", "mlflow", *arguments],
             env={**os.environ, **ENVIRONMENT},
             cwd=self.root,
             capture_output=True,

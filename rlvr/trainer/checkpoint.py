@@ -24,15 +24,14 @@ from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora
 
-# One rank saves without collectives, which may not run beside training's own: that is meant.
-warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-
 
 class Writer:
     """Writes checkpoints, one at a time. Every method is called by all ranks, in the same order."""
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
+        if world == 1:  # it saves without collectives, which may not run beside training's own: that is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         self._group: dist.ProcessGroup | None = None
         self._pending: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
@@ -43,24 +42,30 @@ class Writer:
         state: dict[str, Any],
         *,
         background: bool = False,
-        beside: Callable[[Path], None] = lambda _: None,
-        then: Callable[[], None] = lambda: None,
+        write_more: Callable[[Path], None] = lambda _: None,
+        when_visible: Callable[[], None] = lambda: None,
     ) -> None:
         """Write a checkpoint. `tensors`: nested names to (sharded) tensors, `state`: plain JSON.
 
-        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. beside:
-        the first rank's, writes further files into the checkpoint's directory; then: what it does once that is visible.
+        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. Of the
+        first rank alone: `write_more` writes further files into the checkpoint's directory, and `when_visible` is
+        called once that has its name.
         """
+
+        def write_rest(directory: Path) -> None:
+            write_more(directory)
+            write_json(trainer_state(directory), state)
+
         self.wait()
         if not background:
-            self._write(path, tensors, state, beside, then)
+            self._write(path, tensors, write_rest, when_visible)
             return
         self._group = self._group or distributed.another_group()
         stager = DefaultStager(StagingOptions(False, False, False, False))  # a plain copy, complete on return
         staged = stager.stage(tensors)
         stager.close()
         thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending = thread, thread.submit(self._write, path, staged, state, beside, then)
+        self._pending = thread, thread.submit(self._write, path, staged, write_rest, when_visible)
 
     def wait(self, *, block: bool = True) -> None:
         """Until what was begun is visible, or with `block=False` see whether it has failed. Raises what failed."""
@@ -71,18 +76,17 @@ class Writer:
         future.result()
 
     def _write(
-        self, path: Path, tensors: Any, state: dict[str, Any], beside: Callable[[Path], None], then: Callable[[], None]
+        self, path: Path, tensors: Any, write_rest: Callable[[Path], None], when_visible: Callable[[], None]
     ) -> None:
         def write(directory: Path) -> None:
             storage = FileSystemWriter(directory, sync_files=True)
             write_tensors(tensors, storage_writer=storage, process_group=self._group, no_dist=self.world == 1)
             if self.rank == 0:
-                beside(directory)
-                write_json(trainer_state(directory), state)
+                write_rest(directory)
 
         _publish(path, write, rank=self.rank, group=self._group)
         if self.rank == 0:
-            then()
+            when_visible()
 
 
 def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +103,8 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
-    if adapters := json.loads(trainer_state(source).read_text())["lora"]:
+    adapters = json.loads(trainer_state(source).read_text())["lora"]
+    if adapters is not None:
         lora.adapt(model, **adapters, seed=0)
     load(source, {"parameter": {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}})
     weights = dict(lora.merged(model))

@@ -159,7 +159,7 @@ class Search:
 
     def _record(self, number: int, run: Planned, own: Sequence[str]) -> None:
         """The run on the ledger and in the sweep, in this order."""
-        write_runs([run], self.ledger, study=self.info["study"], command=self.info["command"])
+        write_runs([run], self.ledger, self.info)
         if run.run_id not in self.lines:
             self.lines[run.run_id] = {**run.line(len(self.lines), own), "trial": number}
             self.ledger.record_sweep(self.sweep_id, self.info, list(self.lines.values()))

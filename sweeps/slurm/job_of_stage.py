@@ -47,7 +47,7 @@ class StageTask:
     def _build(self) -> Ended:
         tag = new_tag()
         run_dir = layout.run(self.home, str(self.settings["run"]))
-        command = [*jobs.python(self.settings), "-m", "rlvr.job.start", str(run_dir), self.stage.name]
+        command = [*jobs.python(self.settings), "-m", "rlvr.job.build_stage", str(run_dir), self.stage.name]
         ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended

@@ -199,7 +199,7 @@ def test_an_unknown_table_is_refused_with_those_there_are(home, tmp_path):
 
 
 def test_help_needs_no_pandas(tmp_path):
-    code = "import sys, analysis.__main__ as m; m.parser().format_help(); print('pandas' in sys.modules)"
+    code = "import sys, analysis.command as m; m.parser().format_help(); print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert "examples:" in command("--help").stdout

@@ -55,6 +55,22 @@ def test_one_id_never_names_two_configs(tmp_path: Path) -> None:
     assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
 
 
+def test_where_a_runs_code_is_found_follows_the_newest_launch_until_the_end(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    about = tmp_path / "runs/abc/run.json"
+
+    def launched_from(folder: str) -> list[str]:
+        ledger.create_run("abc", CONFIG, {"name": "later", "config_dirs": [folder], "import_paths": [folder]})
+        return json.loads(about.read_text())["import_paths"]
+
+    assert launched_from("/a") == ["/a"]
+    assert launched_from("/b") == ["/b"]
+    assert json.loads(about.read_text())["name"] == "name-abc"  # nothing else follows
+    with Attempt.open(tmp_path / "runs/abc") as attempt:
+        attempt.close("ok")
+    assert launched_from("/c") == ["/b"]
+
+
 def test_settings_without_part_in_the_identity_follow_the_newest_launch_until_the_end(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     second, third = CONFIG.replace("workers: 1", "workers: 2"), CONFIG.replace("workers: 1", "workers: 3")

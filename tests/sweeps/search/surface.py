@@ -113,7 +113,9 @@ def search(
     ledger = Ledger(home)
     ledger.sweep_dir("s").mkdir(parents=True, exist_ok=True)
     study = open_study(ledger.sweep_dir("s") / "optuna.journal", goal)
-    return Search(ledger, "s", {"study": "search", "command": "test"}, study, space, goal, plan_point)
+    return Search(
+        ledger, "s", {"study": "search", "command": "test", "config_dirs": []}, study, space, goal, plan_point
+    )
 
 
 def rows(made: Search) -> list[tuple[Any, ...]]:

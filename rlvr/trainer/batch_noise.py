@@ -16,11 +16,10 @@ from rlvr.trainer.heads import DROPOUT, LAYERS
 def per_token(batch: Batch, *, seed: int, update: int) -> Tensor:
     """[B, T] float64 in (0, 1). A row is named by its prompt and response, equal rows by their order."""
     prompts = _prompts(batch)
-    rows = zip(batch.tokens.tolist(), batch.mask.tolist(), batch.group.tolist(), strict=True)
-    responses = ((g, [t for t, real in zip(row, mask, strict=True) if real]) for row, mask, g in rows)
-    keys = [_key(prompts[g] + response, b"tokens") for g, response in responses]
-    seen, copies = Counter[int](), list[int]()
-    for key in keys:
+    seen, keys, copies = Counter[int](), list[int](), list[int]()
+    for tokens, mask, group in zip(batch.tokens, batch.mask, batch.group.tolist(), strict=True):
+        key = _key(prompts[group] + tokens[mask].tolist(), b"tokens")
+        keys.append(key)
         copies.append(seen[key])
         seen[key] += 1
     return torch.from_numpy(uniform(seed, update, keys, copies, 0, batch.tokens.shape[1]))

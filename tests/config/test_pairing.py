@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hydra import compose
-from omegaconf import OmegaConf, open_dict
 
-from rlvr.config import schema
-from sweeps import launcher
+from tests.config.test_schema import COMPANIONS
+from tests.support.composed import check, check_with_task
 
-
-def check(*overrides: str) -> None:
-    with launcher.composing():
-        config = compose("run", list(overrides), return_hydra_config=True)
-    choices = OmegaConf.to_container(config.hydra.runtime.choices)
-    assert isinstance(choices, dict)
-    with open_dict(config):
-        del config["hydra"]
-    schema.check(config, {str(k): v for k, v in choices.items()})
+pytestmark = pytest.mark.usefixtures("composing")
 
 
 @pytest.mark.parametrize(
@@ -64,3 +54,42 @@ def test_impossible_combinations_are_refused(overrides: str, message: str) -> No
 )
 def test_possible_combinations_are_not(overrides: str) -> None:
     check(*overrides.split())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss=pkpo", "advantage.k=9"], r"k is 2 to 8. Pass rollout.samples=9 or more"),
+        (["loss=pkpo", "advantage.k=8", "advantage.form=sloo"], r"k is 1 to 7. Pass rollout.samples=9 or more"),
+        (["loss=pkpo", "advantage.k=1"], r"k is 2 to 8"),
+        (["loss=maxrl", "advantage.order=8"], r"orders are 1 to rollout.samples - 1. Pass rollout.samples=9"),
+        (["loss=pacs", "advantage=rloo"], r"advantage=rloo has no effect with loss=pacs.*Drop it"),
+        (["loss=grpo", "advantage=none"], r"nothing to learn from. Pass advantage=grpo"),
+        (["loss=grpo", "advantage=gae"], r"needs a value head and loss=grpo trains none. Pass loss=ppo"),
+        (["loss=pacs", "rollout.samples=1"], r"Pass rollout.samples=2 or more, or loss.score=naive"),
+        (["loss=pacs", "task=bandit", "model=table"], r"loss=pacs takes rewards 0 and 1 only and task=bandit"),
+        (["loss=maxrl", "task=bandit", "model=table"], r"takes rewards 0 and 1 only.*or task.binary=true"),
+        (["loss=cross_entropy"], r"Pass rollout.dynamic_sampling=none; rollout.samples=1 saves time"),
+        (
+            ["loss=cross_entropy", "task=bandit", "model=table", "rollout.dynamic_sampling=none"],
+            r"learns known answers and task=bandit gives none.*task=digits",
+        ),
+        (["loss=lad_theoretical"], r"takes responses of one token and task=maze has longer ones.*task=bandit"),
+        (["rollout.filter=hard"], r"must be none or greedy_fails"),
+    ],
+)
+def test_what_cannot_work_together_is_refused_with_a_way_out(overrides: list[str], message: str) -> None:
+    small = ["rollout.prompts=1", "trainer.updates=1"] if "task=bandit" in overrides else []
+    with pytest.raises(ValueError, match=message):
+        check_with_task(*overrides, *small)
+
+
+@pytest.mark.parametrize("loss", ["maxrl", "pacs", "differential_smoothing"])
+def test_a_bandit_of_right_and_wrong_suits_binary_objectives(loss: str) -> None:
+    table = [*COMPANIONS["task", "bandit"], *COMPANIONS["model", "table"]]
+    check_with_task(f"loss={loss}", "task=bandit", "task.binary=true", *table)
+
+
+def test_what_needs_nothing_of_a_group_runs_with_one_response() -> None:
+    for overrides in (["loss=cross_entropy"], ["loss=pacs", "loss.score=naive"], ["loss=reinforce"]):
+        check(*overrides, "rollout.samples=1", "rollout.dynamic_sampling=none")

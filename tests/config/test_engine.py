@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.config import schema
-from tests.config.test_schema import composed, identity
+from rlvr.config.freeze import frozen
+from tests.support.composed import check, composed, identity
 
 pytestmark = pytest.mark.usefixtures("composing")
 
@@ -17,20 +17,20 @@ HERE = f"rollout.engine.python={sys.executable}"
 
 def refused(*overrides: str) -> str:
     with pytest.raises(ValueError) as error:
-        schema.check(*composed(*overrides))
+        check(*overrides)
     return str(error.value)
 
 
 def test_a_table_is_sampled_by_the_native_engine_alone() -> None:
     bandit = ("task=bandit", "model=table", "rollout.prompts=1", "trainer.updates=1")
-    schema.check(*composed(*bandit))
+    check(*bandit)
     assert refused(*bandit, "rollout=vllm", HERE) == (
         "rollout=vllm loads architectures of Hugging Face and model=table is none. Pass rollout=native."
     )
 
 
 def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema.check(*composed("rollout=vllm", HERE))
+    check("rollout=vllm", HERE)
     assert "rollout.engine.python=/no/such/python is no program" in refused(
         "rollout=vllm", "rollout.engine.python=/no/such/python"
     )
@@ -53,15 +53,15 @@ WORKERS = {
 
 @pytest.mark.parametrize("line", WORKERS)
 def test_workers_need_equal_shares_and_gpus_of_their_own(line: str) -> None:
-    schema.check(*composed("rollout=ray", HERE, "cluster=slurm", "cluster.gpus=3"))
+    check("rollout=ray", HERE, "cluster=slurm", "cluster.gpus=3")
     assert WORKERS[line] in refused("rollout=ray", HERE, *line.split())
 
 
 def test_workers_and_ranks_are_counted_on_each_node() -> None:
     """One rank and two workers on each of two."""
     nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.ranks=2", "cluster.gpus=3")
-    schema.check(*composed("rollout=ray", HERE, *nodes, "rollout.engine.workers=4"))
-    schema.check(*composed("rollout=vllm", HERE, *nodes))
+    check("rollout=ray", HERE, *nodes, "rollout.engine.workers=4")
+    check("rollout=vllm", HERE, *nodes)
 
 
 def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypat
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     config, choices = composed("rollout=vllm", "rollout.engine.python=bin/python")
-    assert schema.frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
+    assert frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
 
 
 MISMATCH = {

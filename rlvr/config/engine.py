@@ -8,17 +8,21 @@ from collections.abc import Collection, Mapping
 
 from omegaconf import DictConfig
 
+from rlvr.config.registry import Registry
 from rlvr.config.signature import declared
 
+Choices = Mapping[str, str | None]
 
-def check(config: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
-    """Raises ValueError for a combination that could only fail, or ignore a choice. loss: what the loss declares."""
+
+def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
+    """Raises ValueError for a combination that could only fail, or ignore a choice."""
+    loss = declared(config.loss["_target_"])
     _check_engine(config, choices)
-    _check_mismatch(config.rollout, choices, loss)
+    _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
     _check_ahead(config, choices, loss)
 
 
-def _check_engine(config: DictConfig, choices: Mapping[str, str | None]) -> None:
+def _check_engine(config: DictConfig, choices: Choices) -> None:
     engine, rollout = config.rollout.engine, choices.get("rollout")
     if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
         return
@@ -64,20 +68,19 @@ def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) ->
         raise ValueError(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
 
 
-def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
+def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
+    """default: the rollout's option as it is written."""
     logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
-    for key, value, allowed in (
-        ("logp_old", logp_old, ("engine", "trainer")),
-        ("importance", importance, ("none", "truncate", "mask")),
-    ):
-        if value not in allowed:
-            raise ValueError(f"rollout.{key}={value} must be {' or '.join(allowed)}.")
+    if logp_old not in ("engine", "trainer"):
+        raise ValueError(f"rollout.logp_old={logp_old} must be engine or trainer.")
+    if importance not in ("none", "truncate", "mask"):
+        raise ValueError(f"rollout.importance={importance} must be none or truncate or mask.")
     weighs = importance != "none"
-    if not cap > 1 or (cap != 2.0 and not weighs):
+    if not cap > 1 or (cap != default.importance_cap and not weighs):
         raise ValueError(f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate or mask.")
-    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.max_mismatch}"
     if not weighs and rollout.max_mismatch is None:
         return
+    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.max_mismatch}"
     if logp_old != "trainer":
         raise ValueError(
             f"{asked} compares the engine's log-probabilities with the trainer's own. Pass rollout.logp_old=trainer."
@@ -96,7 +99,7 @@ def _check_mismatch(rollout: DictConfig, choices: Mapping[str, str | None], loss
         )
 
 
-def _check_ahead(config: DictConfig, choices: Mapping[str, str | None], loss: Collection[str]) -> None:
+def _check_ahead(config: DictConfig, choices: Choices, loss: Collection[str]) -> None:
     rollout, ahead = config.rollout, config.rollout.ahead
     if ahead not in (0, 1):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Base policies: pre-training teaches, is deterministic and cached; the bandit's table is uniform over its arms."""
+"""Pre-training teaches the task, is deterministic, and is done once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 import rlvr.model.pretrain as pretraining
-from rlvr.model.hub import hub
 from rlvr.model.load import load
 from rlvr.model.pretrain import Pupil, _initial, pretrain
-from rlvr.model.table import TablePolicy, table
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
-from rlvr.task.bandit import Bandit
 from tests.support.scripted import Echo
 
 KNOBS: dict[str, Any] = {
@@ -140,37 +137,3 @@ def test_the_share_of_the_learning_rate_rises_then_falls_to_zero() -> None:
     assert shares[:3] == pytest.approx([0.5, 1.0, 1.0])
     assert shares[6] == pytest.approx(0.5)  # half-way of the cosine
     assert shares[10] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_the_table_of_a_bandit_is_uniform_over_exactly_its_arms(tmp_path: Path) -> None:
-    task = Bandit(arms=5, centres=[2], widths=[1], heights=[1])
-    model, tokenizer = load(table(task, tmp_path), dtype="float32")
-    assert isinstance(model, TablePolicy)
-    probability = model(input_ids=torch.tensor([encode(tokenizer, "PULL")])).logits[0, -1].softmax(-1)
-    expected = [0.2 if word in task.arms else 0.0 for word in task.vocabulary]
-    assert probability.tolist() == pytest.approx(expected)
-
-
-def test_a_local_directory_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert hub(Echo(length=3), tmp_path, path=str(tmp_path), chat=False) == tmp_path
-
-
-def test_a_chat_model_needs_a_chat_template(tmp_path: Path) -> None:
-    path = pretrain(Echo(length=3), tmp_path, **KNOBS)
-    with pytest.raises(ValueError, match=r"no chat template. Drop model.chat=true"):
-        hub(Echo(length=3), tmp_path, path=str(path), chat=True)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("/no/such/directory", "neither a directory on this machine nor a hub name"),
-        ("nobody/no-such-model", r"the hub did not give it.*hf download nobody/no-such-model"),
-    ],
-)
-def test_a_model_that_cannot_be_had_is_explained(
-    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets
-    with pytest.raises(ValueError, match=message):
-        hub(Echo(length=3), tmp_path, path=path, chat=False)
