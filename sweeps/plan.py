@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from analysis.scores.claim import read as read_claim
 from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
@@ -113,9 +114,19 @@ def plan(
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
         for run in runs.values()
     )
+    _check_claims(named[0].config)
     study = named[0].config["choices"].get("study") or "main"
     registry = checker.registry
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
+
+
+def _check_claims(config: Mapping[str, Any]) -> None:
+    """ValueError for one that the analysis could not read: better before the runs than after them."""
+    for number, claim in enumerate(config.get("claims") or (), start=1):
+        try:
+            read_claim(claim)
+        except ValueError as error:
+            raise ValueError(f"claim {number}: {error} (docs/analysis.md, Claims)") from None
 
 
 def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """What a study expects of its arms, as its YAML says it (key `claims`); verdict.py judges it.
 
+It imports little: a launch checks claims too.
+
 says       the claim in a sentence
 metric     avg, pass@8, entropy, ... as in --metrics
 arm        which arms: their knobs, as in `loss=lad divergence=js,hd`
@@ -20,7 +22,14 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from analysis.scores.trajectory import Where
+
+class Where(StrEnum):
+    """At which point of training arms are compared."""
+
+    LAST = "last"  # each at its own last evaluation
+    ACCURACY = "equal accuracy"  # at the highest avg@n that every run of both arms reached
+    TOKENS = "equal tokens"  # at the number of sampled tokens that every run of both arms has used
+    SECONDS = "equal GPU-seconds"  # at the training time, times devices, that every run of both arms has used
 
 
 class Outcome(StrEnum):
@@ -73,8 +82,10 @@ class Verdict:
     more: str = ""
 
 
-def read(content: Mapping[str, Any]) -> Claim:
-    """Raises ValueError: which field is wrong, and what is allowed."""
+def read(content: Any) -> Claim:
+    """Of a mapping of the fields. Raises ValueError: which field is wrong, and what is allowed."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"a claim is fields and their values, as in `metric: avg`; got {content!r}.")
     text = {str(key): str(value) for key, value in content.items()}
     known = [f.name for f in fields(Claim)]
     if unknown := [key for key in text if key not in known]:

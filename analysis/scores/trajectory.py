@@ -10,26 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 
 from analysis.frames.load import Frames
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell_at, last_points, mean_of
+from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.measured import Point, at, scores
 from analysis.scores.metric import Kind, Metric
-
-
-class Where(StrEnum):
-    """At which point of training arms are compared."""
-
-    LAST = "last"  # each at its own last evaluation
-    ACCURACY = "equal accuracy"  # at the highest avg@n that every run of both arms reached
-    TOKENS = "equal tokens"  # at the number of sampled tokens that every run of both arms has used
-    SECONDS = "equal GPU-seconds"  # at the training time, times devices, that every run of both arms has used
-
 
 LEAST = 3  # evaluations that make a curve
 TOKENS, SECONDS = "tokens/rollout", "time/step_s"

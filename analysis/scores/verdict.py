@@ -12,14 +12,14 @@ from analysis.frames.load import Frames
 from analysis.scores import study, words
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged, combine
-from analysis.scores.claim import Claim, Outcome, Verdict, read
+from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
 from analysis.scores.selection import default_reference, references, select, value_of
-from analysis.scores.trajectory import Where, cell_of, level
+from analysis.scores.trajectory import cell_of, level
 
 SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
 
@@ -29,26 +29,30 @@ class NotTested(Exception):
 
 
 def verdicts(frames: Frames) -> list[Verdict]:
-    """A verdict on each claim of the study, in every setting with its arms. LookupError for an ill-formed one."""
-    found: list[Verdict] = []
+    """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested."""
     settings = by_setting(frames)
-    for claim in _claims(frames):
-        here = [setting for setting in settings if select(setting.arms, claim.arm)]
-        if not here:
-            found.append(Verdict(claim, Outcome.NOT_TESTED, more=f"no evaluated arm has {claim.arm}"))
-        for setting in here:
-            try:
-                found.append(_Test.of(frames, claim, setting).verdict())
-            except NotTested as why:
-                found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why)))
+    found: list[Verdict] = []
+    for content in study.claims(frames):
+        try:
+            found += _of(frames, read(content), settings)
+        except ValueError as error:
+            claim = Claim(str(content.get("says", content)), metric="", arm="", relation="")
+            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(error)))
     return found
 
 
-def _claims(frames: Frames) -> list[Claim]:
-    try:
-        return [read(content) for content in study.claims(frames)]
-    except ValueError as error:
-        raise LookupError(f"the claims of {frames.study}: {error}") from None
+def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable]) -> list[Verdict]:
+    """ValueError for a selector that names no arm."""
+    here = [setting for setting in settings if select(setting.arms, claim.arm)]
+    if not here:
+        return [Verdict(claim, Outcome.NOT_TESTED, more=f"no evaluated arm has {claim.arm}")]
+    found: list[Verdict] = []
+    for setting in here:
+        try:
+            found.append(_Test.of(frames, claim, setting).verdict())
+        except NotTested as why:
+            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why)))
+    return found
 
 
 @dataclass(frozen=True)

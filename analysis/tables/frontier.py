@@ -10,12 +10,13 @@ from analysis.frames.load import Frames
 from analysis.report.layout import frame, record
 from analysis.report.table import Format, Table, difference_notes, format_of
 from analysis.scores.arm import Arm
+from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
 from analysis.scores.comparison import Compared, compare
 from analysis.scores.metric import ENTROPY, Kind, Metric, trained, widest
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.study import baseline, swept
-from analysis.scores.trajectory import Level, Where, cell_of, evaluated_between, level
+from analysis.scores.trajectory import Level, cell_of, evaluated_between, level
 
 QUESTION = "Is an arm still ahead at equal accuracy, equal tokens, equal time?"
 AXES = (Where.ACCURACY, Where.TOKENS, Where.SECONDS)

@@ -167,3 +167,16 @@ def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_
     assert [claim["metric"] for claim in sweep.info["claims"]] == ["avg", "avg", "pass", "pass"]
     silent = planned(["study=eta", "eta=2", "claims=[]", "baseline=null"], ["study=eta", "loss=grpo"])
     assert silent.runs[0].run_id == claiming.runs[0].run_id
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ("{says: wins, metric: avg, arm: 'loss=lad', relation: better}", "a relation is >, <, ~ MARGIN"),
+        ("{says: wins, metric: avg, relation: '>'}", "lacks arm"),
+        ("wins", "got 'wins'"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched(claim: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"claim 1: .*{re.escape(message)}"):
+        planned(["study=eta", "eta=2", f"claims=[{claim}]"])
