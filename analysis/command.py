@@ -5,33 +5,45 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 
+if TYPE_CHECKING:
+    from analysis.frames.load import Frames
+
 EXAMPLES = """\
 examples:
   python -m analysis                        the newest study: tables here, everything in reports/<study>/
   python -m analysis --all                  every study
   python -m analysis --study eta --tables eta --no-figures
+  python -m analysis --metrics avg,pass@4,policy/kl_base --against 'loss=grpo lr=1e-4' --across eta
+  python -m analysis --study eta --claims --exit-code
   python -m analysis --source mlflow --uri http://tracking:5000
 """
 
 
+# Exit codes; 1 and 3 with --exit-code alone.
+DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 nothing found or bad input (one line on standard error)."""
+    """Returns the exit code. Nothing found, and bad input, is one line on standard error."""
     options = parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
-        _rebuild(options, console)
+        outcomes = _rebuild(options, console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError is a fault of ours: its traceback is wanted
             raise
         print(f"analysis: {error.args[0]}", file=sys.stderr)
-        return 2
-    return 0
+        return BAD_INPUT
+    if not options.exit_code or outcomes <= {"holds"}:
+        return DONE
+    return CONTRADICTED if "contradicted" in outcomes else OPEN
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,47 +67,78 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
     made.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
     made.add_argument("--tables", metavar="NAMES", help="only these tables, as in eta,divergence")
+    made.add_argument(
+        "--metrics", metavar="NAMES", default="", help="columns of the comparison, as in avg@8,pass@4,policy/kl_base"
+    )
+    made.add_argument(
+        "--against", metavar="ARM", default="", help="what arms are compared to, as in 'loss=grpo lr=1e-4', or base"
+    )
+    made.add_argument("--across", metavar="KNOB", default="", help="the knob whose values stand as columns")
     made.add_argument("--no-figures", action="store_true", help="tables only: a few seconds faster")
+    made.add_argument("--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing")
+    made.add_argument(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested",
+    )
     return made
 
 
-def _rebuild(options: argparse.Namespace, console: Console) -> None:
+def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
+    """Every study that was asked for; returns the verdicts on their claims."""
     # Here, so that --help answers at once.
     from analysis.frames.load import catalogue, frames
 
     home = (options.home or layout.home()).expanduser().resolve()
     found = catalogue(home, source=options.source, uri=options.uri)
-    everything = found.studies()
     if options.sweep:
-        _report(frames(found, sweep=options.sweep), options, home, console)
-        return
-    studies = (
-        [options.study] if options.study else everything if options.all and everything else everything[:1] or [None]
-    )
+        return _study(frames(found, sweep=options.sweep), options, home, console)
+    everything = found.studies()
+    studies = [options.study] if options.study else everything if options.all else everything[:1]
+    outcomes = set[str]()
     for study in studies or [None]:
-        _report(frames(found, study=study), options, home, console)
+        outcomes |= _study(frames(found, study=study), options, home, console)
     others = [s for s in everything if s not in studies]
-    if others:
+    if others and not options.claims:
         console.print(f"Other studies here: {', '.join(others)} (--study NAME, or --all)", markup=False)
+    return outcomes
 
 
-def _report(frames, options: argparse.Namespace, home: Path, console: Console) -> None:  # type: ignore[no-untyped-def]
+def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
+    from analysis.scores.verdict import verdicts
+
+    if not options.claims:
+        return _report(frames, options, home, console)
+    from analysis.report.render import claims
+
+    found = verdicts(frames)
+    none = "no claims. A study's file lists them, and its launch records them (docs/analysis.md)."
+    console.print(f"{frames.title}: {f'{len(found)} claims' if found else none}", style="bold", markup=False)
+    claims(found, console)
+    return {verdict.outcome.value for verdict in found}
+
+
+def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
     from analysis.report import report
-    from analysis.report.render import terminal
+    from analysis.report.render import claims, terminal
+    from analysis.tables.comparison import Ask
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
-    content = report.build(frames, only=only, with_figures=not options.no_figures)
+    ask = Ask(options.metrics, options.against, options.across)
+    content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
     # On disk before it is shown: `| head` must not cost the report.
     name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
     files = report.write(frames, content, (options.out or layout.reports(home)).expanduser() / report.folder_name(name))
     counted = frames.runs["state"].value_counts()
     states = ", ".join(f"{counted[s]} {s}" for s in State if s in counted)
     console.print(f"\n{frames.title}: {len(frames.runs)} runs ({states})", style="bold", markup=False)
+    claims(content.verdicts, console)
     for table in content.tables:
         terminal(table, console)
-    for line in (*frames.notes, *(f"Skipped {s}." for s in content.skipped)):
+    for line in frames.notes:
         console.print(line, style="dim", markup=False)
     console.print("\nWritten:", style="bold")
     for file in files:
         console.print(f"  {file}", markup=False, soft_wrap=True)
     console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
+    return {verdict.outcome.value for verdict in content.verdicts}

@@ -13,10 +13,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from analysis.scores.claim import read as read_claim
 from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
-from rlvr.ledger.identity import run_id
+from rlvr.ledger.identity import EXPECTED, run_id
 from rlvr.ledger.sweeps import Ledger, sweep_id
 
 
@@ -58,6 +59,7 @@ class Plan:
             "config_dirs": list(self.config_dirs),
             "import_paths": list(dict.fromkeys(path for run in self.runs for path in run.import_paths)),
             "swept": _swept([run.overrides for run in self.runs]),
+            **{key: self.runs[0].config[key] for key in EXPECTED if self.runs[0].config.get(key)},
         }
 
 
@@ -112,9 +114,19 @@ def plan(
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
         for run in runs.values()
     )
+    _check_claims(named[0].config)
     study = named[0].config["choices"].get("study") or "main"
     registry = checker.registry
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
+
+
+def _check_claims(config: Mapping[str, Any]) -> None:
+    """ValueError for one that the analysis could not read: better before the runs than after them."""
+    for number, claim in enumerate(config.get("claims") or (), start=1):
+        try:
+            read_claim(claim)
+        except ValueError as error:
+            raise ValueError(f"claim {number}: {error} (docs/analysis.md, Claims)") from None
 
 
 def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:

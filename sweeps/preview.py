@@ -18,7 +18,7 @@ from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import checkpoints
-from rlvr.ledger.identity import LINES, NOT_IDENTITY
+from rlvr.ledger.identity import EXPECTED, LINES, NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -76,7 +76,7 @@ def differences(run: Planned, registry: Registry) -> Flat:
     plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
     mine, theirs = flatten(run.config), flatten(plain)
-    ignored = {"choices", *LINES}
+    ignored = {"choices", *LINES, *EXPECTED}
     knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k.split(".")[0] not in ignored}
     # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}

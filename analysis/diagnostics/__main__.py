@@ -13,19 +13,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.diagnostics import landscape, replay, weights
-from analysis.frames.frame import Frame
 from analysis.report.style import encode
 
 
-def _weights(read: Callable[[str], Frame]) -> Figure:
+def _weights(read: Callable[[str], pd.DataFrame]) -> Figure:
     return weights.drawn(read("weights"))
 
 
-def _replay(read: Callable[[str], Frame]) -> Figure:
+def _replay(read: Callable[[str], pd.DataFrame]) -> Figure:
     return replay.draw(read("cosines").set_index("objective"), read("weights"))
 
 
-def _landscape(read: Callable[[str], Frame]) -> Figure:
+def _landscape(read: Callable[[str], pd.DataFrame]) -> Figure:
     return landscape.draw(*(read(table) for table in ("arms", "landscape", "paths", "ends")))
 
 
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     name, folder = arguments[0], Path(arguments[1])
 
-    def read(table: str) -> Frame:
+    def read(table: str) -> pd.DataFrame:
         return pd.read_csv(folder / f"{table}.csv", float_precision="round_trip")
 
     figure = DRAWN[name](read)

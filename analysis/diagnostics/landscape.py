@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames.frame import Frame
 from analysis.report import style
 
 ARMS = ["arm_0", "arm_1", "arm_2"]  # columns: the probability of each arm
@@ -22,12 +22,12 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def draw(arms: Frame, landscape: Frame, paths: Frame, ends: Frame) -> Figure:
+def draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends: pd.DataFrame) -> Figure:
     """arms: reward, target. Others: arm_0 … arm_2, divergence; landscape: loss; paths, ends: method, start, step."""
     return style.drawn(lambda: _draw(arms, landscape, paths, ends))
 
 
-def _draw(arms: Frame, landscape: Frame, paths: Frame, ends: Frame) -> Figure:
+def _draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(landscape["divergence"]))
     drawing = Figure(figsize=(style.WIDTH, 2.75 * ((len(names) + 1) // 2) + 0.3), layout="constrained")
     grid = drawing.subplots((len(names) + 1) // 2, 2, squeeze=False).ravel()
@@ -58,7 +58,7 @@ _END: dict[str, Any] = {"color": "black", "markeredgecolor": "white", "markersiz
 _STAR: dict[str, Any] = {"color": "#E69F00", "markeredgecolor": "black", "markersize": 11, "markeredgewidth": 0.7}
 
 
-def _landscape(axes: Axes, part: Frame, rewards: list[float]) -> Any:
+def _landscape(axes: Axes, part: pd.DataFrame, rewards: list[float]) -> Any:
     """Filled contours of the loss above its minimum, closer near it: level i is proportional to i²."""
     x, y = _place(part).T
     above = (part["loss"] - part["loss"].min()).to_numpy(float)
@@ -78,6 +78,6 @@ def _landscape(axes: Axes, part: Frame, rewards: list[float]) -> Any:
     return filled
 
 
-def _place(policies: Frame) -> np.ndarray:
+def _place(policies: pd.DataFrame) -> np.ndarray:
     """[N, 2] the points of the triangle at which policies stand."""
     return policies[ARMS].to_numpy(float) @ CORNERS

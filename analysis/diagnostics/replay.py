@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames.frame import Frame
 from analysis.report import style
 
 # Okabe and Ito (2008), then greys and repeats with another line: more than eight lines are not told apart by colour.
@@ -18,12 +18,12 @@ CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
-def draw(cosines: Frame, weights: Frame) -> Figure:
+def draw(cosines: pd.DataFrame, weights: pd.DataFrame) -> Figure:
     """cosines: square, named. weights: objective, outcome, pass_rate, weight; one row per objective and response."""
     return style.drawn(lambda: _draw(cosines, weights))
 
 
-def _draw(cosines: Frame, weights: Frame) -> Figure:
+def _draw(cosines: pd.DataFrame, weights: pd.DataFrame) -> Figure:
     names = [str(n) for n in cosines.index]
     side = min(0.42 * len(names) + 1.3, 6.0)
     figure = Figure(figsize=(style.WIDTH, max(3.0, side)), layout="constrained")
@@ -56,7 +56,7 @@ def _heat(axes: Axes, values: np.ndarray, names: Sequence[str]) -> None:
     axes.set_title("cosine between gradients", loc="left")
 
 
-def _lines(axes: Axes, weights: Frame, names: Sequence[str]) -> None:
+def _lines(axes: Axes, weights: pd.DataFrame, names: Sequence[str]) -> None:
     """Mean weight of the correct and of the wrong responses against their group's pass rate."""
     for i, name in enumerate(names):
         part = weights[weights["objective"] == name]

@@ -15,12 +15,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
-from analysis.frames.frame import Frame
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores import objectives
-from analysis.scores.stats import Array
+from analysis.scores import objective
 from rlvr.ledger import layout
 from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_pass, weight_rl
 
@@ -28,6 +27,7 @@ QUESTION = "How much does each objective weigh a problem of pass rate p, measure
 STUDY = "exact_likelihood"
 FILE = Path("weights") / "weights.csv"  # among the reports
 
+Array = NDArray[np.float64]
 Form = Callable[[Array, int, int], Array]
 
 # Closed form of each objective at G samples, and T (MaxRL) or k (PKPO); GRPO's is the limit of large groups, Dr. GRPO's
@@ -50,22 +50,22 @@ def figure(frames: Frames) -> Figure | None:
     return drawn(pd.read_csv(layout.reports(frames.home) / FILE))
 
 
-def drawn(weights: Frame) -> Figure:
+def drawn(weights: pd.DataFrame) -> Figure:
     """weights: loss, advantage, order (T or k, else nothing), samples, pass_rate, weight, gradient_norm."""
-    return style.drawn(lambda: _draw(objectives.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
+    return style.drawn(lambda: _draw(objective.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
 
 
-def _draw(weights: Frame) -> Figure:
+def _draw(weights: pd.DataFrame) -> Figure:
     drawing = Figure(figsize=(style.WIDTH, 3.3), layout="constrained")
     left, right = drawing.subplots(1, 2)
     G = int(weights["samples"].max())
     most = weights[weights["samples"] == G]
     handles, labels = [], []
-    for name in objectives.ordered(most["objective"]):
+    for name in objective.ordered(most["objective"]):
         for order, part in most[most["objective"] == name].groupby("order"):
-            _curve(left, part, objectives.look(name), FORMS.get(name))
-            handles.append(Line2D([], [], linewidth=1, **objectives.look(name)))
-            labels.append(objectives.name(name) + (f", {_knob(name)} = {order:.0f}" if order else ""))
+            _curve(left, part, style.objective_look(name), FORMS.get(name))
+            handles.append(Line2D([], [], linewidth=1, **style.objective_look(name)))
+            labels.append(objective.name(name) + (f", {_knob(name)} = {order:.0f}" if order else ""))
     left.set_title(f"G = {G} responses", loc="left")
     left.set_xscale("logit")  # both ends in sight: GRPO's weight rises at either
     left.set_xticks([1e-4, 1e-2, 0.5, 0.99, 0.9999], ["$10^{-4}$", "0.01", "½", "0.99", "$1-10^{-4}$"])
@@ -83,16 +83,16 @@ def _draw(weights: Frame) -> Figure:
     return drawing
 
 
-def _knob(objective: str) -> str:
-    return "k" if objective == "pkpo" else "T"
+def _knob(name: str) -> str:
+    return "k" if name == "pkpo" else "T"
 
 
-def _maxrl(axes: Axes, part: Frame) -> None:
+def _maxrl(axes: Axes, part: pd.DataFrame) -> None:
     """MaxRL at every G and T that was measured, darker for more."""
     sizes = sorted(part[["samples", "order"]].drop_duplicates().itertuples(index=False))
     for i, (G, order) in enumerate(sizes):
         at = part[(part["samples"] == G) & (part["order"] == order)]
-        colour = style.lighter(objectives.COLOURS["maxrl"], 0.65 * (1 - (i + 1) / len(sizes)))
+        colour = style.lighter(style.OBJECTIVE_COLOURS["maxrl"], 0.65 * (1 - (i + 1) / len(sizes)))
         _curve(axes, at, {"color": colour, "marker": "o"}, FORMS["maxrl"])
         said = f"G = {G}" if order == G - 1 else f"G = {G}, T = {order:.0f}"
         axes.annotate(
@@ -107,7 +107,7 @@ def _maxrl(axes: Axes, part: Frame) -> None:
     axes.set_xscale("log")
 
 
-def _curve(axes: Axes, part: Frame, look: dict[str, Any], form: Form | None) -> None:
+def _curve(axes: Axes, part: pd.DataFrame, look: dict[str, Any], form: Form | None) -> None:
     """Measured points and the closed form of one objective, G and order."""
     p, weight = part["pass_rate"].to_numpy(float), part["weight"].to_numpy(float)
     axes.plot(p[::2], weight[::2], markersize=4 if look["marker"] in "x+" else 3, linestyle="none", **look)

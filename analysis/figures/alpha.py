@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.kept import EFFECTIVE, EXPLORE, KEEP, Kept, kept
+from analysis.scores.retention import EFFECTIVE, EXPLORE, KEEP, Retention, retentions
 
 QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
 STYLE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -21,11 +21,11 @@ DOTS = {KEEP: ("o", "#0072B2"), EXPLORE: ("D", "#D55E00"), "avg": ("s", "#333333
 
 def figure(frames: Frames) -> Figure | None:
     """None if no DPH-RL run was evaluated."""
-    found = kept(frames)
+    found = retentions(frames)
     return style.drawn(lambda: _draw(found)) if found else None
 
 
-def _draw(found: Sequence[Kept]) -> Figure:
+def _draw(found: Sequence[Retention]) -> Figure:
     with_styles = any(k.shares for k in found)
     drawing = Figure(figsize=(style.WIDTH, 0.24 * len(found) + 1.3), layout="constrained")
     grid = drawing.subplots(1, 3 if with_styles else 2, sharey=True, squeeze=False)[0]
@@ -49,7 +49,7 @@ def _draw(found: Sequence[Kept]) -> Figure:
     return drawing
 
 
-def _styles(axes: Axes, found: Sequence[Kept]) -> None:
+def _styles(axes: Axes, found: Sequence[Retention]) -> None:
     """Stacked shares of the styles; beside each bar the effective number."""
     names = sorted({name for k in found for name in k.shares})
     colours = dict(zip(names, STYLE_COLOURS, strict=False))
@@ -71,7 +71,7 @@ def _styles(axes: Axes, found: Sequence[Kept]) -> None:
     axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -2.6 / len(found)), ncols=3)
 
 
-def _dots(axes: Axes, found: Sequence[Kept], names: Sequence[str]) -> None:
+def _dots(axes: Axes, found: Sequence[Retention], names: Sequence[str]) -> None:
     for name in names:
         mark, colour = DOTS.get(name.partition("@")[0], ("x", style.OTHER))
         for row, each in enumerate(found):

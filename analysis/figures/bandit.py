@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.arms import inverse
-from analysis.scores.target import Match, matches
+from analysis.scores.bandit_target import Match, matches
+from analysis.scores.words import inverse
 
 QUESTION = "Which methods learn the target density over the arms, and which collapse onto one mode?"
 

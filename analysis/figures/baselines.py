@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.cells import Cell
-from analysis.scores.knob import BASE
-from analysis.tables.baselines import ENTROPY, Compared, compared
+from analysis.report.layout import BASE, value
+from analysis.scores.cell import Cell
+from analysis.tables.baselines import ENTROPY_NATS, Compared, compared
 
 QUESTION = "Which objective trades accuracy against diversity, and how?"
 
@@ -19,33 +19,32 @@ QUESTION = "Which objective trades accuracy against diversity, and how?"
 def figure(frames: Frames) -> Figure | None:
     """None unless four families of objectives ran in one setting."""
     found = compared(frames)
-    return style.drawn(lambda: _draw(found)) if found else None
+    return style.drawn(lambda: _draw(frames, found)) if found else None
 
 
-def _draw(found: list[Compared]) -> Figure:
+def _draw(frames: Frames, found: list[Compared]) -> Figure:
     heights = [0.2 * len(c.rows) + 0.6 for c in found]
     drawing = Figure(figsize=(style.WIDTH, sum(heights)), layout="constrained")
-    columns = [list(next(iter(c.rows.values()))) for c in found]
+    columns = [list(c.columns) for c in found]
     grid = drawing.subplots(len(found), max(map(len, columns)), squeeze=False, height_ratios=heights)
     for row, compare, names in zip(grid, found, columns, strict=True):
         for axes, column in zip(row, names, strict=False):
-            _panel(axes, compare, column, labelled=axes is row[0])
+            _panel(axes, frames, compare, column, labelled=axes is row[0])
         for axes in row[len(names) :]:
             axes.set_visible(False)
     return drawing
 
 
-def _panel(axes: Axes, compare: Compared, column: str, *, labelled: bool) -> None:
+def _panel(axes: Axes, frames: Frames, compare: Compared, column: str, *, labelled: bool) -> None:
     """Best on top; the base policy is the dotted line, and its own row."""
-    names = list(compare.rows)
-    scale = 1.0 if column == ENTROPY else 100.0
-    for y, name in enumerate(names):
-        cell = compare.rows[name][column]
-        if math.isfinite(cell.mean):
+    names = [row.label for row in compare.rows]
+    scale = 1.0 if column == ENTROPY_NATS else 100.0
+    cells = [value(frames, row, compare.columns[column]) for row in compare.rows]
+    for y, (name, cell) in enumerate(zip(names, cells, strict=True)):
+        if not cell.empty:
             _dot(axes, y, cell, scale, style.BASE if name == BASE else style.COLOURS["js"])
-    base = compare.rows[BASE][column].mean
-    if math.isfinite(base):
-        axes.axvline(scale * base, color=style.BASE, linestyle=":", linewidth=1.1)
+    if not cells[0].empty:
+        axes.axvline(scale * cells[0].mean, color=style.BASE, linestyle=":", linewidth=1.1)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), [_short(n) for n in names] if labelled else [""] * len(names))
     axes.tick_params(axis="y", length=0)
@@ -55,7 +54,7 @@ def _panel(axes: Axes, compare: Compared, column: str, *, labelled: bool) -> Non
 
 
 def _dot(axes: Axes, y: int, cell: Cell, scale: float, colour: str) -> None:
-    low, high = (scale * cell.record()[end] for end in ("low", "high"))
+    low, high = (scale * end for end in cell.interval())
     if math.isfinite(low):
         axes.plot([low, high], [y, y], color=style.lighter(colour, 0.45), linewidth=2.2, solid_capstyle="butt")
     axes.plot(scale * cell.mean, y, "o", color=colour, markersize=4)

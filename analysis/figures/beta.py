@@ -11,34 +11,35 @@ from matplotlib.figure import Figure
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.knob import Line, base_cells, cells, columns, lines
-from analysis.scores.setting import Setting
+from analysis.scores.ablation import Line, base, lines, metrics, overall
+from analysis.scores.comparable import Comparable
+from analysis.scores.metric import Kind
 
 QUESTION = "At which β and k is PACS best?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None unless PACS ran with two β."""
-    found = lines(frames, "beta", losses=("pacs",))
+    found = lines(frames, "loss.beta", losses=("pacs",))
     panels = [(setting, line) for setting, made in found for line in made]
     return style.drawn(lambda: _draw(frames, panels)) if panels else None
 
 
-def _draw(frames: Frames, panels: list[tuple[Setting, Line]]) -> Figure:
+def _draw(frames: Frames, panels: list[tuple[Comparable, Line]]) -> Figure:
     """Left of each pair pass@k itself, right its gain over the base policy."""
     height = max(1.9, 0.34 * max(len(line.values) for _, line in panels) + 1.0)
     figure = Figure(figsize=(style.WIDTH, height * len(panels)), layout="constrained")
     grid = figure.subplots(len(panels), 2, squeeze=False)
     for (left, right), (setting, line) in zip(grid, panels, strict=True):
-        names = columns(setting)
-        values = np.array([[cells(frames, a, setting)[c].mean for c in names] for a in line.arms]) * 100
-        base = np.array([base_cells(frames, setting)[c].mean for c in names]) * 100
-        ks = [1 if m.kind == "avg" else m.k for m in names.values()]
+        shown = list(metrics(setting).values())
+        values = np.array([[overall(frames, a, m, setting).mean for m in shown] for a in line.arms]) * 100
+        first = np.array([base(frames, m, setting).mean for m in shown]) * 100
+        ks = [1 if m.kind == Kind.AVG else m.k for m in shown]
         _heat(left, values, line, ks, cmap="viridis")
         title = setting.titled(f"{line.name}, {setting.overall}: pass@k, %")
         left.set_title(textwrap.fill(title, 48), loc="left")
-        largest = float(np.nanmax(np.abs(values - base))) if np.isfinite(values - base).any() else 1.0
-        _heat(right, values - base, line, ks, cmap="RdBu", span=max(largest, 1e-9))
+        largest = float(np.nanmax(np.abs(values - first))) if np.isfinite(values - first).any() else 1.0
+        _heat(right, values - first, line, ks, cmap="RdBu", span=max(largest, 1e-9))
         right.set_title("gain over the base policy, points", loc="left")
     return figure
 

@@ -12,9 +12,10 @@ from matplotlib.lines import Line2D
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.arms import inverse
-from analysis.scores.cells import Cell, Metric, score, score_base
-from analysis.scores.setting import Setting, comparisons
+from analysis.scores.cell import Cell, base_cell, cell
+from analysis.scores.comparable import Comparable, lad_settings
+from analysis.scores.metric import Metric
+from analysis.scores.words import inverse
 from analysis.tables.eta import label
 
 QUESTION = "How do avg@k and pass@k move with 1/η under each divergence?"
@@ -22,11 +23,11 @@ QUESTION = "How do avg@k and pass@k move with 1/η under each divergence?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless LAD runs have two η to compare."""
-    found = comparisons(frames, etas=2)
+    found = lad_settings(frames, etas=2)
     return style.drawn(lambda: _draw(frames, found)) if found else None
 
 
-def _draw(frames: Frames, found: list[Setting]) -> Figure:
+def _draw(frames: Frames, found: list[Comparable]) -> Figure:
     drawing, panels = style.panels(found, height=2.75)
     handles: dict[str, Artist] = {}
     for axes, setting, metric in panels:
@@ -36,12 +37,12 @@ def _draw(frames: Frames, found: list[Setting]) -> Figure:
     return drawing
 
 
-def _panel(axes: Axes, frames: Frames, setting: Setting, metric: Metric) -> dict[str, Artist]:
+def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
     """Draw one metric of one setting; returns its legend entries."""
     handles: dict[str, Artist] = {}
     for divergence, variant in dict.fromkeys((a.divergence, a.variant) for a in setting.lad):
         line = [a for a in setting.lad if (a.divergence, a.variant) == (divergence, variant)]
-        cells = [score(frames, a, setting.sources, [metric])[metric, setting.overall] for a in line]
+        cells = [cell(frames, a, metric, setting.sources) for a in line]
         name = f"{divergence} ({variant})" if variant else divergence
         handles[name] = _line(axes, [1 / a.eta for a in line], cells, divergence)
         if any(not math.isfinite(c.mean) for c in cells):
@@ -68,20 +69,19 @@ def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str
     return axes.plot(x, y, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)[0]
 
 
-def _reference(axes: Axes, frames: Frames, setting: Setting, metric: Metric) -> dict[str, Artist]:
+def _reference(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
     """GRPO dashed, base policy dotted. A missing GRPO run is named in the legend."""
-    key = (metric, setting.overall)
-    scores = {label("GRPO", a): score(frames, a, setting.sources, [metric])[key] for a in setting.grpo}
+    scores = {label("GRPO", a): cell(frames, a, metric, setting.sources) for a in setting.grpo}
     handles: dict[str, Artist] = {}
-    for name, cell in (scores or {"GRPO": Cell()}).items():
-        if not math.isfinite(cell.mean):
-            handles[f"{name}: {cell.state}"] = Line2D([], [], color=style.GRPO, linestyle=(0, (4, 2)), alpha=0.35)
+    for name, own in (scores or {"GRPO": Cell()}).items():
+        if own.empty:
+            handles[f"{name}: {own.state}"] = Line2D([], [], color=style.GRPO, linestyle=(0, (4, 2)), alpha=0.35)
             continue
-        low, high = (100 * cell.record()[end] for end in ("low", "high"))
+        low, high = (100 * end for end in own.interval())
         if math.isfinite(low):
             axes.axhspan(low, high, color=style.GRPO, alpha=0.07, linewidth=0)
-        handles[name] = axes.axhline(100 * cell.mean, color=style.GRPO, linestyle=(0, (4, 2)), linewidth=1.2)
-    base = score_base(frames, setting.arms, setting.sources, [metric])[key]
+        handles[name] = axes.axhline(100 * own.mean, color=style.GRPO, linestyle=(0, (4, 2)), linewidth=1.2)
+    base = base_cell(frames, setting.arms, metric, setting.sources)
     if math.isfinite(base.mean):
         handles["base policy"] = axes.axhline(100 * base.mean, color=style.BASE, linestyle=":", linewidth=1.4)
     return handles

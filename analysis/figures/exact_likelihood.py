@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.frames.frame import Frame
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores import objectives
-from analysis.scores.cells import score, score_base
-from analysis.scores.likelihood import EXACT, Contest, Learner, contests
+from analysis.scores import objective
+from analysis.scores.cell import base_cell, cell
+from analysis.scores.exact_likelihood import EXACT, Contest, Learner, contests
 
 QUESTION = "Does MaxRL approach exact maximum likelihood as rollouts grow, and what do gradients do at low pass rates?"
 SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before they are paired
@@ -33,11 +33,11 @@ def _draw(frames: Frames, found: list[Contest]) -> Figure:
         _training(row[0], frames, contest)
         _scaling(row[1], frames, contest)
         _gradients(row[2], frames, contest)
-    known = objectives.ordered(name for c in found for name in c.objectives)
+    known = objective.ordered(name for c in found for name in c.objectives)
     handles = [Line2D([], [], **_look(name)) for name in known] + [Line2D([], [], color=style.BASE, linestyle=":")]
     drawing.legend(
         handles,
-        [*map(objectives.name, known), "base policy"],
+        [*map(objective.name, known), "base policy"],
         loc="outside lower center",
         ncols=7,
         title="left: darker for more rollouts per prompt",
@@ -47,14 +47,14 @@ def _draw(frames: Frames, found: list[Contest]) -> Figure:
 
 
 def _look(name: str) -> dict[str, Any]:
-    look = objectives.look(name)
+    look = style.objective_look(name)
     return {**look, "linestyle": "--", "marker": ""} if name == EXACT else look
 
 
 def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
     """Held-out accuracy at every evaluation, a line per objective and G."""
     name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
-    logged = frames.evaluations[frames.evaluations["name"] == name]
+    logged = frames.history([name])
     for learner in contest.learners:
         part = logged[logged["run_id"].isin(list(learner.arm.run_ids))].groupby("step")["value"].mean()
         sizes = sorted({x.samples for x in contest.learners if x.objective == learner.objective})
@@ -73,19 +73,19 @@ def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
 
 def _scaling(axes: Axes, frames: Frames, contest: Contest) -> None:
     """Final accuracy against rollouts per prompt."""
-    sources, metrics = [contest.source], [contest.metric]
-    key = (contest.metric, contest.source)
-    for name in objectives.ordered(x.objective for x in contest.rewarded):
+    sources = [contest.source]
+    for name in objective.ordered(x.objective for x in contest.rewarded):
         line = [x for x in contest.rewarded if x.objective == name]
-        cells = [score(frames, x.arm, sources, metrics)[key].record() for x in line]
-        mean, low, high = (np.array([100 * c[end] for c in cells]) for end in ("mean", "low", "high"))
+        cells = [cell(frames, x.arm, contest.metric, sources) for x in line]
+        mean = np.array([100 * c.mean for c in cells])
+        low, high = (100 * np.array(end) for end in zip(*(c.interval() for c in cells), strict=True))
         G = [x.samples for x in line]
-        axes.fill_between(G, low, high, color=objectives.look(name)["color"], alpha=0.12, linewidth=0)
-        axes.plot(G, mean, markersize=4, linewidth=1.2, **objectives.look(name))
+        axes.fill_between(G, low, high, color=style.objective_look(name)["color"], alpha=0.12, linewidth=0)
+        axes.plot(G, mean, markersize=4, linewidth=1.2, **style.objective_look(name))
     for learner in contest.exact:
-        mean = score(frames, learner.arm, sources, metrics)[key].mean
-        axes.axhline(100 * mean, color=objectives.COLOURS[EXACT], linestyle="--", linewidth=1.2)
-    base = score_base(frames, [x.arm for x in contest.learners], sources, metrics)[key].mean
+        mean = cell(frames, learner.arm, contest.metric, sources).mean
+        axes.axhline(100 * mean, color=style.OBJECTIVE_COLOURS[EXACT], linestyle="--", linewidth=1.2)
+    base = base_cell(frames, [x.arm for x in contest.learners], contest.metric, sources).mean
     axes.axhline(100 * base, color=style.BASE, linestyle=":", linewidth=1.2)
     sizes = sorted({x.samples for x in contest.rewarded})
     axes.set_xscale("log", base=2)
@@ -106,7 +106,7 @@ def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
                 ".",
                 markersize=3,
                 alpha=0.7,
-                color=objectives.look(name)["color"],
+                color=style.objective_look(name)["color"],
             )
     axes.set(xscale="log", yscale="log", xlim=(None, 130), xlabel="pass rate in training, %", ylabel="gradient norm")
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -114,10 +114,11 @@ def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
     axes.set_title("gradients at the largest G", loc="left")
 
 
-def _pairs(frames: Frames, learner: Learner) -> list[Frame]:
+def _pairs(frames: Frames, learner: Learner) -> list[pd.DataFrame]:
     """Per seed: pass_rate and norm by step, both averaged over SMOOTH steps; steps without a success are left out."""
     wanted = {"reward/accuracy": "pass_rate", "optim/grad_norm": "norm"}
-    m = frames.metrics[frames.metrics["name"].isin(list(wanted)) & (frames.metrics["step"] > 0)]
+    m = frames.history(wanted)
+    m = m[m["step"] > 0]
     found = []
     for run_id in learner.arm.run_ids:
         wide = m[m["run_id"] == run_id].pivot(index="step", columns="name", values="value").rename(columns=wanted)

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.curves import draw, look
-from analysis.scores.knob import Line, base_cells, cells, columns, lines
-from analysis.scores.setting import Setting
+from analysis.report.lines import draw, look
+from analysis.scores.ablation import Line, base, lines, metrics, overall
+from analysis.scores.comparable import Comparable
 from analysis.tables.rollout_scaling import KNOB
 
 QUESTION = "Whose pass@k keeps growing with the number of rollouts per prompt?"
@@ -24,7 +24,7 @@ def figure(frames: Frames) -> Figure | None:
     return style.drawn(lambda: _draw(frames, found)) if found else None
 
 
-def _draw(frames: Frames, found: list[tuple[Setting, list[Line]]]) -> Figure:
+def _draw(frames: Frames, found: list[tuple[Comparable, list[Line]]]) -> Figure:
     drawing, panels = style.panels([setting for setting, _ in found], height=2.75)
     of = {setting.name: made for setting, made in found}
     handles: dict[str, Artist] = {}
@@ -34,17 +34,17 @@ def _draw(frames: Frames, found: list[tuple[Setting, list[Line]]]) -> Figure:
     return drawing
 
 
-def _panel(axes: Axes, frames: Frames, setting: Setting, made: list[Line], metric: str) -> dict[str, Artist]:
+def _panel(axes: Axes, frames: Frames, setting: Comparable, made: list[Line], metric: str) -> dict[str, Artist]:
     handles: dict[str, Artist] = {}
-    if metric not in columns(setting):  # pass@1 alone: the same number as avg@n
+    if metric not in metrics(setting):  # pass@1 alone: the same number as avg@n
         axes.set_visible(False)
         return handles
     for i, line in enumerate(made):
-        found = [cells(frames, arm, setting)[metric] for arm in line.arms]
+        found = [overall(frames, arm, metrics(setting)[metric], setting) for arm in line.arms]
         handles[line.name] = draw(axes, [float(v) for v in line.values], found, *look(i, line.loss))
-    base = base_cells(frames, setting)[metric].mean
-    if math.isfinite(base):
-        handles["base policy"] = axes.axhline(100 * base, color=style.BASE, linestyle=":", linewidth=1.4)
+    first = base(frames, metrics(setting)[metric], setting).mean
+    if math.isfinite(first):
+        handles["base policy"] = axes.axhline(100 * first, color=style.BASE, linestyle=":", linewidth=1.4)
     ticks = sorted({v for line in made for v in line.values})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{v:g}" for v in ticks])

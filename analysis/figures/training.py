@@ -1,4 +1,5 @@
-"""Training curves: a line per arm, the mean over its seeds. LAD's are coloured by divergence, darker for larger 1/η."""
+"""Training curves: a line per arm, the mean over its seeds, with its 95 % band over them. LAD's are coloured by
+divergence, darker for larger 1/η."""
 
 from __future__ import annotations
 
@@ -8,15 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from analysis.frames.frame import Frame
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.arms import Arm, arms
-from analysis.scores.curves import CYCLE
+from analysis.report.lines import BAND, CYCLE, DASHES, focus
+from analysis.scores import student
+from analysis.scores.arm import Arm, arms
+from analysis.scores.crossed import LEAST_SEEDS, LEVEL
+from analysis.scores.metric import trained
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
 # First name that is logged counts: a continuous reward has no accuracy.
@@ -28,26 +33,32 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
-DASHES = ((0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))  # of arms other than LAD's, after each round of colours
 SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run has logged a step of training."""
-    logged = set(frames.metrics.loc[frames.metrics["step"] > 0, "name"])
+    logged = set(trained(frames, [run.run_id for run in frames.rows]))
     panels = [(name, title) for names, title in PANELS if (name := next((n for n in names if n in logged), None))]
     return style.drawn(lambda: _draw(frames, panels)) if panels else None
 
 
+def plain(value: float, position: int | None) -> str:
+    """A tick of a logarithmic axis as a number; of the minor ones 2 and 5 alone."""
+    del position
+    return f"{value:g}" if f"{value:e}"[0] in "125" else ""
+
+
 def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
-    found = arms(frames.runs)
+    found = arms(frames)
     names, looks = _names(found), _looks(found)
     columns = max(1, min(7, len(set(names)), 100 // (max(map(len, names)) + 6)))
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
-    training = frames.metrics[frames.metrics["step"] > 0]
+    training = frames.history([name for name, _ in panels])
+    training = training[training["step"] > 0]
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
         curves = training[training["name"] == name]
@@ -55,19 +66,37 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
             window = max(window, _curve(axes, curves[curves["run_id"].isin(list(arm.run_ids))], look))
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         if curves["value"].min() > 0 and curves["value"].max() > SPAN * curves["value"].min():
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(plain)
+            axes.yaxis.set_minor_formatter(plain)
+        focus(axes)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     _legend(drawing, found, names, window, columns)
     return drawing
 
 
-def _curve(axes: Axes, part: Frame, look: dict[str, Any]) -> int:
-    """Draw the mean over seeds, smoothed by a centred mean over a tenth of its length; returns that mean's width."""
-    line = part.assign(value=part["value"].replace([np.inf, -np.inf], np.nan)).groupby("step")["value"].mean()
-    window = max(1, len(line) // 10)
-    axes.plot(line.index, line.rolling(window, center=True, min_periods=1).mean(), linewidth=1.0, **look)
+def _curve(axes: Axes, part: pd.DataFrame, look: dict[str, Any]) -> int:
+    """Draw the mean over seeds, smoothed by a centred mean over a tenth of its length; returns that mean's width.
+
+    The band is that of the smoothed curves, where there are three seeds or more.
+    """
+    by_seed = part.pivot(index="step", columns="run_id", values="value").replace([np.inf, -np.inf], np.nan)
+    window = max(1, len(by_seed) // 10)
+    of_seeds = by_seed.rolling(window, center=True, min_periods=1).mean()
+    line = by_seed.T.mean().rolling(window, center=True, min_periods=1).mean()
+    axes.plot(line.index, line, linewidth=1.0, **look)
+    seeds = of_seeds.T.count().to_numpy()
+    several = seeds >= LEAST_SEEDS
+    if several.any():
+        spread = of_seeds.T.std().to_numpy()[several] / np.sqrt(seeds[several])
+        half = student.quantile((1 + LEVEL) / 2, (seeds[several] - 1).astype(np.float64)) * spread
+        middle = line.to_numpy()[several]
+        axes.fill_between(
+            line.index[several], middle - half, middle + half, color=look["color"], alpha=0.12, linewidth=0
+        )
     return window
 
 
@@ -87,10 +116,11 @@ def _named(arm: Arm, beta_swept: bool) -> str:
 
 
 def _looks(found: list[Arm]) -> list[dict[str, Any]]:
-    """LAD: colour by divergence, darker for larger 1/η, as a line. GRPO black, the others in turn, as dashes."""
+    """LAD: colour by divergence, darker for larger 1/η. GRPO black, the others in turn; beside LAD as dashes."""
     names = _names(found)
     etas = sorted({a.eta for a in found if a.eta > 0}, reverse=True)
     others = list(dict.fromkeys(n for a, n in zip(found, names, strict=True) if a.loss != "lad" and n != "GRPO"))
+    dashes = DASHES[1:] if any(a.loss == "lad" for a in found) else DASHES
     looks = list[dict[str, Any]]()
     for arm, name in zip(found, names, strict=True):
         if arm.loss == "lad":
@@ -99,7 +129,7 @@ def _looks(found: list[Arm]) -> list[dict[str, Any]]:
         else:
             turn, i = divmod(others.index(name), len(CYCLE)) if name in others else (0, None)
             colour = style.GRPO if i is None else CYCLE[i]
-            looks.append({"color": colour, "linestyle": DASHES[turn % len(DASHES)], "zorder": 3})
+            looks.append({"color": colour, "linestyle": dashes[turn % len(dashes)], "zorder": 3})
     return looks
 
 
@@ -107,7 +137,7 @@ def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int, co
     full = _looks([replace(arm, eta=math.nan) for arm in found])
     handles = {name: Line2D([], [], **look) for name, look in zip(names, full, strict=True)}
     said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
-    said += ["mean over seeds"] if any(len(a.run_ids) > 1 for a in found) else []
+    said += [BAND] if any(len(a.run_ids) > 1 for a in found) else []
     said += [f"smoothed over {window} steps"] if window > 1 else []
     drawing.legend(
         handles.values(),

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.curves import against_k
-from analysis.scores.knob import lines
+from analysis.report.lines import against_k
+from analysis.scores.ablation import lines
 from analysis.tables.weighting import KNOB
 
 QUESTION = "Which weights of PACS win at which k?"

@@ -1,9 +1,12 @@
-"""The type of a table of data in this package."""
+"""Frames are pandas DataFrames; the docstring of what makes one names its columns."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, cast
 
-# A pandas DataFrame. pandas' own annotations answer "Series | DataFrame | ndarray | ..." to every index, which tells a
-# type checker nothing and costs a cast per line; docstrings name the columns instead.
-Frame: TypeAlias = Any
+import pandas as pd
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows, by column."""
+    return cast(list[dict[str, Any]], frame.to_dict("records"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,12 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from analysis.frames import run as typed_rows
 from analysis.frames import samples as sample_files
-from analysis.frames.frame import Frame
-from analysis.frames.runs import NO_STUDY, RunRecord, read_metrics, read_runs, read_sweeps
+from analysis.frames.counts import Counts, Judged
+from analysis.frames.digest import Digest
+from analysis.frames.journals import Curves, Journals, Logged
+from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Sweep
 from rlvr.ledger.tags import as_value
@@ -28,45 +31,75 @@ SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps"
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Everything known about the runs of a study.
+    """Everything known about the runs of a study. What is large is read when it is asked for.
 
     runs: one row per planned run, with its `state` (rlvr/ledger/cause.py) and `config.<key>`; `reference` marks GRPO
-      runs of other studies in the same setting, brought in for comparison.
-    metrics: run_id, step, name, value.
-    samples: run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished.
-    counts: run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed).
-    policy: run_id, step, arm, word, reward, probability, probability_old, advantage (bandit runs).
+    runs of other studies in the same setting, brought in for comparison.
     """
 
-    runs: Frame
-    metrics: Frame
-    samples: Frame
-    counts: Frame
-    policy: Frame
+    runs: pd.DataFrame
+    curves: Curves
+    judgements: Counts
     study: str = ""
     question: str = ""  # of the study, as its file asked it when it was last launched
     title: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    home: Path | None = None
+    home: Path = Path()
     origin: str = "ledger"
-    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # of what tables and figures both need
+    sweeps: tuple[Sweep, ...] = ()
+    every_sample: bool = False
+    cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # of what tables and figures both need
 
     @cached_property
-    def evaluations(self) -> Frame:
-        """The rows of `metrics` that an evaluation logged."""
-        return self.metrics[self.metrics["name"].str.startswith("evaluation/")]
+    def rows(self) -> list[typed_rows.Run]:
+        """The rows of `runs`, typed."""
+        return typed_rows.rows(self.runs)
 
     @cached_property
-    def responses(self) -> Frame:
-        """Texts of the first and last evaluation: run_id, step, source, problem_id, sample, response. Read if asked."""
-        return sample_files.read_responses(self.home or Path(), list(self.runs["run_id"]))
+    def digest(self) -> Digest:
+        """What evaluations logged, and means and sums of training up to them, by run, name and step."""
+        return Digest(self.curves.digest())
 
     @cached_property
-    def counts_of(self) -> dict[tuple[str, int, str], Frame]:
-        """`counts` by (run, step, benchmark), indexed by problem."""
-        parts = self.counts.groupby(["run_id", "step", "source"], observed=True)
-        return {(str(r), int(t), str(s)): part.set_index("problem_id") for (r, t, s), part in parts}
+    def metrics(self) -> pd.DataFrame:
+        """run_id, step, name, value: everything that was logged."""
+        return self.curves.long()
+
+    def history(self, names: Collection[str]) -> pd.DataFrame:
+        """As `metrics`, of these names: a fraction of the time."""
+        return self.curves.long(names)
+
+    @cached_property
+    def counts(self) -> pd.DataFrame:
+        """run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed)."""
+        return self.judgements.frame
+
+    def judged(self, run_id: str, step: int, source: str) -> Judged | None:
+        """Counts of an evaluation, by problem; None where its samples are not at hand."""
+        return self.judgements.of(run_id, step, source)
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished: of each run's first and last
+        evaluation (`every_sample`: of all)."""
+        return sample_files.read(self.home, self._ids, every=self.every_sample)
+
+    @cached_property
+    def policy(self) -> pd.DataFrame:
+        """run_id, step, arm, reward, probability, probability_old, advantage: the last policy of bandit runs."""
+        return sample_files.read_policy(self.home, self._ids)
+
+    def texts(self, run_id: str, step: int, source: str) -> dict[str, list[tuple[str, str]]]:
+        """(response, outcome) of every sample of an evaluation, by problem; {} where they are not at hand."""
+        key = ("texts", run_id, step)
+        if key not in self.cache:
+            self.cache[key] = sample_files.read_texts(self.home, run_id, step)
+        return self.cache[key].get(source, {})
+
+    @cached_property
+    def _ids(self) -> list[str]:
+        return [str(run_id) for run_id in self.runs["run_id"]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +109,7 @@ class Catalogue:
     home: Path
     records: dict[str, RunRecord]
     sweeps: list[Sweep]
-    read_metrics: Callable[[Sequence[str]], tuple[Frame, list[str]]]
+    curves: Callable[[Sequence[str]], Curves]
     origin: str
     notes: tuple[str, ...] = ()  # what could not be read
 
@@ -99,14 +132,14 @@ def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) 
     notes = [problem for sweep in sweeps for problem in sweep.problems]
     if source == "ledger":
         records, unreadable = read_runs(home)
-        return Catalogue(home, records, sweeps, lambda ids: read_metrics(home, ids), source, (*notes, *unreadable))
+        return Catalogue(home, records, sweeps, lambda ids: Journals(home, ids), source, (*notes, *unreadable))
     from analysis.frames.mlflow_reader import MlflowReader
 
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{layout.mlflow_database(home)}"
     reader = MlflowReader(_store(home, uri))
     records = reader.runs()
     notes += reader.notes
-    return Catalogue(home, records, sweeps, lambda ids: (reader.metrics(ids), []), reader.uri, tuple(notes))
+    return Catalogue(home, records, sweeps, lambda ids: Logged(reader.metrics(ids)), reader.uri, tuple(notes))
 
 
 def _store(home: Path, uri: str) -> str:
@@ -131,7 +164,7 @@ def load(
 def frames(
     found: Catalogue, *, study: str | None = None, sweep: str | None = None, every_sample: bool = False
 ) -> Frames:
-    """As `load`, from a catalogue. `every_sample`: all evaluations, not only the first and the last of a run."""
+    """As `load`, from a catalogue. every_sample: `samples` of all evaluations, not only the first and last of a run."""
     plans, study = _select(found, study, sweep)
     planned = {run["run_id"]: (s, run) for s in plans for run in s.runs}
     records = {i: _planned(i, *planned[i], found.records.get(i)) for i in planned}
@@ -140,22 +173,22 @@ def frames(
     runs = _runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
     others = [r for i, r in found.records.items() if i not in records and r.config.get("choices.loss") == "grpo"]
     runs = _with_references(runs, _runs_frame(others, {}))
-    metrics, notes = found.read_metrics(list(runs["run_id"]))
-    read = sample_files.read(found.home, list(runs["run_id"]), every=every_sample)
+    ids = [str(run_id) for run_id in runs["run_id"]]
+    curves, judgements = found.curves(ids), Counts(found.home, ids)
     commands = [s.command for s in plans] or [r.command for r in records.values()]
     return Frames(
         runs=runs,
-        metrics=metrics,
-        samples=read.samples,
-        counts=read.counts,
-        policy=sample_files.read_policy(found.home, list(runs["run_id"])),
+        curves=curves,
+        judgements=judgements,
         study=study,
         question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         title=study if sweep is None else f"{study}, sweep {sweep}",
         commands=tuple(dict.fromkeys(c for c in commands if c)),
-        notes=(*found.notes, *notes, *read.notes),
+        notes=(*found.notes, *curves.notes(), *judgements.notes()),
         home=found.home,
         origin=found.origin,
+        sweeps=tuple(plans),
+        every_sample=every_sample,
     )
 
 
@@ -211,7 +244,7 @@ def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
     return replace(record, config={**agreed, **record.config})
 
 
-def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
+def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFrame:
     rows = [
         {
             "run_id": r.run_id,
@@ -238,6 +271,7 @@ def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
             "host": r.host,
             "command": r.command,
             "overrides": " ".join(r.overrides),
+            "typed": r.overrides,
             "reference": False,
             **{f"config.{k}": v for k, v in r.config.items()},
         }
@@ -260,7 +294,7 @@ def _number(record: RunRecord, *keys: str) -> float:
     return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
 
 
-def _with_references(runs: Frame, others: Frame) -> Frame:
+def _with_references(runs: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """Add GRPO runs of other studies that share a setting with LAD runs that have no GRPO run beside them."""
     if others.empty or runs.empty:
         return runs

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.frames.frame import Frame
+from analysis.frames.frame import records
 from analysis.frames.runs import RunRecord, tidy_metrics
 from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, grouped
@@ -47,7 +47,7 @@ class MlflowReader:
         self.notes = grouped(foreign)
         return records
 
-    def metrics(self, run_ids: Sequence[str]) -> Frame:
+    def metrics(self, run_ids: Sequence[str]) -> pd.DataFrame:
         """Long frame run_id, step, name, value."""
         owner = {uuid: run_id for run_id in run_ids for uuid in self._attempts.get(run_id, ())}
         return tidy_metrics([self._sql_metrics(owner) if self.sql else self._client_metrics(owner)])
@@ -55,7 +55,7 @@ class MlflowReader:
     def _catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
         return self._sql_catalogue() if self.sql else self._client_catalogue()
 
-    def _query(self, statement: str) -> Frame:
+    def _query(self, statement: str) -> pd.DataFrame:
         import sqlalchemy
 
         engine = sqlalchemy.create_engine(self.uri)
@@ -71,20 +71,20 @@ class MlflowReader:
             "SELECT r.run_uuid, r.name, r.status, r.start_time, e.name AS study FROM runs r JOIN experiments e "
             f"ON r.experiment_id = e.experiment_id WHERE r.lifecycle_stage = 'active' AND r.run_uuid IN ({ours})"
         )
-        found = {}
+        found: dict[str, dict[str, dict[str, str]]] = {}
         for table in ("tags", "params"):
             rows = self._query(f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN ({ours})")
             found[table] = {
-                uuid: dict(zip(part["key"], part["value"], strict=True)) for uuid, part in rows.groupby("run_uuid")
+                str(uuid): dict(zip(part["key"], part["value"], strict=True)) for uuid, part in rows.groupby("run_uuid")
             }
         return [
             (
-                r.run_uuid,
-                {"name": r.name, "status": r.status, "start": float(r.start_time or 0), "study": r.study},
-                found["tags"].get(r.run_uuid, {}),
-                found["params"].get(r.run_uuid, {}),
+                str(r["run_uuid"]),
+                {"name": r["name"], "status": r["status"], "start": float(r["start_time"] or 0), "study": r["study"]},
+                found["tags"].get(r["run_uuid"], {}),
+                found["params"].get(r["run_uuid"], {}),
             )
-            for r in runs.itertuples()
+            for r in records(runs)
         ]
 
     def _client_catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
@@ -111,7 +111,7 @@ class MlflowReader:
 
         return mlflow.MlflowClient(tracking_uri=self.uri)
 
-    def _sql_metrics(self, owner: Mapping[str, str]) -> Frame:
+    def _sql_metrics(self, owner: Mapping[str, str]) -> pd.DataFrame:
         parts = []
         uuids = sorted(owner)
         for start in range(0, len(uuids), 500):  # databases limit the length of a statement
@@ -125,7 +125,7 @@ class MlflowReader:
         frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_uuid", "step"])
         return _tidy(frame, owner)
 
-    def _client_metrics(self, owner: Mapping[str, str]) -> Frame:
+    def _client_metrics(self, owner: Mapping[str, str]) -> pd.DataFrame:
         client = self._client()
         rows = []
         for uuid in owner:
@@ -166,7 +166,7 @@ def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], param
     )
 
 
-def _tidy(frame: Frame, owner: Mapping[str, str]) -> Frame:
+def _tidy(frame: pd.DataFrame, owner: Mapping[str, str]) -> pd.DataFrame:
     """MLflow's rows to ours: NaN and infinities restored, a replayed step keeps its first value."""
     if frame.empty:
         return frame

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
-from analysis.frames.frame import Frame
-from rlvr.ledger import journal, layout, tags
+from analysis.frames import cache
+from rlvr.ledger import layout, tags
 from rlvr.ledger.cause import State
 from rlvr.ledger.runs import Unreadable, choices, grouped, read_config, read_info
 from rlvr.ledger.sweeps import Ledger, Sweep
@@ -49,20 +51,23 @@ def read_sweeps(home: Path) -> list[Sweep]:
 def read_runs(home: Path) -> tuple[dict[str, RunRecord], list[str]]:
     """(every run by its id, lines that name those of which something cannot be read)."""
     ledger = Ledger(home)
+    configs = _configs(home, ledger.runs())
     records: dict[str, RunRecord] = {}
     errors: list[Unreadable] = []
-    for run_id in ledger.runs():
+    for run_id, config in configs.items():
         try:
-            records[run_id] = _record(ledger, run_id)
+            records[run_id] = _record(ledger, run_id, config)
         except Unreadable as error:
             errors.append(error)
             records[run_id] = RunRecord(run_id, state=State.UNREADABLE.value, message=error.why)
     return records, grouped(errors)
 
 
-def _record(ledger: Ledger, run_id: str) -> RunRecord:
+def _record(ledger: Ledger, run_id: str, config: dict[str, Any] | Unreadable) -> RunRecord:
     run_dir = ledger.run_dir(run_id)
     info, state = read_info(run_dir), ledger.state(run_id)
+    if isinstance(config, Unreadable):
+        raise config
     return RunRecord(
         run_id=run_id,
         group_id=info.group_id,
@@ -77,8 +82,26 @@ def _record(ledger: Ledger, run_id: str) -> RunRecord:
         git_dirty=info.git_dirty,
         host=state.host or info.host,
         command=info.command,
-        config=flat_config(read_config(run_dir)),
+        config=config,
     )
+
+
+def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | Unreadable]:
+    """Flat frozen configs, by run; YAML takes milliseconds each, so what was parsed is kept in the cache."""
+    folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
+    states = {i: cache.state_of([layout.config(folder), layout.info(folder)]) for i, folder in folders.items()}
+
+    def parse(run_id: str) -> pa.Table:
+        content: dict[str, Any] | None = None
+        what = why = ""
+        try:
+            content = flat_config(read_config(folders[run_id]))
+        except Unreadable as error:
+            what, why = error.what, error.why
+        return pa.table({"config": [json.dumps(content)], "what": [what], "why": [why]})
+
+    found = cache.rows(home, "configs", states, parse).to_pylist() if any(states.values()) else []
+    return {row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in found}
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -88,22 +111,7 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
     return values | {f"choices.{group}": option for group, option in choices(config).items()}
 
 
-def read_metrics(home: Path, run_ids: Iterable[str]) -> tuple[Frame, list[str]]:
-    """(long frame run_id, step, name, value; notes). The first record of a step counts, as the tracker promises."""
-    parts: list[Frame] = []
-    notes: list[str] = []
-    for run_id in run_ids:
-        path = layout.journal(layout.run(home, run_id))
-        reading = journal.read(path)
-        faults = [*map(str, reading.damaged), *(["the last one is torn"] if reading.torn else [])]
-        if faults:
-            notes.append(f"{path.relative_to(home)}: {len(faults)} unreadable line(s) left out: {', '.join(faults)}.")
-        rows = [(run_id, r.step, name, value) for r in reading.records for name, value in r.metrics.items()]
-        parts.append(pd.DataFrame(rows, columns=["run_id", "step", "name", "value"]))
-    return tidy_metrics(parts), notes
-
-
-def tidy_metrics(parts: list[Frame]) -> Frame:
+def tidy_metrics(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """One frame, one row per (run, step, name): the first one met; sorted."""
     parts = [p for p in parts if len(p)]
     if not parts:

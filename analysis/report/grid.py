@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
-from analysis.frames.frame import Frame
-from analysis.report.table import Published, Table
+import pandas as pd
 
-WIDE = 126  # characters; a wider grid is split, one metric each
+from analysis.report.table import Format, Published, Table, decimals_for
+
+WIDE = 126  # characters; a wider grid is split by metric
+Record = Mapping[str, Any]
+Key = tuple[str, str]  # metric, column
+AVERAGE = "Average"
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,7 @@ class Grid:
     header: tuple[str, ...]  # the first is the row labels'
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of the best of each column
 
     @property
     def width(self) -> int:
@@ -26,73 +33,228 @@ class Grid:
         return sum(lengths) + 3 * len(lengths) + 1
 
 
+@lru_cache(maxsize=64)  # every format asks
 def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
-    """Our cells, block by block; a block wider than `width` characters is split by metric."""
-    found = []
-    for block, cells in table.cells.groupby("block", sort=False):
-        cells = cells[cells["metric"].isin(table.shown)]
-        metrics = [m for m in table.shown if (cells["metric"] == m).any()]
-        whole = _grid(str(block), cells, metrics, table)
-        if whole.width <= width or len(metrics) == 1:
-            found.append(whole)
-        else:
-            found += [_grid(str(block), cells[cells["metric"] == m], (m,), table) for m in metrics]
+    """Our cells, block by block; a block wider than `width` characters is split, between metrics."""
+    blocks: dict[str, list[Record]] = {}
+    for cell in table.records:
+        if cell["metric"] in table.shown:
+            blocks.setdefault(cell["block"], []).append(cell)
+    found: list[Grid] = []
+    for title, cells in blocks.items():
+        compared = [c for c in cells if not math.isnan(c["difference"])]
+        if table.scores:
+            found += _split(lambda part, t=title: _scores(t, part, table), cells, table, width)
+        if table.differences and compared:
+            found += _split(lambda part, t=title: _differences(t, part, table), compared, table, width)
+            found += _deciding(title, compared, table) if table.scores else []
     return found
+
+
+def _split(draw: Callable[[Sequence[Record]], Grid], cells: Sequence[Record], table: Table, width: int) -> list[Grid]:
+    """One grid, or as few as keep within the width with whole metrics in each."""
+    columns = {metric: {c["column"] for c in cells if c["metric"] == metric} for metric in table.shown}
+    metrics = [metric for metric in table.shown if columns[metric]]
+    parts: list[list[str]] = []
+    for metric in metrics:
+        if parts and draw(_of(cells, [*parts[-1], metric])).width <= width:
+            parts[-1].append(metric)
+        else:
+            parts.append([metric])
+    if len(parts) > 1 and any(len(columns[metric]) > 1 for metric in metrics):
+        parts = [[metric] for metric in metrics]  # benchmarks side by side: a metric each, or all
+    return [draw(_of(cells, part)) for part in parts]
+
+
+def _of(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
+    """Those of some metrics, in the order of these."""
+    return [c for metric in metrics for c in cells if c["metric"] == metric]
 
 
 def published_grids(published: Published) -> list[Grid]:
     """Printed values, one grid per metric, columns in the paper's order."""
-    found = []
+    found: list[Grid] = []
     for metric in published.cells["metric"].drop_duplicates():
         part = published.cells[published.cells["metric"] == metric]
         found.append(_printed(metric, part, "column"))
-    return [*found[:-1], Grid(found[-1].title, found[-1].header, found[-1].rows, published.notes)]
+    return [*found[:-1], replace(found[-1], notes=published.notes)]
 
 
 def published_averages(published: Published) -> Grid:
     """The printed averages of every metric in one grid, without averages those of the first benchmark: what fits."""
     columns = list(published.cells["column"])
-    chosen = "Average" if "Average" in columns else columns[0]
+    chosen = AVERAGE if AVERAGE in columns else columns[0]
     part = published.cells[published.cells["column"] == chosen]
     return _printed(f"{published.label}: {chosen}", part, "metric")
 
 
-def text_of(cell: Frame, table: Table) -> str:
-    """`41.2 ± 1.9`; a dagger and the seeds that count where some are not finished; the reason where empty."""
-    if not math.isfinite(cell["mean"]):
-        return f"—({cell['state']})"
-    decimals = table.column_decimals.get(cell["column"], table.decimals)
-    scale = table.column_scale.get(cell["column"], table.scale)
-    text = f"{cell['mean'] * scale:.{decimals}f}"
-    half = (cell["high"] - cell["low"]) / 2 * scale
-    if half > 0:  # NaN: nothing to resample; 0: all alike, of which a bootstrap can only say that it saw no other
-        text += f" ± {half:.{decimals}f}"
-    if cell["state"] == "partial":
-        text += f" †{cell['seeds']}/{cell['planned']}" if cell["seeds"] < cell["planned"] else " †"
-    return text
-
-
-def _grid(block: str, cells: Frame, metrics: Sequence[str], table: Table) -> Grid:
-    columns = cells[["metric", "column"]].drop_duplicates()
-    columns = columns.sort_values("metric", key=lambda s: s.map({m: i for i, m in enumerate(metrics)}), kind="stable")
-    keys = list(columns.itertuples(index=False, name=None))
-    alone = len(metrics) == 1
-    unit = f", {table.unit}" if table.unit else ""
-    title = f"{block}: {metrics[0]}{unit}" if alone and metrics[0] else f"{block}{unit}"
-    header = ["", *(column if alone or not metric else f"{column} {metric}" for metric, column in keys)]
-    rows = []
-    for row, part in cells.groupby("row", sort=False):
-        at = {(c["metric"], c["column"]): text_of(c, table) for _, c in part.iterrows()}
-        rows.append((str(row), *(at.get(key, "—") for key in keys)))
-    hints = cells[cells["hint"] != ""].drop_duplicates(["row", "hint"])
-    notes = tuple(f"{h['row']}: {h['state']} – run `{h['hint']}`" for _, h in hints.iterrows())
-    return Grid(title, tuple(header), tuple(rows), notes)
-
-
-def _printed(title: str, cells: Frame, across: str) -> Grid:
+def _printed(title: str, cells: pd.DataFrame, across: str) -> Grid:
     columns = list(cells[across].drop_duplicates())
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row, part in cells.groupby("row", sort=False):
         at = dict(zip(part[across], part["text"], strict=True))
         rows.append((str(row), *(at.get(c) or "–" for c in columns)))
     return Grid(title, ("", *columns), tuple(rows))
+
+
+# --- texts ---
+
+
+def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
+    """`41.2 ± 1.9 ▲`; a dagger and the seeds that count where some are not finished; the reason where empty."""
+    if not math.isfinite(cell["mean"]):
+        return f"—({cell['state']})"
+    text = f"{cell['mean'] * form.scale:.{form.decimals}f}"
+    half = (cell["high"] - cell["low"]) / 2 * form.scale
+    if half > 0:  # NaN: nothing to repeat
+        text += f" ± {half:.{form.decimals}f}"
+    if cell["state"] == "partial":
+        text += f" †{cell['seeds']}/{cell['planned']}" if cell["seeds"] < cell["planned"] else " †"
+    return f"{text} {cell['verdict']}".rstrip() if marked else text
+
+
+def difference_text(cell: Record, form: Format) -> str:
+    """`+6.6 [3.5, 9.6] ▲`."""
+    values = [cell[name] * form.scale for name in ("difference", "difference_low", "difference_high")]
+    difference, low, high = (_rounded(v, form.decimals or 0) for v in values)
+    text = difference if difference.startswith("−") else f"+{difference}"
+    if math.isfinite(values[1]):
+        text += f" [{low}, {high}]"
+    return f"{text} {cell['verdict']}".rstrip()
+
+
+def _rounded(value: float, decimals: int) -> str:
+    text = f"{value:.{decimals}f}"
+    return text.replace("-", "−") if float(text) else text.lstrip("-")
+
+
+# --- grids ---
+
+
+def _scores(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    at = _placed(cells)
+    keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
+    forms = {key: _exact(table.format_of(*key), cells, key, "mean") for key in keys}
+    marked = not table.differences
+    rows = [
+        (x, *(text_of(at[x, key], forms[key], marked=marked) if (x, key) in at else "—" for key in keys))
+        for x in labels
+    ]
+    best = {
+        (labels.index(x), 1 + column) for column, key in enumerate(keys) for x in _best(at, labels, key, forms[key])
+    }
+    hints = {c["row"]: c for c in cells if c["hint"]}
+    notes = tuple(f"{row}: {c['state']} – run `{c['hint']}`" for row, c in hints.items())
+    title = _title(block, keys, table)
+    grid = Grid(title, ("", *_header(keys, table)), tuple(rows), notes, frozenset(best))
+    return _with_seeds(grid, cells) if table.differences else grid
+
+
+def _placed(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
+    """By row and column, rows in the order of the first column."""
+    return {(c["row"], (c["metric"], c["column"])): c for c in cells}
+
+
+def _best(at: Mapping[tuple[str, Key], Record], labels: Sequence[str], key: Key, form: Format) -> list[str]:
+    """The arms that print the best value; none where there is one alone, or where neither more nor less is better."""
+    values = {x: at[x, key]["mean"] for x in labels if (x, key) in at and not at[x, key]["base"]}
+    printed = {label: round(v * form.scale, form.decimals or 0) for label, v in values.items() if math.isfinite(v)}
+    if not form.better or len(set(printed.values())) < 2:
+        return []
+    first = max(printed.values()) if form.better > 0 else min(printed.values())
+    return [label for label, v in printed.items() if v == first]
+
+
+def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
+    """A last column: the seeds that count, of those planned where some are missing, and how many of them diverged."""
+    rows: list[tuple[str, ...]] = []
+    for row in grid.rows:
+        own = [c for c in cells if c["row"] == row[0]]
+        seeds, planned, diverged = (max(int(c[name]) for c in own) for name in ("seeds", "planned", "diverged"))
+        text = str(seeds) if seeds >= planned else f"{seeds} of {planned}"
+        rows.append((*row, f"{text} ({diverged} diverged)" if diverged else text))
+    return replace(grid, header=(*grid.header, "seeds"), rows=tuple(rows))
+
+
+def _differences(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    at = _placed(cells)
+    keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
+    forms = {key: _exact(table.format_of(*key), cells, key, "difference") for key in keys}
+    rows = [(x, *(difference_text(at[x, key], forms[key]) if (x, key) in at else "—" for key in keys)) for x in labels]
+    against = " or ".join(dict.fromkeys(c["reference"] for c in cells))
+    named = f"{block}: difference to {against}" if block else f"Difference to {against}"
+    return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table)), tuple(rows))
+
+
+_DECIDING = (
+    "Points. Seen from: the smallest difference that is decided with 80 % chance; same within: the smallest margin at "
+    "which the arms are equivalent (TOST, 5 %). Seeds, problems, samples: how many in all, of one kind alone, would "
+    "decide a difference of the size seen; – where none would."
+)
+
+
+def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
+    """What is known of each difference of a metric of problems, and what would decide those that are not decided."""
+    cells = [c for c in cells if c["paired_problems"] > 0]
+    average = [c for c in cells if c["column"].startswith(AVERAGE)]
+    rows = [_deciding_row(c, table) for c in average or cells]
+    header = ("", "verdict", "seen from", "same within", "P(improvement)", "seeds", "problems", "samples", "cheapest")
+    shown = [i for i in range(len(header)) if i < 2 or any(row[i] not in ("–", "") for row in rows)]
+    title = f"{block}: what decides" if block else "What decides"
+    kept = tuple(tuple(row[i] for i in shown) for row in rows)
+    return [Grid(title, tuple(header[i] for i in shown), kept, (_DECIDING,))] if rows else []
+
+
+def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
+    form = table.format_of(cell["metric"], cell["column"])
+    seen, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
+    decided = cell["verdict"] in ("▲", "▼")
+    needed = ["", "", ""] if decided else [_count(cell[f"needed_{k}"]) for k in ("seeds", "problems", "samples")]
+    if not decided and cell["paired_seeds"] == 1:
+        needed[0] = "3 or more"
+    arm = f"{cell['row']} {cell['column'].removeprefix(AVERAGE)}".strip()
+    verdict = {"▲": "above", "▼": "below"}.get(cell["verdict"], "undecided")
+    improvement = _number(cell["improvement"], 2)
+    return (f"{arm}: {cell['metric']}", verdict, seen, same, improvement, *needed, cell["cheapest"])
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if math.isfinite(value) else "–"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{int(value):,}"
+
+
+def _header(keys: Sequence[Key], table: Table) -> list[str]:
+    """The benchmark, the metric where there are several, the unit where columns differ in it."""
+    alone = len({metric for metric, _ in keys}) == 1 and len(keys) > 1
+    several_units = len(_units(keys, table)) > 1
+    header: list[str] = []
+    for metric, column in keys:
+        name = column if alone or not metric else f"{column} {metric}".strip()
+        unit = table.format_of(metric, column).unit
+        header.append(f"{name}, {unit}" if several_units and unit not in ("%", "", name) else name)
+    return header
+
+
+def _units(keys: Sequence[Key], table: Table) -> set[str]:
+    return {table.format_of(*key).unit for key in keys}
+
+
+def _title(block: str, keys: Sequence[Key], table: Table, per_cent: str = "%") -> str:
+    """With the metric where it is the only one, and the unit where all columns share it."""
+    units, metrics = _units(keys, table), {metric for metric, _ in keys}
+    unit = units.pop() if len(units) == 1 else ""
+    unit = per_cent if unit == "%" else unit
+    alone = metrics.pop() if len(metrics) == 1 and len(keys) > 1 else ""
+    named = ": ".join(part for part in (block, alone) if part)
+    return f"{named}, {unit}" if named and unit else named or unit
+
+
+def _exact(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:
+    """With as many decimals as the column needs."""
+    if form.decimals is not None:
+        return form
+    own = [c[value] * form.scale for c in cells if (c["metric"], c["column"]) == key]
+    return replace(form, decimals=decimals_for(own))

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from analysis.report.grid import Grid, grids, published_averages, published_grids
-from analysis.report.table import COLUMNS, Table
+from analysis.report.table import COLUMNS, COMPARED, Table
+from analysis.scores.claim import Verdict
 
 
 def markdown(table: Table) -> str:
@@ -30,17 +32,23 @@ def markdown(table: Table) -> str:
 
 
 def _markdown_grid(grid: Grid) -> str:
-    widths = [max(len(_bar(row[i])) for row in (grid.header, *grid.rows)) for i in range(len(grid.header))]
+    header = [_bar(c) for c in grid.header]
+    rows = [
+        [f"**{_bar(c)}**" if (i, j) in grid.best else _bar(c) for j, c in enumerate(r)] for i, r in enumerate(grid.rows)
+    ]
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     widths = [max(w, 3) for w in widths]
 
-    def line(row: tuple[str, ...]) -> str:
-        cells = [
-            _bar(c).ljust(w) if i == 0 else _bar(c).rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
+    def line(row: Sequence[str]) -> str:
+        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
         return f"| {' | '.join(cells)} |"
 
     rule = "|".join(["", "-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:]), ""])
-    lines = [f"**{grid.title}**", "", line(grid.header), rule, *map(line, grid.rows)]
+    lines = (
+        [f"**{grid.title}**", "", line(header), rule, *map(line, rows)]
+        if grid.title
+        else [line(header), rule, *map(line, rows)]
+    )
     return "\n".join(lines + [f"\n{n}" for n in grid.notes])
 
 
@@ -49,23 +57,24 @@ def _bar(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Every cell at full precision, as fractions: mean, ends of the interval, seeds, state."""
+    """Every cell at full precision, as fractions: mean, interval, seeds, state; differences and verdicts."""
+    compared = [c for c in COMPARED if (table.cells["reference"] != "").any()]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for cell in table.cells.to_dict("records"):
-        writer.writerow([_exact(cell[c]) for c in COLUMNS])
+    writer.writerow([*COLUMNS, *compared])
+    for cell in table.records:
+        writer.writerow([_exact(cell[c]) for c in (*COLUMNS, *compared)])
     return out.getvalue()
 
 
 def _exact(value: Any) -> Any:
     if isinstance(value, float):
-        return "" if math.isnan(value) else repr(float(value))
+        return "" if math.isnan(value) else int(value) if value.is_integer() and abs(value) > 1 else repr(float(value))
     return value
 
 
 def latex(table: Table) -> str:
-    r"""One booktabs `table` per grid; needs \usepackage{booktabs}."""
+    r"""One booktabs `table` per grid; needs \usepackage{booktabs,amssymb}."""
     parts = [f"% {table.title}: {table.question}".replace("\n", " ")]
     parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
     parts += [f"% {note}" for note in table.notes]
@@ -76,8 +85,9 @@ def latex(table: Table) -> str:
 
 
 def _latex_grid(grid: Grid, label: str) -> str:
-    def line(row: tuple[str, ...]) -> str:
-        return "  " + " & ".join(tex(c) for c in row) + r" \\"
+    def line(row: tuple[str, ...], number: int = -1) -> str:
+        cells = [rf"\textbf{{{tex(c)}}}" if (number, j) in grid.best else tex(c) for j, c in enumerate(row)]
+        return "  " + " & ".join(cells) + r" \\"
 
     caption = ". ".join([tex(grid.title), *(tex(n) for n in grid.notes)])
     return "\n".join(
@@ -90,7 +100,7 @@ def _latex_grid(grid: Grid, label: str) -> str:
             r"  \toprule",
             line(grid.header),
             r"  \midrule",
-            *map(line, grid.rows),
+            *(line(row, i) for i, row in enumerate(grid.rows)),
             r"  \bottomrule",
             r"  \end{tabular}",
             r"\end{table}",
@@ -123,6 +133,10 @@ _TEX = {
     "½": r"$\frac12$",
     "Σ": r"$\sum$",
     "−": r"$-$",
+    "▲": r"$\blacktriangle$",
+    "▼": r"$\blacktriangledown$",
+    "△": r"$\vartriangle$",
+    "▽": r"$\triangledown$",
 }
 
 
@@ -144,13 +158,33 @@ def terminal(table: Table, console: Console) -> None:
         _print_grid(published_averages(paper), console, style="dim")
 
 
+def claims(verdicts: Sequence[Verdict], console: Console) -> None:
+    """Each claim by its verdict, what was found, what it rests on, and what was printed."""
+    colours = {"holds": "green", "contradicted": "red", "undecided": "yellow", "not tested": "yellow"}
+    for verdict in verdicts:
+        colour, claim = colours[verdict.outcome], verdict.claim
+        console.print(f"\n[{colour}]{verdict.outcome}[/{colour}]: {escape(claim.says)}", highlight=False)
+        found = f"{verdict.found} ({verdict.basis})" if verdict.found else ""
+        printed = f"printed: {claim.printed}" + (f" ({claim.source})" if claim.source else "") if claim.printed else ""
+        for line in filter(None, (found, verdict.more)):
+            console.print(f"  {line}", markup=False)
+        if printed:
+            console.print(f"  {printed}", style="dim", markup=False)
+
+
 def _print_grid(grid: Grid, console: Console, style: str = "") -> None:
     console.print(f"\n[italic]{escape(grid.title)}[/italic]", style=style)
     drawn = RichTable(style=style, row_styles=[style])
     for i, name in enumerate(grid.header):
         drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=grid.width <= console.width)
-    for row in grid.rows:
-        drawn.add_row(*(f"[yellow]{escape(c)}[/yellow]" if c.startswith("—") else escape(c) for c in row))
+    for i, row in enumerate(grid.rows):
+        drawn.add_row(*(_styled(c, best=(i, j) in grid.best) for j, c in enumerate(row)))
     console.print(drawn)
     for note in grid.notes:
         console.print(f"[yellow]{escape(note)}[/yellow]")
+
+
+def _styled(text: str, *, best: bool) -> str:
+    styles = {"—": "yellow", "▲": "green", "▼": "red"}
+    style = styles.get(text[:1], styles.get(text[-1:], "")) or ("bold" if best else "")
+    return f"[{style}]{escape(text)}[/{style}]" if style else escape(text)

@@ -11,24 +11,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader
-from matplotlib.figure import Figure
 
 from analysis import figures as figure_room
 from analysis import tables as table_room
+from analysis.frames.frame import records
 from analysis.frames.load import Frames
-from analysis.report import style
 from analysis.report.grid import grids, published_grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table
-from analysis.scores.arms import arms, describe, differing
+from analysis.scores.arm import arms, describe, differing
+from analysis.scores.claim import Verdict
+from analysis.scores.verdict import verdicts
+from analysis.tables.comparison import Ask
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import whole
 
+FIRST = "comparison"  # the table that is always made
 PAGE = Path(__file__).parent / "page.html"
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,11 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Content:
-    """What a report holds; `skipped` says which tables and figures had no run to show."""
+    """What a report holds: verdicts on the study's claims, tables, figures."""
 
+    verdicts: tuple[Verdict, ...]
     tables: tuple[Table, ...]
     figures: tuple[Drawn, ...]
-    skipped: tuple[str, ...]
 
 
 def available(room: Any) -> dict[str, ModuleType]:
@@ -53,22 +60,25 @@ def available(room: Any) -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"{room.__name__}.{name}") for name in names}
 
 
-def build(frames: Frames, *, only: Sequence[str] | None = None, with_figures: bool = True) -> Content:
-    """Make every table (`only`: those named) and figure that has runs. Raises LookupError for an unknown name."""
+def build(
+    frames: Frames, *, only: Sequence[str] | None = None, with_figures: bool = True, ask: Ask | None = None
+) -> Content:
+    """Make every table (`only`: those named) and figure that has runs, the comparison first.
+
+    ask: of the comparison. Raises LookupError for an unknown table, metric, arm or knob.
+    """
     known = available(table_room)
     for name in only or ():
         if name not in known:
             raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
-    tables, drawn, skipped = [], [], []
-    for name in only or known:
-        made = known[name].table(frames)
-        tables += [made] if made is not None else []
-        skipped += [] if made is not None else [f"table {name}: no run of this study belongs in it"]
+    tables, drawn = [], []
+    for name in only or sorted(known, key=lambda name: (name != FIRST, name)):
+        found = known[name].table(frames, ask) if name == FIRST and ask else known[name].table(frames)
+        tables += [found] if found is not None else []
     for name, module in (available(figure_room) if with_figures else {}).items():
         figure = module.figure(frames)
         drawn += [Drawn(name, module.QUESTION, figure)] if figure is not None else []
-        skipped += [] if figure is not None else [f"figure {name}: no run of this study belongs in it"]
-    return Content(tuple(tables), tuple(drawn), tuple(skipped))
+    return Content(tuple(verdicts(frames)), tuple(tables), tuple(drawn))
 
 
 def write(frames: Frames, content: Content, out: Path) -> list[Path]:
@@ -90,6 +100,8 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
         for suffix, render in (("md", markdown), ("csv", to_csv), ("tex", latex)):
             files[f"tables/{table.name}.{suffix}"] = render(table).encode()
     for drawn in content.figures:
+        from analysis.report import style  # matplotlib takes a third of a second, and only figures need it
+
         png = style.encode(drawn.figure, "png")
         images[drawn.name] = base64.b64encode(png).decode()
         files |= {f"figures/{drawn.name}.png": png, f"figures/{drawn.name}.pdf": style.encode(drawn.figure, "pdf")}
@@ -118,12 +130,12 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
         shas=_shas(frames),
         origin=frames.origin,
         states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
-        differences=_differences(frames),
         runs=list(_run_rows(frames)),
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
         figures={d.name: (d, images[d.name]) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
-        notes=(*frames.notes, *content.skipped),
+        notes=frames.notes,
+        verdicts=content.verdicts,
         browse=browse_command(frames),
     )
 
@@ -151,41 +163,27 @@ def _shas(frames: Frames) -> list[str]:
     )
 
 
-def _differences(frames: Frames) -> list[str]:
-    """The config keys in which the runs differ, without those that the table of runs has columns for."""
-    skip = (
-        "config.choices.",
-        "config.seed",
-        "config.eta",
-        "config.loss.eta",
-        "config.divergence",
-        "config.loss.divergence",
-        "config.loss._",
-        "config.beta",
-        "config.loss.beta",
-    )
-    columns = [c for c in frames.runs.columns if c.startswith("config.") and not c.startswith(skip)]
-    return differing(frames.runs, columns)
+# Of these keys the table of runs has columns, or they say nothing.
+_IN_COLUMNS = ("choices.", "seed", "eta", "loss.eta", "divergence", "loss.divergence", "loss._", "beta", "loss.beta")
 
 
 def _run_rows(frames: Frames) -> Iterator[dict[str, Any]]:
-    columns = _differences(frames)
-    method = {i: a.method for a in arms(frames.runs) for i in a.run_ids}
-    steps = frames.metrics.groupby("run_id")["step"].max() if len(frames.metrics) else {}
-    for run in frames.runs.to_dict("records"):
-        state = run["state"] if run["cause"] in ("", "ok") else f"{run['state']}: {run['cause']}"
-        planned = f"/{run['steps']:.0f}" if math.isfinite(run["steps"]) else ""
+    keys = differing(frames, _IN_COLUMNS)
+    method = {i: a.method for a in arms(frames) for i in a.run_ids}
+    for run, row in zip(frames.rows, records(frames.runs), strict=True):
+        state = run.state if row["cause"] in ("", "ok") else f"{run.state}: {row['cause']}"
+        planned = f"/{row['steps']:.0f}" if math.isfinite(row["steps"]) else ""
         yield {
-            "name": run["name"] + (f" (study {run['study']})" if run["reference"] else ""),
-            "run_id": run["run_id"],
-            "method": method.get(run["run_id"], run["loss"]),
-            "eta": _said(run["eta"]),
-            "seed": _said(run["seed"]),
-            "state": run["state"],
+            "name": run.name + (f" (study {run.study})" if run.borrowed else ""),
+            "run_id": run.run_id,
+            "method": method.get(run.run_id, run.loss),
+            "eta": _said(run.eta),
+            "seed": _said(row["seed"]),
+            "state": run.state,
             "told": state,
-            "message": str(run["message"])[:300],
-            "step": f"{steps.get(run['run_id'], 0)}{planned}",
-            "differs": describe(run, columns),
+            "message": str(row["message"])[:300],
+            "step": f"{frames.digest.last(run.run_id)}{planned}",
+            "differs": describe(run, keys),
         }
 
 

@@ -12,8 +12,9 @@ import matplotlib.colors as colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.scores.cells import AVERAGE, Metric
-from analysis.scores.setting import Setting
+from analysis.scores.cell import AVERAGE
+from analysis.scores.comparable import Comparable
+from analysis.scores.metric import Metric
 
 WIDTH = 7.0  # inches: the text width of most papers' two columns
 DPI = 200
@@ -25,6 +26,25 @@ FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": "#767676"}
 GRPO = "#000000"
 BASE = "#767676"
 OTHER = "#8C6D31"
+# Of objectives (scores/objective.py), in the likelihood studies.
+OBJECTIVE_COLOURS = {
+    "cross_entropy": "#009E73",
+    "maxrl": "#0072B2",
+    "grpo": "#000000",
+    "rloo": "#E69F00",
+    "dr_grpo": "#CC79A7",
+    "reinforce": "#D55E00",
+    "pkpo": "#56B4E9",
+}
+OBJECTIVE_MARKERS = {
+    "cross_entropy": "*",
+    "maxrl": "o",
+    "grpo": "D",
+    "rloo": "x",
+    "dr_grpo": "+",
+    "reinforce": "s",
+    "pkpo": "^",
+}
 
 _RC: Any = {
     "font.family": "DejaVu Sans",
@@ -70,6 +90,11 @@ def marker(divergence: str) -> str:
     return MARKERS.get(divergence, "X")
 
 
+def objective_look(objective: str) -> dict[str, Any]:
+    """Colour and marker, as matplotlib's keywords."""
+    return {"color": OBJECTIVE_COLOURS.get(objective, OTHER), "marker": OBJECTIVE_MARKERS.get(objective, "v")}
+
+
 def lighter(name: str, share: float) -> tuple[float, float, float]:
     """The colour mixed with white: share 0 is the colour itself."""
     r, g, b = colors.to_rgb(name)
@@ -85,7 +110,7 @@ def encode(figure: Figure, kind: str) -> bytes:
     return out.getvalue()
 
 
-def panels(found: Sequence[Setting], *, height: float) -> tuple[Figure, list[tuple[Axes, Setting, Metric]]]:
+def panels(found: Sequence[Comparable], *, height: float) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:
     """A figure with a row per setting and a panel per metric shown, titled; height of a row in inches."""
     figure = Figure(figsize=(WIDTH, height * len(found) + 0.35), layout="constrained")
     columns = max(len(s.shown) for s in found)

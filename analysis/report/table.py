@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.frames.frame import Frame
+from analysis.frames.frame import records
 from analysis.frames.load import Frames
-from analysis.scores.cells import Cell, Scores
+from analysis.scores.metric import Metric
 
 PAPER = Path(__file__).parents[1] / "paper"
 COLUMNS = (
@@ -25,10 +27,52 @@ COLUMNS = (
     "problems",
     "seeds",
     "planned",
+    "diverged",
     "errors",
     "state",
     "hint",
 )
+# Of a row that stands against another one; empty elsewhere.
+COMPARED = (
+    "reference",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "plain_low",
+    "plain_high",
+    "p",
+    "p_family",
+    "family",
+    "verdict",
+    "paired_seeds",
+    "paired_problems",
+    "unpaired_seeds",
+    "unpaired_problems",
+    "per_seed",
+    "improvement",
+    "detectable",
+    "same_within",
+    "needed_seeds",
+    "needed_problems",
+    "needed_samples",
+    "cheapest",
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a column is printed: multiplied, rounded (decimals None: to what its values need), with its unit."""
+
+    scale: float = 100.0
+    decimals: int | None = 1
+    unit: str = "%"
+    better: int = 1  # −1: less is, 0: neither
+
+
+def format_of(metric: Metric) -> Format:
+    if metric.unit == "%":
+        return Format(better=metric.better)
+    return Format(1.0, None, metric.unit, metric.better)
 
 
 @dataclass(frozen=True)
@@ -39,42 +83,37 @@ class Published:
     """
 
     label: str
-    cells: Frame
+    cells: pd.DataFrame
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """cells: one row per cell, columns COLUMNS; mean, low and high are multiplied by `scale` when shown.
+    """cells: one row per cell, columns COLUMNS, and COMPARED where rows stand against another one.
 
-    shown: the metrics that the narrow renderings print; the CSV holds all.
+    shown: the metrics that the narrow renderings print; the CSV holds all. formats: by column, else by metric.
+    differences: whether the differences to the reference are printed, not their marks alone; scores: or these alone.
     """
 
     name: str
     title: str
     question: str
-    cells: Frame
+    cells: pd.DataFrame
     shown: tuple[str, ...]
     notes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
-    scale: float = 100.0
-    decimals: int = 1
-    column_decimals: Mapping[str, int] = field(default_factory=dict)  # where a column differs
-    column_scale: Mapping[str, float] = field(default_factory=dict)
-    unit: str = "%"
+    formats: Mapping[str, Format] = field(default_factory=dict[str, Format])
+    format: Format = field(default_factory=Format)
+    differences: bool = False
+    scores: bool = True
 
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of `cells`."""
+        return records(self.cells)
 
-def rows_of(block: str, row: str, scores: Scores, *, hint: str = "") -> list[dict[str, Any]]:
-    """The cells of one row."""
-    return [
-        {"block": block, "row": row, "metric": str(metric), "column": column, **cell.record(), "hint": hint}
-        for (metric, column), cell in scores.items()
-    ]
-
-
-def blank_row(block: str, row: str, like: Scores, *, hint: str) -> list[dict[str, Any]]:
-    """A row for something that was never run: missing, and what to type."""
-    return rows_of(block, row, dict.fromkeys(like, Cell(state="missing")), hint=hint)
+    def format_of(self, metric: str, column: str) -> Format:
+        return self.formats.get(column, self.formats.get(metric, self.format))
 
 
 def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Published:
@@ -93,8 +132,8 @@ def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Publishe
         rank = {name: i for i, name in enumerate(order)}
         cells = cells.sort_values("row", key=lambda s: s.map(rank).fillna(len(rank)), kind="stable", ignore_index=True)
     cells = cells.sort_values("metric", key=lambda s: s.map(_metric_rank), kind="stable", ignore_index=True)
-    told = zip(frame["method"], frame["note"], strict=True)
-    notes = tuple(dict.fromkeys(f"{method}: {note}" for method, note in told if note))
+    pairs = zip(frame["method"], frame["note"], strict=True)
+    notes = tuple(dict.fromkeys(f"{method}: {note}" for method, note in pairs if note))
     return Published(label, cells, notes)
 
 
@@ -113,30 +152,71 @@ def _row_label(method: str, key: str, value: str) -> str:
 
 
 def with_notes(table: Table, frames: Frames) -> Table:
-    """Add what every table must say: intervals, seeds, samples left out, references from other studies."""
+    """Add what every table must say: intervals, seeds, differences, samples left out, references from other studies."""
     cells = table.cells[table.cells["state"].isin(["ok", "partial"])]
     seeds = int(cells["seeds"].max()) if len(cells) else 0
     notes = [*interval_notes(seeds)] if seeds else []
-    if ((cells["low"] == cells["high"]) & (cells["problems"] > 0)).any():
-        notes.append("No ±: every problem scored alike, and resampling them says nothing of those not in the set.")
+    if len(cells) and cells["alike"].any():
+        notes.append(
+            "Where every problem scored alike, ± is what problems unlike those in the set may still do to the mean "
+            "(Beta-Binomial; 3 in P, roughly)."
+        )
     if (table.cells["state"] == "partial").any():
         notes.append(
             "† not every planned run behind the cell is finished: it averages those that are (†2/3: 2 of 3 seeds)."
         )
     if errors := int(cells["errors"].max()) if len(cells) else 0:
         notes.append(f"Samples whose verifier failed are left out of n: at most {errors} in a cell (CSV, errors).")
-    if seeds and frames.counts.empty:
+    if seeds and frames.judgements.empty:
         notes.append("The samples of these runs are not at hand: cells are logged means, intervals span seeds only.")
-    others = frames.runs.loc[frames.runs["reference"], "study"].unique() if len(frames.runs) else []
-    if len(others):
-        notes.append(f"GRPO runs come from the study {', '.join(map(str, others))}: same task, model and length.")
-    return replace(table, notes=(*table.notes, *notes))
+    others = sorted({run.study for run in frames.rows if run.borrowed})
+    if others:
+        notes.append(f"GRPO runs come from the study {', '.join(others)}: same task, model and length.")
+    return replace(table, notes=(*table.notes, *difference_notes(table.cells), *notes))
 
 
 def interval_notes(seeds: int) -> tuple[str, ...]:
     """What ± means for this many seeds."""
-    how = "± is half the width of a 95 % bootstrap interval (2000 draws; its ends are in the CSV)"
+    how = "± is half the width of a 95 % interval (t over crossed seeds and problems; its ends are in the CSV)"
     if seeds == 1:
         return (f"{how}. 1 seed: it covers the choice of problems and samples, not the luck of training.",)
-    narrow = " With fewer than 5 seeds such an interval is too narrow." if seeds < 5 else ""
-    return (f"{how} over {seeds} seeds, then problems with their samples.{narrow}",)
+    few = " Two seeds show little of the luck of training: such intervals cover about 90 %." if seeds == 2 else ""
+    return (f"{how} over {seeds} seeds and their problems.{few}",)
+
+
+def difference_notes(cells: pd.DataFrame) -> tuple[str, ...]:
+    """What differences rest on: the reference, seeds, problems, the family."""
+    cells = cells[cells["difference"].notna()]
+    if cells.empty:
+        return ()
+    against = " or ".join(dict.fromkeys(cells["reference"]))
+    on_problems = cells["paired_problems"] > 0
+    seeds, size = _span(cells["paired_seeds"]), _span(cells["family"])
+    problems = _span(cells.loc[on_problems, "paired_problems"]) if on_problems.any() else "0"
+    notes = [
+        f"Against {against}: differences paired over {seeds} seed{'' if seeds == '1' else 's'}"
+        f"{f' and {problems} problems' if problems != '0' else ''}, 95 %, simultaneous over {size} "
+        f"{'arm' if size == '1' else 'arms'} of each metric (max-|t|). ▲ ▼ above and below; △ ▽ only if no other arm "
+        "had been looked at."
+    ]
+    if (cells["paired_seeds"] == 1).any():
+        notes.append("Differences over 1 seed say that these runs differ, not yet that their arms do.")
+    left = cells[(cells["unpaired_seeds"] != "") | (cells["unpaired_problems"] > 0)]
+    if len(left):
+        seeds_left = sorted({s for text in left["unpaired_seeds"] for s in str(text).split()}, key=int)
+        said = [f"seeds {', '.join(seeds_left)}"] if seeds_left else []
+        problems_left = int(left["unpaired_problems"].max())
+        said += [f"up to {problems_left} problems"] if problems_left else []
+        notes.append(f"Left out of differences, for want of a partner: {', '.join(said)} (CSV, unpaired).")
+    return tuple(notes)
+
+
+def _span(values: pd.Series[int]) -> str:
+    low, high = int(values.min()), int(values.max())
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def decimals_for(values: Iterable[float]) -> int:
+    """Three significant digits of the largest value, none where there are more."""
+    finite = [abs(v) for v in values if math.isfinite(v) and v]
+    return max(0, min(6, 2 - math.floor(math.log10(max(finite))))) if finite else 1

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
-
 from analysis.frames.load import Frames
-from analysis.report.table import Table, interval_notes, published
-from analysis.scores.kept import EFFECTIVE, SURVIVES, SURVIVING, Kept, kept, strong
+from analysis.report.layout import frame, written
+from analysis.report.table import Format, Table, interval_notes, published
+from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
 
 
 def table(frames: Frames) -> Table | None:
     """None if no DPH-RL run was evaluated."""
-    found = kept(frames)
+    found = retentions(frames)
     if not found:
         return None
-    rows = []
-    for block in dict.fromkeys(strong(k) for k in found if k.label != "base policy"):
-        title = "coefficient of 1 or more" if block else "coefficients of the paper's size"
-        for each in (k for k in found if k.label == "base policy" or strong(k) == block):
-            rows += _row(title, each)
-    seeds = max((c.seeds for k in found for c in k.cells.values()), default=1)
+    base, of_arms = [r for r in found if r.label == "base policy"], [r for r in found if r.label != "base policy"]
+    records = []
+    for strong in dict.fromkeys(r.strong for r in of_arms):
+        title = "coefficient of 1 or more" if strong else "coefficients of the paper's size"
+        for each in (*base, *(r for r in of_arms if r.strong == strong)):
+            label = each.label if math.isnan(each.coef) else f"{each.label} (coef {each.coef:g})"
+            records += written(title, label, each.cells)
+    seeds = max((c.seeds for r in found for c in r.cells.values()), default=1)
     notes = [
         "Keep rate: of the test problems that the base policy solved in at least one of its samples, the share still "
         "solved; exploration rate: of those it did not, the share now solved.",
         *interval_notes(max(1, seeds)),
     ]
-    if any(SURVIVING in k.cells for k in found):
+    if any(SURVIVING in r.cells for r in found):
         notes.append(
             f"A style survives with at least {SURVIVES:.0%} of the correct responses; the effective number is e^H of "
             "the shares."
@@ -41,20 +42,10 @@ def table(frames: Frames) -> Table | None:
         "alpha",
         "DPH-RL: divergences to the base policy",
         QUESTION,
-        pd.DataFrame(rows),
+        frame(records),
         ("",),
         tuple(notes),
         (paper,),
-        scale=1.0,
-        decimals=3,
-        column_decimals={SURVIVING: 1, EFFECTIVE: 2},
-        unit="",
+        formats={SURVIVING: Format(1.0, 1, ""), EFFECTIVE: Format(1.0, 2, "")},
+        format=Format(1.0, 3, "", better=0),
     )
-
-
-def _row(block: str, found: Kept) -> list[dict[str, object]]:
-    label = found.label if math.isnan(found.coef) else f"{found.label} (coef {found.coef:g})"
-    return [
-        {"block": block, "row": label, "metric": "", "column": name, **cell.record(), "hint": ""}
-        for name, cell in found.cells.items()
-    ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from analysis.frames.load import Frames
+from analysis.report.ablation import ablation
 from analysis.report.table import Table
-from analysis.scores.knob import ablation, lines
+from analysis.scores.ablation import lines
 
 QUESTION = "How does the scale β of PACS's implicit reward β·log π/π_ref change pass@k?"
 
 
 def table(frames: Frames) -> Table | None:
     """None unless PACS ran with two β."""
-    found = lines(frames, "beta", losses=("pacs",))
+    found = lines(frames, "loss.beta", losses=("pacs",))
     if not found:
         return None
     return ablation(frames, found, name="beta", title="β of PACS", question=QUESTION, label=lambda b: f"β = {b:g}")

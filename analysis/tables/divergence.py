@@ -3,135 +3,129 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from analysis.frames.load import Frames
-from analysis.report.table import Table, published, rows_of, with_notes
-from analysis.scores.arms import STRICT, WEAK, Arm, inverse, rank
-from analysis.scores.cells import Scores, combine, score, score_base
-from analysis.scores.setting import Setting, comparisons, shown
-from analysis.tables.eta import BASE, grpo_rows, label
+from analysis.report.layout import Block, Row, columns, fill
+from analysis.report.table import Table, published, with_notes
+from analysis.scores.arm import STRICT, WEAK, Arm, rank
+from analysis.scores.cell import cell
+from analysis.scores.comparable import Comparable, lad_settings, shown
+from analysis.scores.words import inverse
+from analysis.tables.eta import label, reference, reference_rows
 
 QUESTION = "Which f-divergence should match the policy to LAD's target, and do strict ones beat weak ones?"
 FAMILIES = {"strict": STRICT, "weak": WEAK}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A divergence (and variant): `over` averages the η that all share, `best` is its η with the highest avg@n."""
+class Group:
+    """A divergence (and variant) at all of its η. `best`: the arm with the highest avg@n, None without a result."""
 
     name: str
     family: str
-    over: Scores
-    best: Scores
-    best_eta: float
-    etas: tuple[float, ...]
+    arms: tuple[Arm, ...]
+    best: Arm | None
     scored: int  # arms with a result
 
 
 @dataclass(frozen=True)
 class Summary:
-    rows: tuple[Row, ...]
-    etas: tuple[float, ...]  # shared by every row, descending; empty if there is none
+    """etas: shared by every group, descending; with none there is no mean over η."""
 
-    def families(self, which: str) -> dict[str, Scores]:
-        """{row label: mean of the family's rows}; `which` is "over" or "best". A family without runs is not there."""
-        found = {}
-        for family in FAMILIES:
-            rows = [r for r in self.rows if r.family == family]
-            if rows:
-                name = f"{family} mean ({', '.join(r.name for r in rows)})"
-                scores = [getattr(r, which) for r in rows]
-                found[name] = {key: combine([s[key] for s in scores]) for key in scores[0]}
-        return found
+    groups: tuple[Group, ...]
+    etas: tuple[float, ...]
+
+    def over(self, group: Group) -> tuple[Arm, ...]:
+        """The arms of the shared η: what a mean over η takes."""
+        return tuple(a for a in group.arms if a.eta in self.etas)
+
+    def family(self, name: str) -> list[Group]:
+        return [group for group in self.groups if group.family == name]
 
 
 def table(frames: Frames) -> Table | None:
     """None if no LAD run has an η."""
-    found = comparisons(frames)
+    found = lad_settings(frames)
     if not found:
         return None
-    cells = [cell for setting in found for cell in _setting(frames, setting)]
+    parts = [fill(frames, _blocks(frames, s), columns(s.metrics, s.sources)) for s in found]
     paper = published(
         "lad_table_8.csv",
         label="LAD (arXiv:2602.20132), table 8, Qwen2.5-7B, as printed, %",
         order=tuple(f"LAD-{d}" for d in ("TV", "HD", "JS", "KL", "rKL", "JF")),
     )
-    made = Table(
-        "divergence", "Divergence ablation", QUESTION, pd.DataFrame(cells), shown(found), _notes(found), (paper,)
-    )
-    return with_notes(made, frames)
+    cells = pd.concat(parts, ignore_index=True)
+    ours = Table("divergence", "Divergence ablation", QUESTION, cells, shown(found), _notes(found), (paper,))
+    return with_notes(ours, frames)
 
 
-def summarise(frames: Frames, setting: Setting) -> Summary:
+def summarise(frames: Frames, setting: Comparable) -> Summary:
     """Every divergence of one setting, strict family first."""
     groups: dict[tuple[str, str], list[Arm]] = {}
     for arm in sorted(setting.lad, key=lambda a: (rank(a.divergence), a.variant, -a.eta)):
         groups.setdefault((arm.divergence, arm.variant), []).append(arm)
-    shared = set.intersection(*({a.eta for a in g} for g in groups.values()))
-    etas = tuple(sorted(shared, reverse=True))
-    return Summary(tuple(_row(frames, g, etas, setting) for g in groups.values()), etas)
-
-
-def _row(frames: Frames, group: list[Arm], etas: tuple[float, ...], setting: Setting) -> Row:
-    scores = {a.eta: score(frames, a, setting.sources, setting.metrics) for a in group}
-    keys = list(next(iter(scores.values())))
-    over = {key: combine([scores[eta][key] for eta in etas]) for key in keys}
-    judge = (setting.shown[0], setting.overall)  # the widest avg@n, averaged over benchmarks
-    have = [eta for eta in scores if math.isfinite(scores[eta][judge].mean)]
-    best = max(have, key=lambda eta: scores[eta][judge].mean) if have else group[0].eta
-    divergence = group[0].divergence
-    family = next((f for f, members in FAMILIES.items() if divergence in members), "")
-    return Row(
-        label(divergence, group[0]), family, over, scores[best], best if have else math.nan, tuple(scores), len(have)
+    shared = set.intersection(*({a.eta for a in arms} for arms in groups.values()))
+    return Summary(
+        tuple(_group(frames, arms, setting) for arms in groups.values()), tuple(sorted(shared, reverse=True))
     )
 
 
-def _setting(frames: Frames, setting: Setting) -> list[dict[str, Any]]:
+def _group(frames: Frames, arms: list[Arm], setting: Comparable) -> Group:
+    means = {a: cell(frames, a, setting.shown[0], setting.sources).mean for a in arms}  # the widest avg@n
+    have = [a for a in arms if math.isfinite(means[a])]
+    best = max(have, key=lambda a: means[a]) if have else None
+    divergence = arms[0].divergence
+    family = next((f for f, members in FAMILIES.items() if divergence in members), "")
+    return Group(label(divergence, arms[0]), family, tuple(arms), best, len(have))
+
+
+def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
+    """The mean over the shared η, which stands against GRPO, and the best η of each, which gets no verdict: it was
+    chosen on what is reported. With one η there is nothing to average or to choose."""
     summary = summarise(frames, setting)
-    base = score_base(frames, setting.arms, setting.sources, setting.metrics)
-    cells: list[dict[str, Any]] = []
-    for which, title in _blocks(summary).items():
-        block = setting.titled(title)
-        cells += [*rows_of(block, BASE, base), *grpo_rows(frames, setting, block)]
-        cells += _family_rows(block, summary, which)
-    return cells
-
-
-def _blocks(summary: Summary) -> dict[str, str]:
-    """{which: title}: with one η there is nothing to average or to choose."""
-    every = {eta for row in summary.rows for eta in row.etas}
+    every = {a.eta for group in summary.groups for a in group.arms}
+    first = reference_rows(setting)
     if len(every) == 1:
-        return {"over": f"1/η = {inverse(every.pop())}"}
-    blocks = {}
+        title = f"1/η = {inverse(every.pop())}"
+    else:
+        title = f"Mean over 1/η = {', '.join(inverse(e) for e in summary.etas)}"
     if summary.etas:
-        blocks["over"] = f"Mean over 1/η = {', '.join(inverse(e) for e in summary.etas)}"
-    return blocks | {"best": "Best 1/η of each (chosen by avg@n on these very samples: optimistic)"}
+        rows = _family_rows(
+            summary, {g.name: Row(g.name, summary.over(g), against=reference(setting)) for g in summary.groups}
+        )
+        yield Block(setting.titled(title), (*first, *rows))
+    if len(every) > 1:
+        title = "Best 1/η of each (chosen by avg@n on these very samples: optimistic, no verdict)"
+        rows = _family_rows(summary, {g.name: Row(_best_name(g), (g.best or g.arms[0],)) for g in summary.groups})
+        yield Block(setting.titled(title), (*first, *rows))
 
 
-def _family_rows(block: str, summary: Summary, which: str) -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = []
-    means = summary.families(which)
+def _family_rows(summary: Summary, rows: dict[str, Row]) -> list[Row]:
+    """Families one after the other, each with the mean of its divergences."""
+    found: list[Row] = []
     for family in (*FAMILIES, ""):
-        for row in (r for r in summary.rows if r.family == family):
-            cells += rows_of(block, _name(row, which), getattr(row, which))
-        for name, scores in means.items():
-            if family and name.startswith(family):
-                cells += rows_of(block, name, scores)
-    return cells
+        groups = summary.family(family)
+        found += [rows[g.name] for g in groups]
+        if family and groups:
+            name = f"{family} mean ({', '.join(g.name for g in groups)})"
+            found.append(
+                Row(name, groups=tuple(rows[g.name].arms for g in groups), against=rows[groups[0].name].against)
+            )
+    return found
 
 
-def _name(row: Row, which: str) -> str:
-    if which == "over" or math.isnan(row.best_eta):
-        return row.name
-    some = "" if row.scored == len(row.etas) else f", best of {row.scored} of {len(row.etas)}"
-    return f"{row.name} (1/η = {inverse(row.best_eta)}{some})"
+def _best_name(group: Group) -> str:
+    if group.best is None:
+        return group.name
+    some = "" if group.scored == len(group.arms) else f", best of {group.scored} of {len(group.arms)}"
+    return f"{group.name} (1/η = {inverse(group.best.eta)}{some})"
 
 
-def _notes(found: list[Setting]) -> tuple[str, ...]:
+def _notes(found: list[Comparable]) -> tuple[str, ...]:
     lad = [a for s in found for a in s.lad]
     notes = ["Runs count at their last evaluation; no checkpoint is selected."]
     etas = ",".join(f"{e:g}" for e in sorted({a.eta for a in lad}))

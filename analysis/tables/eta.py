@@ -2,57 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import pandas as pd
 
 from analysis.frames.load import Frames
-from analysis.report.table import Table, blank_row, published, rows_of, with_notes
-from analysis.scores.arms import Arm, grpo_command, inverse
-from analysis.scores.cells import score, score_base
-from analysis.scores.setting import Setting, comparisons, shown
+from analysis.report.layout import BASE, Block, Row, columns, fill
+from analysis.report.table import Table, published, with_notes
+from analysis.scores.arm import Arm, grpo_command
+from analysis.scores.comparable import Comparable, lad_settings, shown
+from analysis.scores.words import inverse
 
 QUESTION = "How does the temperature η of LAD's target e^{A/η} change accuracy (avg@k) and coverage (pass@k)?"
-BASE = "base policy (step 0)"
 GRPO = "GRPO"
 
 
 def table(frames: Frames) -> Table | None:
     """None unless LAD runs have two η to compare."""
-    found = comparisons(frames, etas=2)
+    found = lad_settings(frames, etas=2)
     if not found:
         return None
-    cells = [cell for setting in found for cell in _setting(frames, setting)]
+    cells = pd.concat([fill(frames, _blocks(s), columns(s.metrics, s.sources)) for s in found], ignore_index=True)
     paper = published("lad_table_6.csv", label="LAD (arXiv:2602.20132), table 6, Qwen2.5-7B, as printed, %")
     notes = ["Runs count at their last evaluation; no checkpoint is selected."]
     if all(len(s.sources) == 1 for s in found):
         notes.append(f"One benchmark ({found[0].sources[0]}): there is no average to take.")
-    made = Table("eta", "η ablation", QUESTION, pd.DataFrame(cells), shown(found), tuple(notes), (paper,))
-    return with_notes(made, frames)
+    return with_notes(Table("eta", "η ablation", QUESTION, cells, shown(found), tuple(notes), (paper,)), frames)
 
 
-def _setting(frames: Frames, setting: Setting) -> list[dict[str, Any]]:
+def _blocks(setting: Comparable) -> Iterable[Block]:
     """Blocks of one setting. The reference rows stand in every block: a block can be read alone."""
-    base = score_base(frames, setting.arms, setting.sources, setting.metrics)
-    cells = []
     for divergence in dict.fromkeys(a.divergence for a in setting.lad):
-        block = setting.titled(f"LAD, divergence {divergence}")
-        cells += [*rows_of(block, BASE, base), *grpo_rows(frames, setting, block)]
-        for arm in sorted((a for a in setting.lad if a.divergence == divergence), key=lambda a: (1 / a.eta, a.variant)):
-            scores = score(frames, arm, setting.sources, setting.metrics)
-            cells += rows_of(block, label(f"1/η = {inverse(arm.eta)}", arm), scores)
-    return cells
+        first = reference_rows(setting)
+        arms = sorted((a for a in setting.lad if a.divergence == divergence), key=lambda a: (1 / a.eta, a.variant))
+        rows = [Row(label(f"1/η = {inverse(a.eta)}", a), (a,), against=reference(setting)) for a in arms]
+        yield Block(setting.titled(f"LAD, divergence {divergence}"), (*first, *rows))
 
 
-def grpo_rows(frames: Frames, setting: Setting, block: str) -> list[dict[str, Any]]:
-    """GRPO's rows in a block; if there is no such run, a row that says what to type."""
-    cells = []
-    for arm in setting.grpo:
-        cells += rows_of(block, label(GRPO, arm), score(frames, arm, setting.sources, setting.metrics))
-    if not setting.grpo:
-        base = score_base(frames, setting.arms, setting.sources, setting.metrics)
-        cells += blank_row(block, GRPO, base, hint=grpo_command(frames.runs, setting.lad))
-    return cells
+def reference_rows(setting: Comparable) -> list[Row]:
+    """The base policy and GRPO; where there is no such run, a row that says what to type."""
+    grpo = [Row(label(GRPO, arm), (arm,)) for arm in setting.grpo]
+    absent = Row(GRPO, hint=grpo_command(setting.lad))
+    return [Row(BASE, setting.arms, base=True), *(grpo or [absent])]
+
+
+def reference(setting: Comparable) -> str:
+    """The label of the GRPO row that others stand against: the one with nothing else about it."""
+    names = [label(GRPO, arm) for arm in setting.grpo]
+    return GRPO if GRPO in names else names[0] if len(names) == 1 else ""
 
 
 def label(name: str, arm: Arm) -> str:

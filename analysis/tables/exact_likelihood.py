@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from analysis.frames.load import Frames
-from analysis.report.table import Table, rows_of, with_notes
-from analysis.scores import objectives
-from analysis.scores.cells import score, score_base
-from analysis.scores.likelihood import EXACT, Contest, Learner, contests
+from analysis.report.layout import BASE, Block, Row, columns, fill
+from analysis.report.table import Format, Table, with_notes
+from analysis.scores import objective
+from analysis.scores.exact_likelihood import EXACT, Contest, Learner, contests
 
 QUESTION = "How near does each objective come to exact maximum likelihood as rollouts per prompt grow?"
-BASE = "base policy (step 0)"
 
 
 def table(frames: Frames) -> Table | None:
@@ -21,26 +18,24 @@ def table(frames: Frames) -> Table | None:
     found = contests(frames)
     if not found:
         return None
-    cells = [cell for contest in found for cell in _block(frames, contest)]
+    cells = pd.concat([fill(frames, [_block(c)], columns([c.metric], [c.source])) for c in found], ignore_index=True)
     notes = (
         "Accuracy at the last evaluation. Cross-entropy learns from the known answer and takes no rollouts.",
         "G: rollouts per prompt. MaxRL at G follows the expansion of log p to order G − 1.",
         "One learning rate for all arms of a block: an objective that stalls here may learn at a larger one.",
     )
     shown = tuple(dict.fromkeys(str(c.metric) for c in found))
-    made = Table("exact_likelihood", "Exact likelihood", QUESTION, pd.DataFrame(cells), shown, notes, decimals=2)
-    return with_notes(made, frames)
+    ours = Table("exact_likelihood", "Exact likelihood", QUESTION, cells, shown, notes, format=Format(decimals=2))
+    return with_notes(ours, frames)
 
 
-def _block(frames: Frames, contest: Contest) -> list[dict[str, Any]]:
-    sources, metrics = [contest.source], [contest.metric]
-    base = score_base(frames, [x.arm for x in contest.learners], sources, metrics)
-    cells = rows_of(contest.name, BASE, base)
-    for learner in contest.learners:
-        cells += rows_of(contest.name, label(learner), score(frames, learner.arm, sources, metrics))
-    return cells
+def _block(contest: Contest) -> Block:
+    """Against exact likelihood, where one arm of it ran."""
+    exact = label(contest.exact[0]) if len(contest.exact) == 1 else ""
+    rows = [Row(label(x), (x.arm,), against="" if x.objective == EXACT else exact) for x in contest.learners]
+    return Block(contest.name, (Row(BASE, tuple(x.arm for x in contest.learners), base=True), *rows))
 
 
 def label(learner: Learner) -> str:
-    name = objectives.name(learner.objective)
+    name = objective.name(learner.objective)
     return name if learner.objective == EXACT else f"{name}, G = {learner.samples}"

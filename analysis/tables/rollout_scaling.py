@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from analysis.frames.load import Frames
+from analysis.report.ablation import ablation
 from analysis.report.table import Table, published
-from analysis.scores.knob import ablation, lines
+from analysis.scores.ablation import lines
 
 QUESTION = "Do more rollouts per prompt N buy accuracy and pass@k, and for which objective longest?"
-KNOB = "config.rollout.samples"
+KNOB = "rollout.samples"
 
 
 def table(frames: Frames) -> Table | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from analysis.frames.load import Frames
+from analysis.report.ablation import ablation
 from analysis.report.table import Table, published
-from analysis.scores.knob import ablation, lines
+from analysis.scores.ablation import lines
 
 QUESTION = "How should PACS compare the implicit rewards of a group: RLOO, GRPO, Dr. GRPO, or not at all?"
-KNOB = "config.loss.score"
+KNOB = "loss.score"
 
 
 def table(frames: Frames) -> Table | None:

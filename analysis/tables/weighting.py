@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from analysis.frames.load import Frames
+from analysis.report.ablation import ablation
 from analysis.report.table import Table, published
-from analysis.scores.knob import ablation, lines
+from analysis.scores.ablation import lines
 
 QUESTION = "Must PACS weigh right and wrong responses alike, and what does either of them teach alone?"
-KNOB = "config.loss.weight"
+KNOB = "loss.weight"
 
 
 def table(frames: Frames) -> Table | None:

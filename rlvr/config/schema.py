@@ -117,6 +117,8 @@ class RunConfig:
     zip: list[str] = field(default_factory=list[str])
     exclude: list[str] = field(default_factory=list[str])
     when: list[str] = field(default_factory=list[str])
+    baseline: str | None = None
+    claims: list[Any] = field(default_factory=list[Any])
 
 
 def register() -> None:

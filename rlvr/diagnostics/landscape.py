@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -136,7 +137,7 @@ def _arms(config: DictConfig) -> tuple[Tensor, Tensor]:
     return reward, advantage(reward, torch.zeros(len(ARMS), dtype=torch.int64))
 
 
-def _table(policies: Tensor, **columns: object) -> pd.DataFrame:
+def _table(policies: Tensor, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame(policies.numpy(), columns=ARMS).assign(**columns)
 
 

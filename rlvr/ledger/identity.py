@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 LINES = ("also", "zip", "exclude", "when")  # they shape a grid: no part of one of its points
+EXPECTED = ("baseline", "claims")  # what a study expects of its arms: `python -m analysis` judges it
 # Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
-NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", *LINES)
+NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", *LINES, *EXPECTED)
 NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers")  # of rollout.engine's knobs
 
 

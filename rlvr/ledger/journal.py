@@ -92,14 +92,19 @@ def encode(step: int, seconds: float, attempt: int, metrics: Mapping[str, float]
     return data + b',"crc":"%08x"}\n' % zlib.crc32(data)
 
 
+def fault_of(line: bytes) -> str:
+    """What is wrong with a line, without its newline; "" for one that is what was written, which need not be parsed."""
+    seal = _SEAL.fullmatch(line[-_SEAL_BYTES:])
+    if seal is None:
+        return "it does not end in a checksum"
+    return "" if int(seal[1], 16) == zlib.crc32(line[:-_SEAL_BYTES]) else "its checksum does not match"
+
+
 def decode(line: bytes, end: int = 0) -> Record:
     """The inverse of `encode`, without the newline. ValueError if the line is not exactly what was written."""
-    head, seal = line[:-_SEAL_BYTES], _SEAL.fullmatch(line[-_SEAL_BYTES:])
-    if seal is None:
-        raise ValueError("it does not end in a checksum")
-    if int(seal[1], 16) != zlib.crc32(head):
-        raise ValueError("its checksum does not match")
-    fields = json.loads(head + b"}")
+    if fault := fault_of(line):
+        raise ValueError(fault)
+    fields = json.loads(line[:-_SEAL_BYTES] + b"}")
     metrics = {name: float(value) for name, value in fields["metrics"].items()}
     return Record(fields["step"], fields["time"], fields["attempt"], metrics, end)
 

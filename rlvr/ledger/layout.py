@@ -3,6 +3,7 @@
     $RLVR_HOME, or the checkout
         mlflow.db  mlartifacts/       MLflow's store, where no server is named
         reports/<study>/              tables, figures, page
+        reports/.cache/               what analysis parsed before; safe to delete
         tracking/                     the server of `make tracking-up`
         runs/
             mlflow.lock               held by the pass that ships
@@ -88,6 +89,11 @@ def replay_stages(home: Path) -> Path:
 
 def reports(home: Path) -> Path:
     return home / "reports"
+
+
+def analysis_cache(home: Path) -> Path:
+    """What analysis parsed before, so that it need not again."""
+    return reports(home) / ".cache"
 
 
 def mlflow_database(home: Path) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from typing import Any
 
 from rlvr.records import Outcome, Problem, Reward, Split
 
@@ -82,8 +83,9 @@ def _images() -> tuple[tuple[tuple[int, ...], int], ...]:
             "task=digits reads the images that scikit-learn carries, and it is not installed. "
             "Type: pip install 'scikit-learn>=1.5'"
         ) from error
-    pixels, digits = load_digits(return_X_y=True)
-    return tuple((tuple(map(int, image)), int(digit)) for image, digit in zip(pixels, digits, strict=True))
+    arrays: Any = load_digits(return_X_y=True)  # its stub knows of a dictionary alone
+    pixels, digits = (array.astype(int).tolist() for array in arrays)
+    return tuple((tuple(image), digit) for image, digit in zip(pixels, digits, strict=True))
 
 
 @lru_cache

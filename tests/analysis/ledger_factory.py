@@ -162,13 +162,15 @@ def write_sweep(
     study: str = "default",
     created: float = 1000.0,
     configs: Sequence[Mapping[str, Any]] = (),
+    claims: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else."""
+    """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else; claims: its
+    study's."""
     folder = home / "runs" / "sweeps" / sweep_id
     folder.mkdir(parents=True)
     command = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
     info = {"sweep_id": sweep_id, "study": study, "command": command, "created": created, "swept": {}}
-    info["format"] = FORMAT
+    info |= {"format": FORMAT, "claims": list(claims)}
     (folder / "sweep.json").write_text(json.dumps(info))
     lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
     for line, made in zip(lines, configs, strict=bool(configs)):

@@ -254,3 +254,18 @@ def test_the_curves_of_arms_of_one_loss_are_told_apart(tmp_path: Path) -> None:
     }
     assert len({(line.get_color(), line.get_linestyle()) for line in told.values()}) == len(told)
     assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in told.values()]
+
+
+def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:
+    for seed, last in enumerate((0.4, 0.5, 0.6)):
+        write_run(tmp_path, config(loss="grpo", seed=seed), {0: START}, training={"policy/entropy": [1.0, last]})
+    drawn = training_figure.figure(load(tmp_path))
+    assert drawn is not None
+    axes = drawn.axes[0]
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([1.0, 0.5])
+    corners = axes.collections[0].get_paths()[0].vertices
+    # Standard deviation 0.1, t(0.975, 2) = 4.302653; all seeds alike at step 1.
+    assert sorted({round(y, 6) for x, y in corners if x == 2}) == pytest.approx(
+        [0.5 - 4.302653 * 0.1 / 3**0.5, 0.5 + 4.302653 * 0.1 / 3**0.5], abs=1e-5
+    )
+    assert {y for x, y in corners if x == 1} == {1.0}

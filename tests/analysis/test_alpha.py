@@ -14,7 +14,7 @@ from analysis.figures import alpha as figure_room
 from analysis.frames.load import load
 from analysis.report.render import markdown
 from analysis.report.style import encode
-from analysis.scores.kept import kept
+from analysis.scores.retention import retentions
 from analysis.tables import alpha
 from tests.analysis.ledger_factory import config, counts, write_run
 
@@ -87,7 +87,7 @@ def test_seeds_are_averaged_and_marked(tmp_path: Path) -> None:
         run(tmp_path, made("js", seed, coef=0.2), correct, ["plain"] if seed else ["boxed"])
     found = cell(tmp_path, "JS (coef 0.2)", "keep rate")
     assert (found["mean"], found["seeds"], found["state"]) == (0.75, 2, "ok")
-    assert kept(load(tmp_path))[1].shares == {"plain": 0.5, "boxed": 0.5}
+    assert retentions(load(tmp_path))[1].shares == {"plain": 0.5, "boxed": 0.5}
     assert cell(tmp_path, "JS (coef 0.2)", "styles surviving")["mean"] == 1  # of each seed, not of their sum
 
 
@@ -126,7 +126,7 @@ def test_without_any_exploration_the_rate_is_empty(tmp_path: Path) -> None:
 def test_arms_go_from_reverse_to_forward_and_both_reverse_ones_are_told_apart(tmp_path: Path) -> None:
     for loss in ("forward_kl", "reverse_kl_pef", "reverse_kl"):
         run(tmp_path, made(loss, coef=0.01), (8, 0, 0, 0), ["plain"])
-    labels = [each.label for each in kept(load(tmp_path))]
+    labels = [each.label for each in retentions(load(tmp_path))]
     assert labels == ["base policy", "reverse KL", "reverse KL, D_pef", "forward KL"]
 
 

@@ -8,8 +8,8 @@ from analysis.diagnostics import weights as weights_figure
 from analysis.figures import exact_likelihood as figure
 from analysis.frames.load import load
 from analysis.report.style import encode
-from analysis.scores import objectives
-from analysis.scores.likelihood import contests
+from analysis.scores import objective
+from analysis.scores.exact_likelihood import contests
 from analysis.tables import exact_likelihood
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
@@ -81,13 +81,13 @@ def test_the_figure_draws_every_learner_and_both_references(home: Path) -> None:
 
 
 def test_objectives_are_told_by_loss_or_by_the_advantage_of_a_plain_gradient() -> None:
-    assert objectives.objective("reinforce", "maxrl") == objectives.objective("maxrl", "maxrl") == "maxrl"
-    assert objectives.objective("maxrl", "") == "maxrl"
-    assert objectives.objective("cross_entropy", "none") == "cross_entropy"
-    assert objectives.objective("lad", "grpo") == "lad"
-    assert objectives.objective("grpo", "pkpo") == "pkpo"
-    assert objectives.objective("grpo", "gae") == "grpo + gae"
-    assert objectives.ordered(["reinforce", "lad", "maxrl", "cross_entropy"]) == [
+    assert objective.objective("reinforce", "maxrl") == objective.objective("maxrl", "maxrl") == "maxrl"
+    assert objective.objective("maxrl", "") == "maxrl"
+    assert objective.objective("cross_entropy", "none") == "cross_entropy"
+    assert objective.objective("lad", "grpo") == "lad"
+    assert objective.objective("grpo", "pkpo") == "pkpo"
+    assert objective.objective("grpo", "gae") == "grpo + gae"
+    assert objective.ordered(["reinforce", "lad", "maxrl", "cross_entropy"]) == [
         "cross_entropy",
         "maxrl",
         "reinforce",

@@ -63,7 +63,7 @@ def test_the_report_holds_every_file_and_a_self_contained_page(home, content, tm
     files = report.write(frames, content, tmp_path / "reports" / "default")
     names = {str(f.relative_to(tmp_path / "reports" / "default")) for f in files}
     assert names == {"index.html"} | {
-        f"tables/{t}.{s}" for t in ("eta", "divergence") for s in ("md", "csv", "tex")
+        f"tables/{t}.{s}" for t in ("comparison", "eta", "divergence") for s in ("md", "csv", "tex")
     } | {f"figures/{f}.{s}" for f in ("eta", "divergence", "training") for s in ("png", "pdf")}
     text = files[0].read_text(encoding="utf-8")
     page = Page()

@@ -11,7 +11,7 @@ import pytest
 from analysis.frames.load import Frames, load
 from analysis.report.render import latex, markdown, tex, to_csv
 from analysis.report.table import PAPER, Table
-from analysis.scores.arms import arms
+from analysis.scores.arm import arms
 from analysis.tables import bandit, divergence, eta
 from tests.analysis.ledger_factory import BASE, config, counts, final, write_run, write_study, write_sweep
 from tests.analysis.policies import write_bandit
@@ -136,14 +136,14 @@ def test_none_among_the_choices_of_a_loss_is_told(tmp_path):
     for weight in ("balanced", "none"):
         made = config("pacs") | {"loss": {"weight": weight}}
         write_run(tmp_path, made, {0: BASE}, name=f"pacs-{weight}-s0")
-    assert [arm.variant for arm in arms(load(tmp_path).runs)] == ["loss.weight=balanced", "loss.weight=none"]
+    assert [arm.variant for arm in arms(load(tmp_path))] == ["loss.weight=balanced", "loss.weight=none"]
 
 
 def test_two_arms_never_share_a_name(tmp_path):
     """A run without a filter, one with a filter that is off, and one that filters."""
     for rollout in ({}, {"filter": "none"}, {"filter": "greedy_fails"}):
         write_run(tmp_path, config() | {"rollout": rollout}, {0: BASE}, name=f"lad-filter-{rollout.get('filter')}")
-    variants = [arm.variant for arm in arms(load(tmp_path).runs)]
+    variants = [arm.variant for arm in arms(load(tmp_path))]
     assert sorted(variants) == ["", "rollout.filter=greedy_fails", "rollout.filter=none"]
 
 
@@ -159,7 +159,7 @@ def test_what_is_the_same_within_a_setting_is_not_told_of_its_arms(tmp_path):
     for size, lr, updates in ((7, 1e-5, 1), (7, 1e-5, 2), (9, 1e-6, 1)):
         made = config(task={"size": size}, lr=lr, trainer={"updates": updates})
         write_run(tmp_path, made, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-updates{updates}")
-    variants = [(arm.setting, arm.variant) for arm in arms(load(tmp_path).runs)]
+    variants = [(arm.setting, arm.variant) for arm in arms(load(tmp_path))]
     small = [("task.size=7", "trainer.updates=1"), ("task.size=7", "trainer.updates=2")]
     assert variants == [*small, ("task.size=9", "")]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.scores.target import basins, learned_density, target_density
+from analysis.scores.bandit_target import basins, learned_density, target_density
 
 
 def test_basins_part_three_gaussian_modes():

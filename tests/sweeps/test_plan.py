@@ -37,6 +37,7 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     assert differences(other, REGISTRY) == {"loss": "grpo", "steps": 9, "loss.clip_low": 0.1}
     assert differences(study, REGISTRY)["eta"] == 2
     assert "study" not in differences(study, REGISTRY)
+    assert not {"baseline", "claims"} & set(differences(study, REGISTRY))
 
 
 def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:
@@ -155,3 +156,27 @@ def test_a_dry_run_of_a_mistake_says_the_mistake(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "eta=1.0 has no effect with loss=grpo" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    claiming = planned(["study=eta", "eta=2"], ["study=eta", "loss=grpo"])
+    write(claiming, ledger)
+    (sweep,) = ledger.sweeps()
+    assert sweep.info["baseline"] == "loss=grpo"
+    assert [claim["metric"] for claim in sweep.info["claims"]] == ["avg", "avg", "pass", "pass"]
+    silent = planned(["study=eta", "eta=2", "claims=[]", "baseline=null"], ["study=eta", "loss=grpo"])
+    assert silent.runs[0].run_id == claiming.runs[0].run_id
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ("{says: wins, metric: avg, arm: 'loss=lad', relation: better}", "a relation is >, <, ~ MARGIN"),
+        ("{says: wins, metric: avg, relation: '>'}", "lacks arm"),
+        ("wins", "got 'wins'"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched(claim: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"claim 1: .*{re.escape(message)}"):
+        planned(["study=eta", "eta=2", f"claims=[{claim}]"])

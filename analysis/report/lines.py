@@ -7,15 +7,17 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.frames.load import Frames
 from analysis.report import style
-from analysis.scores.cells import AVERAGE, Cell
-from analysis.scores.knob import Line, base_cells, cells, columns
-from analysis.scores.setting import Setting
+from analysis.scores.ablation import Line, base, metrics, overall
+from analysis.scores.cell import AVERAGE, Cell
+from analysis.scores.comparable import Comparable
+from analysis.scores.metric import Kind
 
 # Okabe and Ito (2008); markers tell lines apart without colour.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
@@ -28,6 +30,14 @@ def look(index: int, loss: str = "") -> tuple[str, str]:
     return KNOWN.get(loss, (CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]))
 
 
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
+
+
+def dash(index: int) -> Any:
+    """Another line for each round of colours."""
+    return DASHES[index // len(CYCLE) % len(DASHES)]
+
+
 def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, marker: str) -> Artist:
     """A line with its interval, in per cent; values that are missing leave a gap."""
     mean, low, high = ([100 * c.record()[end] for c in found] for end in ("mean", "low", "high"))
@@ -35,7 +45,23 @@ def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, mar
     return axes.plot(x, mean, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)[0]
 
 
-def against_k(frames: Frames, found: Sequence[tuple[Setting, Sequence[Line]]], label: Any) -> Figure:
+def focus(axes: Axes) -> None:
+    """Show every line whole, and of the bands what lies within half the lines' span beyond them."""
+    lines = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines] or [np.zeros(0)])
+    lines = lines[np.isfinite(lines)]
+    if not len(lines) or lines.min() == lines.max():
+        return
+    if axes.get_yscale() == "log":
+        beyond = (lines.max() / lines.min()) ** 0.5
+        near = lines.min() / beyond, lines.max() * beyond
+    else:
+        beyond = (lines.max() - lines.min()) / 2
+        near = lines.min() - beyond, lines.max() + beyond
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(max(bottom, near[0]), min(top, near[1]))
+
+
+def against_k(frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]], label: Any) -> Figure:
     """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted."""
     panels = [(setting, line) for setting, made in found for line in made]
     figure = Figure(figsize=(style.WIDTH, 2.9 * math.ceil(len(panels) / 2) + 0.3), layout="constrained")
@@ -49,15 +75,14 @@ def against_k(frames: Frames, found: Sequence[tuple[Setting, Sequence[Line]]], l
     return figure
 
 
-def _passes(axes: Axes, frames: Frames, setting: Setting, line: Line, label: Any) -> dict[str, Artist]:
+def _passes(axes: Axes, frames: Frames, setting: Comparable, line: Line, label: Any) -> dict[str, Artist]:
     handles: dict[str, Artist] = {}
-    by_k = {1 if m.kind == "avg" else m.k: name for name, m in columns(setting).items()}
+    by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
     for i, (value, arm) in enumerate(zip(line.values, line.arms, strict=True)):
-        scores = cells(frames, arm, setting)
-        handles[label(value)] = draw(axes, ks, [scores[by_k[k]] for k in ks], *look(i))
-    base = base_cells(frames, setting)
-    values = [100 * base[by_k[k]].mean for k in ks]
+        cells = [overall(frames, arm, by_k[k], setting) for k in ks]
+        handles[label(value)] = draw(axes, ks, cells, *look(i))
+    values = [100 * base(frames, by_k[k], setting).mean for k in ks]
     if any(math.isfinite(v) for v in values):
         handles["base policy"] = axes.plot(ks, values, color=style.BASE, linestyle=":", linewidth=1.4)[0]
     axes.set_xscale("log", base=2)
@@ -68,3 +93,19 @@ def _passes(axes: Axes, frames: Frames, setting: Setting, line: Line, label: Any
     where = "average over benchmarks" if setting.overall == AVERAGE else setting.overall
     axes.set_title(textwrap.fill(setting.titled(f"{line.name}, {where}"), 48), loc="left")
     return handles
+
+
+BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"
+
+
+def legend(drawing: Figure, handles: dict[str, Artist], title: str = "") -> None:
+    """Below, in as many columns as the longest name leaves room for."""
+    columns = max(1, min(4, 110 // (max(map(len, handles), default=1) + 6)))
+    drawing.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        title=title or None,
+        title_fontsize=7.5,
+    )

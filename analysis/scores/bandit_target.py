@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.frames.load import Frames
-from analysis.scores.arms import Arm, arms
+from analysis.scores.arm import Arm, arms
 from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
@@ -25,6 +26,7 @@ class Match:
 
     method: str
     eta: float
+    seeds: tuple[int, ...]
     learned: Array  # [S, K] P_π
     target: Array  # [S, K] P_A
     reward: Array  # [K]
@@ -84,28 +86,30 @@ def matches(frames: Frames) -> list[Match]:
     if frames.policy.empty:
         return []
     stored = set(frames.policy["run_id"])
-    tasks = set(frames.runs.loc[frames.runs["run_id"].isin(stored), "task"])
-    found = arms(frames.runs[frames.runs["task"].isin(tasks)])
+    tasks = {run.task for run in frames.rows if run.run_id in stored}
+    found = [arm for arm in arms(frames) if arm.first.task in tasks]
     etas = sorted({a.eta for a in found if a.loss == "lad" and a.eta > 0}, reverse=True)
-    return list(_matches(frames, found, etas))
+    policies = {str(run_id): part.sort_values("arm") for run_id, part in frames.policy.groupby("run_id")}
+    found.sort(key=lambda a: (a.loss != "lad", a.setting))
+    return [_match(arm, eta, policies) for arm in found for eta in ([arm.eta] if arm.eta > 0 else etas)]
 
 
-def _matches(frames: Frames, found: list[Arm], etas: list[float]) -> Iterator[Match]:
-    policies = {run_id: part.sort_values("arm") for run_id, part in frames.policy.groupby("run_id")}
-    state = frames.runs.set_index("run_id")["state"]
-    for arm in sorted(found, key=lambda a: (a.loss != "lad", a.setting)):
-        have = [i for i in arm.run_ids if i in policies and state[i] == State.FINISHED]
-        missing = tuple(
-            state[i] if state[i] != State.FINISHED else "not evaluated" for i in arm.run_ids if i not in have
-        )
-        kl = frames.runs.set_index("run_id").get("config.trainer.kl")
-        name = arm.method if arm.loss == "lad" or kl is None or not kl[arm.run_ids[0]] else f"{arm.method} + KL"
-        name = ", ".join(x for x in (name, arm.variant, arm.setting) if x)
-        for eta in [arm.eta] if arm.eta > 0 else etas:
-            learned, target, reward = [], [], np.zeros(0)
-            for run_id in have:
-                p = policies[run_id]
-                learned.append(learned_density(p["probability"].to_numpy(float), p["probability_old"].to_numpy(float)))
-                target.append(target_density(p["advantage"].to_numpy(float), eta))
-                reward = p["reward"].to_numpy(float)
-            yield Match(name, eta, np.array(learned), np.array(target), reward, len(arm.run_ids), missing)
+def _match(arm: Arm, eta: float, policies: Mapping[str, pd.DataFrame]) -> Match:
+    name = f"{arm.method} + KL" if arm.loss != "lad" and arm.first.knob("trainer.kl") else arm.method
+    have = [run for run in arm.runs if run.run_id in policies and run.state == State.FINISHED]
+    missing = [run.state if run.state != State.FINISHED else "not evaluated" for run in arm.runs if run not in have]
+    columns = {
+        key: np.array([policies[run.run_id][key].to_numpy(float) for run in have])
+        for key in ("probability", "probability_old", "advantage", "reward")
+    }
+    both = zip(columns["probability"], columns["probability_old"], strict=True)
+    return Match(
+        method=", ".join(x for x in (name, arm.variant, arm.setting) if x),
+        eta=eta,
+        seeds=tuple(run.seed for run in have),
+        learned=np.array([learned_density(*pair) for pair in both]),
+        target=np.array([target_density(advantage, eta) for advantage in columns["advantage"]]),
+        reward=columns["reward"][-1] if have else np.zeros(0),
+        planned=len(arm.runs),
+        states=tuple(missing),
+    )

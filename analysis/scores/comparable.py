@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.frames.load import Frames
-from analysis.scores.arms import Arm, arms, settings
-from analysis.scores.cells import AVERAGE, Metric, benchmarks
+from analysis.scores.arm import Arm, arms, settings
+from analysis.scores.cell import AVERAGE
+from analysis.scores.metric import Metric, benchmarks, widest
 
 
 @dataclass(frozen=True)
-class Setting:
-    """`name` says how it differs from the other settings of the study; "" if it is the only one."""
+class Comparable:
+    """`name` says how the setting differs from the others of the study; "" if it is the only one."""
 
     name: str
     arms: tuple[Arm, ...]
@@ -34,26 +36,29 @@ class Setting:
 
     @property
     def shown(self) -> list[Metric]:
-        """The widest avg@n and pass@k: what the paper prints."""
-        widest = {m.kind: m for m in sorted(self.metrics, key=lambda m: m.k)}
-        return [widest[kind] for kind in ("avg", "pass") if kind in widest]
+        return widest(self.metrics)
 
     def titled(self, title: str) -> str:
         return f"{title}, {self.name}" if self.name else title
 
 
-def comparisons(frames: Frames, *, etas: int = 1) -> list[Setting]:
-    """The settings in which LAD ran with at least so many η and something was evaluated."""
-    found = []
-    everything = arms(frames.runs)
+def by_setting(frames: Frames, chosen: Iterable[Arm] | None = None) -> list[Comparable]:
+    """The settings of all arms, or of those chosen, in which something was evaluated."""
+    everything = arms(frames) if chosen is None else list(chosen)
+    found: list[Comparable] = []
     for name in settings(everything):
         here = tuple(a for a in everything if a.setting == name)
-        made = Setting(name, here, *benchmarks(frames, [i for a in here for i in a.run_ids]))
-        if len({a.eta for a in made.lad}) >= etas and made.metrics:
-            found.append(made)
+        sources, metrics = benchmarks(frames, [i for a in here for i in a.run_ids])
+        if metrics:
+            found.append(Comparable(name, here, sources, metrics))
     return found
 
 
-def shown(found: list[Setting]) -> tuple[str, ...]:
+def lad_settings(frames: Frames, *, etas: int = 1) -> list[Comparable]:
+    """Those in which LAD ran with at least so many η."""
+    return [c for c in by_setting(frames) if len({a.eta for a in c.lad}) >= etas]
+
+
+def shown(found: Sequence[Comparable]) -> tuple[str, ...]:
     """The metrics that tables over these settings print, avg@n first."""
-    return tuple(map(str, sorted({m for s in found for m in s.shown}, key=lambda m: (m.kind, m.k))))
+    return tuple(map(str, sorted({m for c in found for m in c.shown}, key=lambda m: (m.kind, m.k))))

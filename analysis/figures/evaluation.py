@@ -1,0 +1,57 @@
+"""Evaluation against step: a line per arm, the mean over its seeds, with its 95 % band over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.frames.load import Frames
+from analysis.report import style
+from analysis.report.lines import BAND, dash, focus, legend, look
+from analysis.scores.arm import Arm
+from analysis.scores.comparable import Comparable
+from analysis.scores.metric import Metric
+from analysis.scores.selection import ordered
+from analysis.scores.study import swept
+from analysis.scores.trajectory import curve, evaluated_between
+
+QUESTION = "How do accuracy and coverage move along training?"
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless some run was evaluated in between."""
+    found = evaluated_between(frames)
+    return style.drawn(lambda: _draw(frames, found)) if found else None
+
+
+def _draw(frames: Frames, found: Sequence[Comparable]) -> Figure:
+    drawing, panels = style.panels(found, height=2.9)
+    handles: dict[str, Artist] = {}
+    for axes, setting, metric in panels:
+        for number, arm in enumerate(ordered(setting.arms, swept(frames))):
+            line = _line(axes, frames, setting, metric, arm, number)
+            handles |= {arm.label: line} if line is not None else {}
+        focus(axes)
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    several = any(len(arm.run_ids) > 1 for setting in found for arm in setting.arms)
+    legend(drawing, handles, BAND if several else "")
+    return drawing
+
+
+def _line(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, number: int) -> Artist | None:
+    found = curve(frames, arm, metric, setting.sources)
+    if not found.steps:
+        return None
+    colour, marker = look(number, arm.loss if not arm.knobs.keys() - {"loss"} else "")
+    low, high, mean = ([100 * v for v in values] for values in (found.low, found.high, found.mean))
+    if all(map(math.isfinite, low)):
+        axes.fill_between(found.steps, low, high, color=colour, alpha=0.12, linewidth=0)
+    return axes.plot(
+        found.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dash(number), linewidth=1.2
+    )[0]

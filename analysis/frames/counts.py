@@ -1,0 +1,149 @@
+"""Judged samples of every evaluation, counted by problem: what avg@n, pass@k and their differences are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from analysis.frames import cache
+from analysis.frames.cache import decoded
+from rlvr.ledger import layout
+
+COLUMNS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Of one evaluation on one benchmark: judged samples n [P] and correct ones c [P], by problem.
+
+    problems: (benchmark, id). errors: samples whose verifier failed; they are not in n.
+    """
+
+    problems: tuple[tuple[str, str], ...]
+    n: NDArray[np.int64]
+    c: NDArray[np.int64]
+    errors: int
+
+
+class Counts:
+    """Those of the runs of a home, by run, step, benchmark and problem."""
+
+    def __init__(self, home: Path, run_ids: list[str]) -> None:
+        files = {i: layout.evaluations(layout.run(home, i)) for i in run_ids}
+        states = {i: cache.state_of(found) for i, found in files.items()}
+        table = cache.rows(home, "counts", states, lambda run_id: _count(files[run_id]))
+        self._table = table if table.num_rows else _NONE
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The columns COLUMNS."""
+        return self._table.to_pandas().astype({"run_id": str, "source": str, "problem_id": str})
+
+    @property
+    def empty(self) -> bool:
+        return self._table.num_rows == 0
+
+    @cached_property
+    def most_samples(self) -> int:
+        """Judged samples of the problem that has most of them; 0 if none is at hand."""
+        return int(self._columns[0].max()) if not self.empty else 0
+
+    def notes(self) -> list[str]:
+        errors = int(self._columns[2].sum())
+        said = "evaluation sample(s) whose verifier failed are left out of every average and counted."
+        return [f"{errors} {said}"] if errors else []
+
+    @cached_property
+    def _slices(self) -> dict[tuple[str, int, str], slice]:
+        """Where the rows of each evaluation and benchmark stand."""
+        run, source = (decoded(self._table, name) for name in ("run_id", "source"))
+        step = self._table["step"].to_numpy()
+        changes = (np.diff(run[0]) != 0) | (np.diff(step) != 0) | (np.diff(source[0]) != 0)
+        starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+        ends = [*starts[1:], len(step)]
+        return {
+            (run[1][run[0][a]], int(step[a]), source[1][source[0][a]]): slice(a, b)
+            for a, b in zip(starts, ends, strict=True)
+        }
+
+    @cached_property
+    def _columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        n, c, e = (self._table[name].to_numpy().astype(np.int64) for name in ("n", "correct", "errors"))
+        return n, c, e
+
+    @cached_property
+    def _problems(self) -> tuple[NDArray[np.int64], list[str]]:
+        return decoded(self._table, "problem_id")
+
+    def of(self, run_id: str, step: int, source: str) -> Judged | None:
+        """None where the samples are not at hand."""
+        where = None if self.empty else self._slices.get((run_id, step, source))
+        if where is None:
+            return None
+        n, c, errors = (column[where] for column in self._columns)
+        return Judged(self._named(source, self._problems[0][where]), n, c, int(errors.sum()))
+
+    def _named(self, source: str, codes: NDArray[np.int64]) -> tuple[tuple[str, str], ...]:
+        """The same object for the same problems: runs of a study share them."""
+        key = (source, codes.tobytes())
+        if key not in self._interned:
+            names = self._problems[1]
+            self._interned[key] = tuple((source, names[code]) for code in codes.tolist())
+        return self._interned[key]
+
+    @cached_property
+    def _interned(self) -> dict[tuple[str, bytes], tuple[tuple[str, str], ...]]:
+        return {}
+
+
+def _count(files: list[Path]) -> pa.Table:
+    parts = [_of_evaluation(file, step) for file in files if (step := layout.step_of(file)) is not None]
+    found = pa.concat_tables(parts) if parts else _NONE.drop_columns(["run_id"])
+    return found.unify_dictionaries()
+
+
+_OUTCOMES = ("correct", "error")
+
+
+def _rank(names: list[str]) -> NDArray[np.int64]:
+    """The place of each name among all, sorted."""
+    return np.argsort(np.argsort(names))
+
+
+def _of_evaluation(file: Path, step: int) -> pa.Table:
+    samples = pq.ParquetFile(file).read(["source", "problem_id", "outcome"], use_threads=False)
+    (source, sources), (problem, problems) = (decoded(samples, name) for name in ("source", "problem_id"))
+    outcome, outcomes = decoded(samples, "outcome")
+    marks = [outcome == outcomes.index(x) if x in outcomes else np.zeros(len(outcome), bool) for x in _OUTCOMES]
+    order = np.lexsort((_rank(problems)[problem], _rank(sources)[source]))
+    changes = (np.diff(source[order]) != 0) | (np.diff(problem[order]) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1]) if len(order) else np.zeros(0, np.int64)
+    right, wrong = (np.add.reduceat(mark[order].astype(np.int64), starts) for mark in marks)
+    total, first = np.diff([*starts.tolist(), len(order)]), order[starts]
+    return pa.table(
+        {
+            "step": pa.array(np.full(len(starts), step), pa.int64()),
+            "source": pa.DictionaryArray.from_arrays(pa.array(source[first], pa.int32()), pa.array(sources)),
+            "problem_id": pa.DictionaryArray.from_arrays(pa.array(problem[first], pa.int32()), pa.array(problems)),
+            "n": pa.array(total - wrong, pa.int32()),
+            "correct": pa.array(right, pa.int32()),
+            "errors": pa.array(wrong, pa.int32()),
+        }
+    )
+
+
+_NONE = pa.table(
+    {
+        **{name: pa.array([], pa.string()).dictionary_encode() for name in ("run_id",)},
+        "step": pa.array([], pa.int64()),
+        **{name: pa.array([], pa.string()).dictionary_encode() for name in ("source", "problem_id")},
+        **{name: pa.array([], pa.int32()) for name in ("n", "correct", "errors")},
+    }
+)

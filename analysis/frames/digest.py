@@ -1,0 +1,143 @@
+"""The few numbers that tables ask of a run, at each of its evaluations: what was logged, and training up to then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+EVALUATION = "evaluation/"
+TAIL = 0.1  # share of the steps up to an evaluation over which a metric of training is averaged
+SUMMED = ("time/", "tokens/")  # metrics whose sum means something
+DIGEST = ("what", "name", "step", "value")
+
+
+class What(StrEnum):
+    """Of a value in a digest."""
+
+    LOGGED = "logged"  # at this step, by an evaluation
+    MEAN = "mean"  # over the last tenth of the steps up to this one
+    SUM = "sum"  # over all steps up to this one
+
+
+def digest_of(journal: pa.Table) -> pa.Table:
+    """what, name, step, value of a journal: `step`, ascending, and a column per metric (null: not logged).
+
+    At every evaluation and at the last step. What was not logged until then has no row, but for means at the last step:
+    they tell which metrics there are.
+    """
+    steps = journal["step"].to_numpy() if journal.num_rows else np.zeros(0, np.int64)
+    values = {n: journal[n].to_numpy() for n in journal.column_names if n != "step"}
+    evaluated = np.zeros(len(steps), bool)
+    for name in (n for n in values if n.startswith(EVALUATION)):
+        evaluated |= journal[name].is_valid().to_numpy()
+    points = sorted({*steps[evaluated].tolist(), *steps[-1:].tolist()})
+    rows: list[tuple[str, str, int, float]] = []
+    for name, column in values.items():
+        rows += (
+            _of_evaluation(name, steps, column)
+            if name.startswith(EVALUATION)
+            else _of_training(name, steps, column, points)
+        )
+    what, names, at, value = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return pa.table(
+        {
+            "what": pa.array(what, pa.string()).dictionary_encode(),
+            "name": pa.array(names, pa.string()).dictionary_encode(),
+            "step": pa.array(at, pa.int64()),
+            "value": pa.array(value, pa.float64()),
+        }
+    )
+
+
+def _of_evaluation(name: str, steps: NDArray[np.int64], column: Array) -> list[tuple[str, str, int, float]]:
+    logged = ~np.isnan(column)
+    pairs = zip(steps[logged].tolist(), column[logged].tolist(), strict=True)
+    return [(What.LOGGED.value, name, step, value) for step, value in pairs]
+
+
+def _of_training(
+    name: str, steps: NDArray[np.int64], column: Array, points: Iterable[int]
+) -> list[tuple[str, str, int, float]]:
+    rows: list[tuple[str, str, int, float]] = []
+    summed = name.startswith(SUMMED)
+    for point in points:
+        until = np.searchsorted(steps, point, side="right")
+        tail = column[np.searchsorted(steps, point * (1 - TAIL), side="right") : until]
+        tail = tail[~np.isnan(tail)]
+        if len(tail) or point == steps[-1]:
+            rows.append((What.MEAN.value, name, point, float(tail.mean()) if len(tail) else float("nan")))
+        if summed:
+            rows.append((What.SUM.value, name, point, float(np.nansum(column[:until]))))
+    return rows
+
+
+class Digest:
+    """Those of several runs. frame: run_id and the columns of `digest_of`."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self._frame = frame
+        self._values: dict[tuple[What, str], dict[tuple[str, int], float]] = {}
+
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        pairs = self._frame[["run_id", "name"]].drop_duplicates()
+        found: dict[str, list[str]] = {}
+        for run_id, name in pairs.itertuples(index=False, name=None):
+            found.setdefault(str(run_id), []).append(str(name))
+        return found
+
+    @cached_property
+    def _steps(self) -> dict[str, list[int]]:
+        logged = self._frame[self._frame["what"] == What.LOGGED.value][["run_id", "step"]].drop_duplicates()
+        return _listed(logged.sort_values("step"))
+
+    @cached_property
+    def _last(self) -> dict[str, list[int]]:
+        ends = self._frame[["run_id", "step"]].groupby("run_id", observed=True)["step"].max().reset_index()
+        return _listed(ends)
+
+    def names(self, run_id: str) -> list[str]:
+        """The metrics that a run logged."""
+        return self._names.get(run_id, [])
+
+    def steps(self, run_id: str) -> list[int]:
+        """Those at which it was evaluated, ascending."""
+        return self._steps.get(run_id, [])
+
+    def last(self, run_id: str) -> int:
+        """The last step that it logged; 0 for none."""
+        return self._last.get(run_id, [0])[0]
+
+    def logged(self, run_id: str, name: str, step: int) -> float:
+        """What an evaluation logged at a step; NaN if nothing."""
+        return self._of(What.LOGGED, name).get((run_id, step), float("nan"))
+
+    def mean(self, run_id: str, name: str, step: int) -> float:
+        """Over the last tenth of the steps up to an evaluation, or up to the last step; NaN if nothing was logged."""
+        return self._of(What.MEAN, name).get((run_id, step), float("nan"))
+
+    def sum(self, run_id: str, name: str, step: int) -> float:
+        """Of a time or a number of tokens, up to an evaluation or the last step; NaN if nothing was logged."""
+        return self._of(What.SUM, name).get((run_id, step), float("nan"))
+
+    def _of(self, what: What, name: str) -> dict[tuple[str, int], float]:
+        if (what, name) not in self._values:
+            part = self._frame[(self._frame["name"] == name) & (self._frame["what"] == what.value)]
+            keys = zip(part["run_id"].astype(str), part["step"].tolist(), strict=True)
+            self._values[what, name] = dict(zip(keys, part["value"].tolist(), strict=True))
+        return self._values[what, name]
+
+
+def _listed(pairs: pd.DataFrame) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for run_id, step in pairs.itertuples(index=False, name=None):
+        found.setdefault(str(run_id), []).append(int(step))
+    return found

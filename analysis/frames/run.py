@@ -1,0 +1,76 @@
+"""A row of the frame `runs`, typed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.frames.frame import records
+
+CONFIG = "config."
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One planned run. typed: its overrides, command: what launched it; config: flat, dotted key to plain value, only
+    what is known; borrowed: brought in from another study, for comparison."""
+
+    run_id: str
+    group_id: str
+    name: str
+    study: str
+    sweep_id: str
+    state: str
+    loss: str
+    divergence: str
+    advantage: str
+    task: str
+    eta: float
+    beta: float
+    seed: int
+    typed: tuple[str, ...]
+    command: str
+    config: Mapping[str, Any]
+    borrowed: bool
+
+    def knob(self, key: str) -> Any:
+        """The value of a dotted config key or the option chosen in a group; None where it is not known."""
+        return self.config.get(f"choices.{key}", self.config.get(key))
+
+
+def rows(runs: pd.DataFrame) -> list[Run]:
+    """The typed rows of a frame `runs`."""
+    columns = [c for c in runs.columns if str(c).startswith(CONFIG)]
+    found: list[Run] = []
+    for row in records(runs):
+        config = {str(c).removeprefix(CONFIG): row[c] for c in columns if _known(row[c])}
+        found.append(
+            Run(
+                run_id=str(row["run_id"]),
+                group_id=str(row["group_id"]),
+                name=str(row["name"]),
+                study=str(row["study"]),
+                sweep_id=str(row["sweep_id"]),
+                state=str(row["state"]),
+                loss=str(row["loss"]),
+                divergence=str(row["divergence"]),
+                advantage=str(row["advantage"]),
+                task=str(row["task"]),
+                eta=float(row["eta"]),
+                beta=float(row["beta"]),
+                seed=0 if math.isnan(row["seed"]) else int(row["seed"]),
+                typed=tuple(row["typed"]),
+                command=str(row["command"]),
+                config=config,
+                borrowed=bool(row["reference"]),
+            )
+        )
+    return found
+
+
+def _known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))

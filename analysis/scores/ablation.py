@@ -1,0 +1,68 @@
+"""Arms that differ by one knob: the rows of an ablation's table, the line of its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+from analysis.frames.load import Frames
+from analysis.scores.arm import Arm, arms
+from analysis.scores.cell import Cell, base_cell, cell
+from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.metric import Kind, Metric
+
+
+@dataclass(frozen=True)
+class Line:
+    """Arms of one loss that differ by one knob alone, in the order of its values."""
+
+    name: str  # the loss, and what tells it from the setting's other lines
+    loss: str
+    values: tuple[Any, ...]
+    arms: tuple[Arm, ...]
+
+
+def lines(
+    frames: Frames, knob: str, *, losses: Sequence[str] = (), least: int = 2
+) -> list[tuple[Comparable, list[Line]]]:
+    """Every setting with its lines along `knob`, a config key, of at least `least` values.
+
+    losses: only these. A run that is silent about the knob belongs to no line.
+    """
+    chosen = [a for a in arms(frames) if (a.loss in losses or not losses) and a.first.knob(knob) is not None]
+    found: list[tuple[Comparable, list[Line]]] = []
+    for setting in by_setting(frames, chosen):
+        groups: dict[tuple[str, str], dict[Any, Arm]] = {}
+        for arm in setting.arms:
+            groups.setdefault((arm.method, _without(arm.variant, knob)), {})[arm.first.knob(knob)] = arm
+        own = [_line(*key, group) for key, group in groups.items() if len(group) >= least]
+        on_lines = [arm for line in own for arm in line.arms]
+        found += [(narrowed, own) for narrowed in by_setting(frames, on_lines) if own]
+    return found
+
+
+def _line(method: str, rest: str, group: Mapping[Any, Arm]) -> Line:
+    # Numbers ascend; names keep the order in which the runs stand.
+    values = sorted(group) if all(isinstance(v, Number) for v in group) else list(group)
+    name = f"{method} ({rest})" if rest else method
+    return Line(name, group[values[0]].loss, tuple(values), tuple(group[v] for v in values))
+
+
+def _without(variant: str, knob: str) -> str:
+    return ", ".join(part for part in variant.split(", ") if not part.startswith(f"{knob}="))
+
+
+def metrics(setting: Comparable) -> dict[str, Metric]:
+    """By name, avg@n and every pass@k but the first, which is the same number."""
+    return {str(m): m for m in setting.metrics if (m.kind, m.k) != (Kind.PASS, 1)}
+
+
+def overall(frames: Frames, arm: Arm, metric: Metric, setting: Comparable) -> Cell:
+    """What an arm scores over all benchmarks of its setting."""
+    return cell(frames, arm, metric, setting.sources)
+
+
+def base(frames: Frames, metric: Metric, setting: Comparable) -> Cell:
+    return base_cell(frames, setting.arms, metric, setting.sources)

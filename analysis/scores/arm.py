@@ -1,0 +1,192 @@
+"""Arms: runs that differ by their seed alone. The rows of every table and the lines of every figure are arms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.frames.load import SETTING, Frames
+from analysis.frames.run import CONFIG, Run
+from analysis.scores import words
+
+STRICT = ("tv", "hd", "js")
+WEAK = ("kl", "rkl", "jf")
+
+# Named by an arm's own fields, or without influence on results: not listed again as a difference.
+_NAMED = (
+    "seed",
+    "trainer.seed",
+    "trainer.lr",
+    "trainer.steps",
+    "eta",
+    "beta",
+    "loss.eta",
+    "loss.beta",
+    "loss.divergence",
+    "divergence",
+    "cluster.",
+    "tracker.",
+    "checkpoint.",
+    "choices.",
+    "loss._target_",
+    "loss._partial_",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One group of seeds.
+
+    setting: what tells apart the blocks of a table: other problems, policies, lengths, evaluations. label: what was
+    swept, in the words that were typed; knobs: the same by key. variant: what tells apart arms of one loss, divergence
+    and η, without what is off (a coefficient of 0, a filter `none`).
+    """
+
+    group_id: str
+    setting: str
+    label: str
+    knobs: Mapping[str, str]
+    loss: str
+    divergence: str
+    eta: float
+    beta: float
+    variant: str
+    runs: tuple[Run, ...]  # by seed
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        return tuple(run.run_id for run in self.runs)
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def borrowed(self) -> bool:
+        return self.first.borrowed
+
+    @property
+    def method(self) -> str:
+        return f"{self.loss}-{self.divergence}" if self.divergence else self.loss
+
+
+def arms(frames: Frames) -> list[Arm]:
+    """The arms of a study, by setting, loss, divergence, eta."""
+    if "arms" not in frames.cache:
+        frames.cache["arms"] = _arms(frames.rows)
+    return frames.cache["arms"]
+
+
+def _arms(runs: Sequence[Run]) -> list[Arm]:
+    swept = words.swept_within(runs)
+    apart = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
+    settings = {run.run_id: describe(run, apart) for run in runs}
+    found: list[Arm] = []
+    for setting, here in _parts(runs, lambda run: settings[run.run_id]).items():
+        groups = {
+            i: tuple(sorted(part, key=lambda r: r.seed)) for i, part in _parts(here, lambda r: r.group_id).items()
+        }
+        labels = words.labels({i: part[0] for i, part in groups.items()})
+        for loss, of_loss in _parts(here, lambda run: run.loss).items():
+            firsts = {r.group_id: groups[r.group_id][0] for r in of_loss}
+            variants = _variants(firsts, _own_keys(of_loss, apart))
+            for group_id, first in firsts.items():
+                label = labels[group_id]
+                found.append(
+                    Arm(
+                        group_id,
+                        setting,
+                        label.text,
+                        label.knobs,
+                        loss,
+                        first.divergence,
+                        first.eta,
+                        first.beta,
+                        variants[group_id],
+                        groups[group_id],
+                    )
+                )
+    return sorted(found, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_last(a.eta), a.variant))
+
+
+def _parts(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
+    """By key, sorted; runs in their own order within one."""
+    parts: dict[str, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(key(run), []).append(run)
+    return dict(sorted(parts.items()))
+
+
+def _setting_keys(runs: Sequence[Run]) -> list[str]:
+    prefixes = tuple(p.removeprefix(CONFIG) for p in SETTING)
+    return sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
+
+
+def _own_keys(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
+    """The keys in which runs of one loss and setting differ, other than those that have fields of their own."""
+    keys = {k for run in runs for k in run.config if not k.startswith(_NAMED) and k not in apart}
+    return _differing(runs, sorted(keys))
+
+
+def _variants(firsts: Mapping[str, Run], own: Sequence[str]) -> dict[str, str]:
+    """By group, what tells it from the others, without knobs that are off; with them where two would read alike."""
+    short = {i: describe(run, [k for k in own if not _off(k, run.config.get(k))]) for i, run in firsts.items()}
+    named = {i: (run.divergence, str(run.eta), str(run.beta), short[i]) for i, run in firsts.items()}
+    alike = Counter(named.values())
+    return {i: short[i] if alike[named[i]] == 1 else describe(run, own) for i, run in firsts.items()}
+
+
+def _off(key: str, value: Any) -> bool:
+    """An option of the trainer or the rollout that is not in use; a loss's own `none` is one choice among others."""
+    return key.startswith(("trainer.", "rollout.")) and str(value) in ("0", "0.0", "none")
+
+
+def rank(divergence: str) -> tuple[int, str]:
+    """Order of divergences everywhere: strict, weak, then whatever was added."""
+    known = (*STRICT, *WEAK)
+    return (known.index(divergence) if divergence in known else len(known), divergence)
+
+
+def differing(frames: Frames, without: tuple[str, ...]) -> list[str]:
+    """The config keys, but for these beginnings, in which the runs do not all agree."""
+    keys = {k for run in frames.rows for k in run.config if not k.startswith(without)}
+    return _differing(frames.rows, sorted(keys))
+
+
+def _differing(runs: Sequence[Run], keys: Iterable[str]) -> list[str]:
+    """A run that is silent about a knob agrees with everyone."""
+    return [k for k in keys if len({repr(run.config[k]) for run in runs if k in run.config}) > 1]
+
+
+def describe(run: Run, keys: Iterable[str]) -> str:
+    """`lr=1e-05, task.size=17`: these keys of a run in words."""
+    told: dict[str, str] = {}
+    for key in sorted(k for k in keys if run.config.get(k) not in (None, "")):
+        name, value = key, words.short(run.config[key])
+        if key.endswith("._target_"):
+            name, value = key.removesuffix("._target_"), value.rpartition(".")[2]
+        told[name] = value
+    return ", ".join(f"{name}={value}" for name, value in told.items())
+
+
+def settings(found: Iterable[Arm]) -> list[str]:
+    return list(dict.fromkeys(a.setting for a in found))
+
+
+def grpo_command(setting: Iterable[Arm]) -> str:
+    """The command that would add the missing GRPO run to these arms: their overrides without what only LAD reads."""
+    shared: list[str] | None = None
+    for run in (run for arm in setting for run in arm.runs):
+        kept = [o for o in run.typed if o.split("=")[0] not in _LAD_ONLY]
+        shared = kept if shared is None else [o for o in shared if o in kept]
+    return " ".join(["python -m rlvr.run", "loss=grpo", *(shared or [])])
+
+
+_LAD_ONLY = {"loss", "divergence", "eta", "beta", "study", "+study"}
+
+
+def _last(value: float) -> float:
+    return -math.inf if math.isnan(value) else value

@@ -1,0 +1,105 @@
+"""What a study expects of its arms, as its YAML says it (key `claims`); verdict.py judges it.
+
+It imports little: a launch checks claims too.
+
+says       the claim in a sentence
+metric     avg, pass@8, entropy, ... as in --metrics
+arm        which arms: their knobs, as in `loss=lad divergence=js,hd`
+of         each (default): it must hold for every one of them; mean: for their mean
+relation   > | < | ~ MARGIN | rises with KNOB | falls with KNOB; a margin in the units of the table (points)
+against    the arm, or arms (with `of: mean`), that they are compared to; default: the study's baseline, else GRPO
+at         last (default) | equal accuracy | equal tokens | equal GPU-seconds
+printed    what a paper printed, word for word
+source     where it is printed: paper, table, line
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Where(StrEnum):
+    """At which point of training arms are compared."""
+
+    LAST = "last"  # each at its own last evaluation
+    ACCURACY = "equal accuracy"  # at the highest avg@n that every run of both arms reached
+    TOKENS = "equal tokens"  # at the number of sampled tokens that every run of both arms has used
+    SECONDS = "equal GPU-seconds"  # at the training time, times devices, that every run of both arms has used
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided"
+    NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The fields above."""
+
+    says: str
+    metric: str
+    arm: str
+    relation: str
+    of: str = "each"
+    against: str = ""
+    at: Where = Where.LAST
+    printed: str = ""
+    source: str = ""
+
+    @property
+    def margin(self) -> float:
+        """Of `~ MARGIN`; NaN of any other relation."""
+        match = re.fullmatch(r"~\s*([\d.]+)", self.relation)
+        return float(match[1]) if match else math.nan
+
+    @property
+    def knob(self) -> str:
+        """Of `rises with KNOB` and `falls with KNOB`; "" of any other relation."""
+        match = re.fullmatch(r"(?:rises|falls) with (\S+)", self.relation)
+        return match[1] if match else ""
+
+    @property
+    def sign(self) -> int:
+        """1 for > and rises, −1 for < and falls, 0 for ~."""
+        return 0 if self.relation.startswith("~") else 1 if self.relation.startswith((">", "rises")) else -1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """found: what was measured. basis: what that rests on. more: what would decide it, or why it was not tested."""
+
+    claim: Claim
+    outcome: Outcome
+    found: str = ""
+    basis: str = ""
+    more: str = ""
+
+
+def read(content: Any) -> Claim:
+    """Of a mapping of the fields. Raises ValueError: which field is wrong, and what is allowed."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"a claim is fields and their values, as in `metric: avg`; got {content!r}.")
+    text = {str(key): str(value) for key, value in content.items()}
+    known = [f.name for f in fields(Claim)]
+    if unknown := [key for key in text if key not in known]:
+        raise ValueError(f"a claim has no field {', '.join(unknown)}. Fields: {', '.join(known)}.")
+    if absent := [key for key in ("says", "metric", "arm", "relation") if not text.get(key)]:
+        raise ValueError(f"the claim {text.get('says', text)!r} lacks {', '.join(absent)}")
+    where = text.pop("at", Where.LAST.value)
+    if where not in list(Where):
+        raise ValueError(f"at: {where}: claims are made at {', '.join(Where)}.")
+    claim = Claim(**text, at=Where(where))  # pyright: ignore[reportArgumentType] - `at` was popped
+    if claim.relation not in (">", "<") and math.isnan(claim.margin) and not claim.knob:
+        raise ValueError(
+            f"relation: {claim.relation}: a relation is >, <, ~ MARGIN, rises with KNOB or falls with KNOB."
+        )
+    if claim.of not in ("each", "mean"):
+        raise ValueError(f"of: {claim.of}: a claim is of each arm or of their mean.")
+    return claim

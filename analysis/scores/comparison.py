@@ -1,0 +1,118 @@
+"""Arms against a reference: the difference of each, judged alone and with its family, and what would decide it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from analysis.scores.cell import Cell
+from analysis.scores.contrast import Difference, Needed, detectable, difference, equivalent_within, needed
+from analysis.scores.family import Judged, family
+
+K = TypeVar("K", bound=Hashable)
+
+# Verdict marks: decided in the family, or alone only.
+ABOVE, BELOW, PERHAPS_ABOVE, PERHAPS_BELOW = "▲", "▼", "△", "▽"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An arm's difference to its reference. size: of its family; alpha: level of each test that makes 5 % of all."""
+
+    difference: Difference
+    judged: Judged
+    size: int
+    alpha: float
+    samples: int  # per problem; 0: numbers per run
+
+    @property
+    def effect(self) -> float:
+        return self.difference.effect
+
+    @property
+    def decided(self) -> bool:
+        """In the family."""
+        return self.judged.simultaneous.excludes(0)
+
+    @property
+    def mark(self) -> str:
+        if self.decided:
+            return ABOVE if self.effect > 0 else BELOW
+        if self.judged.plain.excludes(0):
+            return PERHAPS_ABOVE if self.effect > 0 else PERHAPS_BELOW
+        return ""
+
+    @property
+    def of_runs(self) -> bool:
+        """One seed: it says that these runs differ, not that the arms do."""
+        return len(self.difference.seeds) == 1
+
+    @cached_property
+    def needed(self) -> Needed:
+        """Seeds, problems or samples that would decide a difference of this size within the family."""
+        return needed(self.judged.summary, self.difference.sampling, self.samples, alpha=self.alpha)
+
+    @property
+    def detectable(self) -> float:
+        """The smallest difference that would be decided in the family with 80 % chance."""
+        return detectable(self.judged.summary, alpha=self.alpha)
+
+    def record(self) -> dict[str, Any]:
+        plain, both, left = self.judged.plain, self.judged.simultaneous, self.difference.left_out
+        return {
+            "difference": self.effect,
+            "difference_low": both.low,
+            "difference_high": both.high,
+            "plain_low": plain.low,
+            "plain_high": plain.high,
+            "p": self.judged.p,
+            "p_family": self.judged.p_family,
+            "family": self.size,
+            "verdict": self.mark,
+            "paired_seeds": len(self.difference.seeds),
+            "paired_problems": self.difference.summary.num_problems,
+            "unpaired_seeds": " ".join(map(str, (*left.arm_seeds, *left.reference_seeds))),
+            "unpaired_problems": left.problems,
+            "per_seed": " ".join(f"{d:.6g}" for d in self.difference.per_seed),
+            "improvement": self.difference.improvement,
+            "detectable": self.detectable,
+            "same_within": equivalent_within(self.judged.summary),
+            "needed_seeds": self.needed.seeds,
+            "needed_problems": self.needed.problems,
+            "needed_samples": self.needed.samples,
+        }
+
+
+def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> str:
+    """The kind of `needed` that costs the least time: seeds train both arms again, more problems or samples evaluate
+    the trained ones again. "" where it is decided, nothing would decide it, or times are not known."""
+    wanted, S, P = compared.needed, len(compared.difference.seeds), compared.difference.summary.num_problems
+    again = evaluation_hours * 2 * S
+    hours = {
+        "seeds": ((wanted.seeds or math.nan) - S) * 2 * (run_hours + evaluation_hours),
+        "problems": ((wanted.problems or math.nan) / P - 1) * again if P else math.nan,
+        "samples": ((wanted.samples or math.nan) / compared.samples - 1) * again if compared.samples else math.nan,
+    }
+    known = {kind: spent for kind, spent in hours.items() if not math.isnan(spent)}
+    return "" if compared.decided or not known else min(known, key=lambda kind: known[kind])
+
+
+def compare(cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int) -> dict[K, Compared]:
+    """Each arm against its reference (one for all, or its own); without results in common, none.
+
+    Differences over one seed, which speak of runs, and over several are families of their own. samples: per problem.
+    """
+    pairs = {key: (own.scores, references[key].scores) for key, own in cells.items() if key in references}
+    found = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
+    known = {key: d for key, d in found.items() if d is not None and math.isfinite(d.effect)}
+    compared: dict[K, Compared] = {}
+    for alone in (True, False):
+        part = {key: d for key, d in known.items() if (len(d.seeds) == 1) == alone}
+        if part:
+            judged = family(list(part.values()), one_reference=len({id(references[key].scores) for key in part}) == 1)
+            for (key, d), one in zip(part.items(), judged.judged, strict=True):
+                compared[key] = Compared(d, one, len(part), judged.alpha, samples if d.benchmark is not None else 0)
+    return {key: compared[key] for key in cells if key in compared}

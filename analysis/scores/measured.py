@@ -1,0 +1,177 @@
+"""The scores of runs at a point of training: an array over seeds and problems, or a number per run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.frames.load import Frames
+from analysis.scores.contrast import Scores
+from analysis.scores.judged import avg_noise, avg_values, pass_noise, pass_values
+from analysis.scores.metric import RIGHT_ANSWERS, Kind, Metric
+from rlvr.metrics import distinct_n
+
+Array = NDArray[np.float64]
+Problem = tuple[str, str]  # benchmark, id
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of training between two evaluations: `weight` of the later one."""
+
+    before: int
+    after: int
+    weight: float = 0.0
+
+    @property
+    def step(self) -> float:
+        return (1 - self.weight) * self.before + self.weight * self.after
+
+    @property
+    def parts(self) -> list[tuple[int, float]]:
+        """(step, its weight) of the evaluations that count."""
+        both = ((self.before, 1 - self.weight), (self.after, self.weight))
+        return [(step, weight) for step, weight in both if weight > 0]
+
+
+def at(step: int) -> Point:
+    return Point(step, step)
+
+
+def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]) -> Scores | None:
+    """One metric of runs of one arm, a row each, in the order of their seeds; None where some run lacks it.
+
+    sources: the benchmarks; several are averaged, weighing alike. points: by run.
+    """
+    seed = {run.run_id: run.seed for run in frames.rows}
+    run_ids = sorted(points, key=lambda i: (seed[i], i))
+    seeds = tuple(seed[i] for i in run_ids)
+    if not run_ids:
+        return None
+    if metric.per_problem:
+        found = _of_problems(frames, metric, sources, {i: points[i] for i in run_ids})
+        if found is not None or metric.kind == Kind.TEXT:
+            return None if found is None else replace(found, seeds=seeds)
+        return _logged(frames, [f"evaluation/{source}/{metric.key}" for source in sources], seeds, run_ids, points)
+    if metric.kind == Kind.EVALUATION:
+        return _logged(frames, [metric.key], seeds, run_ids, points)
+    values = np.array([[_between(points[i], lambda step, i=i: _so_far(frames, metric, i, step))] for i in run_ids])
+    return Scores(seeds, ("",), values) if np.isfinite(values).all() else None
+
+
+def _between(point: Point, read: Callable[[int], float]) -> float:
+    return sum(weight * read(step) for step, weight in point.parts)
+
+
+def _of_problems(frames: Frames, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]) -> Scores | None:
+    """Seeds are 0, 1, …: the caller knows them. None unless every run has the samples of every benchmark."""
+    blocks: list[Scores] = []
+    for number, source in enumerate(sources):
+        rows = [_row(frames, metric, source, run_id, point) for run_id, point in points.items()]
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows):
+            return None
+        problems = known[0].problems
+        if any(row.problems != problems for row in known):
+            problems = tuple(dict.fromkeys(p for row in known for p in row.problems))
+        values, noise = (_stacked(known, problems, read) for read in (_values, _noise))
+        benchmark = np.full(len(problems), number)
+        blocks.append(Scores(tuple(range(len(rows))), problems, values, benchmark, noise))
+    return joined(blocks)
+
+
+@dataclass(frozen=True)
+class _Row:
+    problems: tuple[Problem, ...]
+    values: Array
+    noise: Array
+
+
+def _values(row: _Row) -> Array:
+    return row.values
+
+
+def _noise(row: _Row) -> Array:
+    return row.noise
+
+
+def _stacked(rows: Sequence[_Row], problems: tuple[Problem, ...], read: Callable[[_Row], Array]) -> Array:
+    """[S, P], NaN where a row lacks the problem."""
+    if all(row.problems == problems for row in rows):
+        return np.stack([read(row) for row in rows])
+    place = {p: i for i, p in enumerate(problems)}
+    table = np.full((len(rows), len(problems)), np.nan)
+    for i, row in enumerate(rows):
+        table[i, [place[p] for p in row.problems]] = read(row)
+    return table
+
+
+def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point) -> _Row | None:
+    """The scores of one run on one benchmark, between two evaluations where the point is."""
+    parts = [(weight, _evaluated(frames, metric, source, run_id, step)) for step, weight in point.parts]
+    rows = [(weight, row) for weight, row in parts if row is not None]
+    if len(rows) < len(parts) or any(row.problems != rows[0][1].problems for _, row in rows):
+        return None
+    values = sum((weight * row.values for weight, row in rows), np.zeros(len(rows[0][1].problems)))
+    noise = sum((weight**2 * row.noise for weight, row in rows), np.zeros(len(rows[0][1].problems)))
+    return _Row(rows[0][1].problems, values, noise)
+
+
+def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
+    if metric.kind == Kind.TEXT:
+        return _texts(frames, metric, source, run_id, step)
+    judged = frames.judged(run_id, step, source)
+    if judged is None:
+        return None
+    if metric.kind == Kind.AVG:
+        return _Row(judged.problems, avg_values(judged.n, judged.c), avg_noise(judged.n, judged.c))
+    return _Row(judged.problems, pass_values(judged.n, judged.c, metric.k), pass_noise(judged.n, judged.c, metric.k))
+
+
+def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
+    """What a metric of texts says of each problem's responses."""
+    responses = frames.texts(run_id, step, source)
+    if not responses:
+        return None
+    if metric == RIGHT_ANSWERS:
+        values = [len({text for text, outcome in answers if outcome == "correct"}) for answers in responses.values()]
+    else:
+        values = [distinct_n([text.split() for text, _ in answers], metric.k) for answers in responses.values()]
+    return _Row(tuple((source, p) for p in responses), np.array(values, float), np.full(len(values), np.nan))
+
+
+def joined(blocks: Sequence[Scores]) -> Scores:
+    """Several benchmarks of the same runs side by side."""
+    if len(blocks) == 1:
+        return blocks[0]
+    first = blocks[0]
+    return Scores(
+        first.seeds,
+        tuple(p for block in blocks for p in block.problems),
+        np.hstack([block.values for block in blocks]),
+        np.concatenate([block.benchmark for block in blocks if block.benchmark is not None]),
+        np.hstack([block.noise for block in blocks if block.noise is not None]),
+    )
+
+
+def _logged(
+    frames: Frames, keys: Sequence[str], seeds: tuple[int, ...], run_ids: Sequence[str], points: Mapping[str, Point]
+) -> Scores | None:
+    """What evaluations logged, averaged over keys."""
+    read = frames.digest.logged
+    values = [[_between(points[i], lambda step, i=i, key=key: read(i, key, step)) for key in keys] for i in run_ids]
+    table = np.array(values, float).mean(1, keepdims=True)
+    return Scores(seeds, ("",), table) if np.isfinite(table).all() else None
+
+
+def _so_far(frames: Frames, metric: Metric, run_id: str, step: int) -> float:
+    """Of a metric of training, its mean over the last tenth of the steps up to this one; of hours, steps and
+    evaluations up to it: set-up, and steps done again after a crash, are not in them."""
+    if metric.kind == Kind.TRAINING:
+        return frames.digest.mean(run_id, metric.key, step)
+    steps, evaluations = (frames.digest.sum(run_id, key, step) for key in ("time/step_s", "time/evaluation_s"))
+    return (steps + (0.0 if math.isnan(evaluations) else evaluations)) / 3600

@@ -1,0 +1,130 @@
+"""What a column of a table measures: its name, where its values come from, its unit, and whether more is better."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from analysis.frames.digest import EVALUATION
+from analysis.frames.load import Frames
+
+
+class Kind(StrEnum):
+    AVG = "avg"  # c/n per problem
+    PASS = "pass"  # unbiased pass@k per problem
+    TEXT = "text"  # of the responses to a problem
+    EVALUATION = "evaluation"  # a number per run, logged by an evaluation
+    TRAINING = "training"  # a number per run, logged at every step
+    HOURS = "hours"  # a number per run: time spent so far
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`key`: the name under which runs log it; of AVG and PASS, what follows `evaluation/<benchmark>/`."""
+
+    kind: Kind
+    name: str
+    key: str = ""
+    k: int = 0
+    unit: str = ""
+    better: int = 0  # 1: more is better, −1: less, 0: neither
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def per_problem(self) -> bool:
+        return self.kind in (Kind.AVG, Kind.PASS, Kind.TEXT)
+
+
+def avg(n: int) -> Metric:
+    return Metric(Kind.AVG, f"avg@{n}", f"avg_at_{n}", n, "%", 1)
+
+
+def pass_at(k: int) -> Metric:
+    return Metric(Kind.PASS, f"pass@{k}", f"pass_at_{k}", k, "%", 1)
+
+
+ENTROPY = Metric(Kind.TRAINING, "entropy", "policy/entropy", unit="nats")
+LENGTH = Metric(Kind.TRAINING, "length", "response/length", unit="tokens")
+HOURS = Metric(Kind.HOURS, "hours", unit="hours", better=-1)
+RIGHT_ANSWERS = Metric(Kind.TEXT, "right answers", unit="per problem", better=1)
+
+
+def distinct(n: int) -> Metric:
+    """distinct-n of the words of a problem's responses (Li et al. 2016)."""
+    return Metric(Kind.TEXT, f"distinct-{n}", k=n, unit="%", better=1)
+
+
+def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[list[str], list[Metric]]:
+    """(benchmarks, metrics) that evaluations of these runs report: every avg@n, then every pass@k, by k."""
+    matches = [re.fullmatch(r"evaluation/(.+)/(avg|pass)_at_(\d+)", name) for name in evaluated(frames, run_ids)]
+    found = [(m[1], m[2], int(m[3])) for m in matches if m]
+    metrics = {avg(k) if kind == "avg" else pass_at(k) for _, kind, k in found}
+    return sorted({source for source, _, _ in found}), sorted(metrics, key=lambda m: (m.kind, m.k))
+
+
+def widest(metrics: Iterable[Metric]) -> list[Metric]:
+    """The widest avg@n and pass@k: what papers print."""
+    found = {m.kind: m for m in sorted(metrics, key=lambda m: m.k)}
+    return [found[kind] for kind in (Kind.AVG, Kind.PASS) if kind in found]
+
+
+def usual(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
+    """The columns that a table has unless others are asked for: those of these that some run measured."""
+    ids = list(run_ids)
+    _, judged = benchmarks(frames, ids)
+    others = [_evaluation(key) for key in evaluated(frames, ids) if _is_result(key)]
+    logged = trained(frames, ids)
+    hours = [HOURS] if "time/step_s" in logged else []
+    return [*widest(judged), *others, *(m for m in (ENTROPY, LENGTH) if m.key in logged), *hours]
+
+
+def evaluated(frames: Frames, run_ids: Iterable[str]) -> list[str]:
+    """Names that evaluations of these runs logged."""
+    return sorted({n for i in run_ids for n in frames.digest.names(i) if n.startswith(EVALUATION)})
+
+
+def trained(frames: Frames, run_ids: Iterable[str]) -> list[str]:
+    """Names that their training logged."""
+    return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith(EVALUATION)})
+
+
+def _is_result(key: str) -> bool:
+    return not re.search(r"/(avg_at_\d+|pass_at_\d+|error)$", key)
+
+
+def _evaluation(key: str) -> Metric:
+    return Metric(
+        Kind.EVALUATION, key.removeprefix(EVALUATION), key, better=1 if key.endswith("expected_reward") else 0
+    )
+
+
+def parse(asked: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
+    """`avg,pass@4,entropy,policy/kl_base` to metrics. LookupError names what is not measured and what is."""
+    return [_one(name.strip(), frames, list(run_ids)) for name in asked.split(",") if name.strip()]
+
+
+def _one(name: str, frames: Frames, run_ids: list[str]) -> Metric:
+    _, judged = benchmarks(frames, run_ids)
+    steps, evaluations = trained(frames, run_ids), evaluated(frames, run_ids)
+    known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS)}
+    known |= {str(m.kind): m for m in widest(judged)}
+    if name in known:
+        return known[name]
+    if match := re.fullmatch(r"distinct-(\d+)", name):
+        return distinct(int(match[1]))
+    match = re.fullmatch(r"pass@(\d+)", name)
+    if match and 1 <= int(match[1]) <= frames.judgements.most_samples:  # not logged, but the samples are there
+        return pass_at(int(match[1]))
+    if name in evaluations:
+        return _evaluation(name)
+    if name in steps:
+        return Metric(Kind.TRAINING, name, name)
+    names = [*known, "distinct-3", *steps, *evaluations]
+    near = difflib.get_close_matches(name, names, n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise LookupError(f"--metrics {name}: no run measured it.{hint} Measured: {', '.join(dict.fromkeys(names))}.")

@@ -1,0 +1,162 @@
+"""What training keeps of the base policy (DPH-RL, arXiv:2509.07430): solved prompts, and the styles of answers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.frames.load import Frames
+from analysis.frames.run import Run
+from analysis.scores.arm import Arm, arms
+from analysis.scores.cell import REASONS, Cell, mean_of
+from analysis.scores.contrast import Scores
+from analysis.scores.judged import avg_values, pass_values
+from analysis.scores.metric import Kind, Metric, benchmarks, widest
+from rlvr.ledger.cause import State
+
+Array = NDArray[np.float64]
+
+TASK = "styles"  # the task whose responses name their style in the first word
+SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
+NAMES = {  # from no pull over reverse to forward KL
+    "dph_none": "none",
+    "dph_reverse_kl": "reverse KL",
+    "dph_reverse_kl_pef": "reverse KL, D_pef",
+    "dph_alpha": "α",
+    "dph_js": "JS",
+    "dph_js_definition": "JS, definition",
+    "dph_forward_kl": "forward KL",
+}
+KEEP, EXPLORE, SURVIVING, EFFECTIVE = "keep rate", "exploration rate", "styles surviving", "styles, effective"
+
+
+@dataclass(frozen=True)
+class Retention:
+    """One arm at the last evaluation of its finished runs. `cells` by column; shares: mean share of each style."""
+
+    label: str
+    coef: float
+    cells: dict[str, Cell]
+    shares: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def strong(self) -> bool:
+        """Whether the pull is of the size of the objective; the paper's coefficients are 0.01 and, for JS, 0.2."""
+        return self.coef >= 1
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """Of one run: values per problem (NaN: not counted), numbers of the run, and the share of each style."""
+
+    seed: int
+    problems: tuple[tuple[str, str], ...]
+    values: dict[str, Array]
+    numbers: dict[str, float]
+    shares: dict[str, float]
+
+
+def retentions(frames: Frames) -> list[Retention]:
+    """The base policy, then the arms of DPH-RL's losses by coefficient and divergence; [] without such an arm."""
+    found = [a for a in arms(frames) if a.loss.startswith("dph_")]
+    if not found or frames.judgements.empty:
+        return []
+    sources, judged = benchmarks(frames, [i for a in found for i in a.run_ids])
+    metrics = widest(judged)
+    of_arms = sorted((_of_arm(frames, arm, sources, metrics) for arm in found), key=_order)
+    first = next((run for a in found for run in a.runs if frames.judged(run.run_id, 0, sources[0])), None)
+    if first is None:
+        return of_arms
+    base = _evaluation(frames, first, 0, sources, metrics)
+    cells = {name: own for name, own in _cells([base], 1, "ok").items() if name not in (KEEP, EXPLORE)}
+    return [Retention("base policy", math.nan, cells, base.shares), *of_arms]
+
+
+def _order(found: Retention) -> tuple[bool, int, float, str, float]:
+    """The weak coefficients first, then from no pull over reverse to forward KL."""
+    name, _, number = found.label.partition(" = ")
+    rank = next((i for i, known in enumerate(NAMES.values()) if known == name), len(NAMES))
+    coef = 0.0 if math.isnan(found.coef) else found.coef
+    return (found.strong, rank, float(number or 0), found.label, coef)
+
+
+def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[Metric]) -> Retention:
+    alpha, coef = (arm.first.knob(f"loss.{knob}") for knob in ("alpha", "coef"))
+    label = f"α = {float(alpha):g}" if arm.loss == "dph_alpha" and alpha is not None else NAMES.get(arm.loss, arm.loss)
+    steps = {run: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.FINISHED}
+    done = {run: evaluated[-1] for run, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
+    states = [run.state for run in arm.runs if run not in done]
+    reason = next((r for r in REASONS if r in states), "not evaluated")
+    state = reason if not done else "partial" if states else "ok"
+    runs = [_evaluation(frames, run, step, sources, metrics) for run, step in done.items()]
+    cells = _cells(runs, len(arm.runs), state)
+    shares = Counter[str]()
+    for run in runs:
+        shares.update({style: share / len(runs) for style, share in run.shares.items()})
+    names = [*map(str, metrics), KEEP, EXPLORE]
+    empty = {name: Cell(planned=len(arm.runs), state=state) for name in names}
+    return Retention(label, math.nan if coef is None else float(coef), cells or empty, dict(shares))
+
+
+def _cells(runs: Sequence[_Evaluation], planned: int, state: str) -> dict[str, Cell]:
+    """By column: a value per problem, or a number per run."""
+    if not runs:
+        return {}
+    seeds = tuple(run.seed for run in runs)
+    problems = runs[0].problems
+    benchmark = np.zeros(len(problems), dtype=np.int64)  # a share of all prompts, as the paper counts
+    found = {
+        name: Scores(seeds, problems, np.stack([run.values[name] for run in runs]), benchmark)
+        for name in runs[0].values
+    }
+    found |= {name: Scores(seeds, ("",), np.array([[run.numbers[name]] for run in runs])) for name in runs[0].numbers}
+    return {name: _cell(scores, planned, state) for name, scores in found.items()}
+
+
+def _cell(scores: Scores, planned: int, state: str) -> Cell:
+    mean = mean_of(scores)
+    return Cell(mean, scores, planned, 0, state if math.isfinite(mean) else "not evaluated")
+
+
+def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], metrics: Sequence[Metric]) -> _Evaluation:
+    now = [judged for source in sources if (judged := frames.judged(run.run_id, step, source)) is not None]
+    n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
+    problems = tuple(p for judged in now for p in judged.problems)
+    values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k) for m in metrics}
+    solved = (c > 0).astype(float)
+    # keep_rate and exploration_rate of rlvr/metrics.py, kept apart by problem so that problems can be compared.
+    before = _correct_at_first(frames, run, sources, problems)
+    values[KEEP] = np.where(before > 0, solved, np.nan)
+    values[EXPLORE] = np.where(before == 0, solved, np.nan)
+    if run.task != TASK:
+        return _Evaluation(run.seed, problems, values, {}, {})
+    shares = styles(frames, run.run_id, step, sources)
+    numbers = {
+        SURVIVING: float(sum(s >= SURVIVES for s in shares.values())),
+        EFFECTIVE: math.exp(-sum(s * math.log(s) for s in shares.values())),
+    }
+    return _Evaluation(run.seed, problems, values, numbers, shares)
+
+
+def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems: Sequence[tuple[str, str]]) -> Array:
+    """Correct samples of the base policy, by problem; NaN where it was not asked."""
+    first = [judged for source in sources if (judged := frames.judged(run.run_id, 0, source)) is not None]
+    correct = {p: c for judged in first for p, c in zip(judged.problems, judged.c.tolist(), strict=True)}
+    return np.array([correct.get(p, math.nan) for p in problems], float)
+
+
+def styles(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> dict[str, float]:
+    """Share of each style, the first word, among the correct responses of an evaluation; {} if none is at hand."""
+    found = Counter(
+        text.partition(" ")[0]
+        for source in sources
+        for answers in frames.texts(run_id, step, source).values()
+        for text, outcome in answers
+        if outcome == "correct"
+    )
+    return {style: count / found.total() for style, count in sorted(found.items())}

@@ -1,0 +1,149 @@
+"""Arms along training: where each run stands at an equal accuracy, an equal number of tokens, an equal time.
+
+At a fixed step diversity is confounded with speed: an arm that has not learned keeps the pass@k of its base policy. So
+pass@k and entropy are compared where both arms are equally accurate too. Between two evaluations everything is
+interpolated: scores problem by problem, so that pairs stay pairs, with the weight that puts the run at the level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from analysis.frames.load import Frames
+from analysis.scores.arm import Arm
+from analysis.scores.cell import Cell, cell_at, last_points, mean_of
+from analysis.scores.claim import Where
+from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.crossed import LEAST_SEEDS
+from analysis.scores.measured import Point, at, scores
+from analysis.scores.metric import Kind, Metric
+
+LEAST = 3  # evaluations that make a curve
+TOKENS, SECONDS = "tokens/rollout", "time/step_s"
+
+
+@dataclass(frozen=True)
+class Level:
+    """Where two arms are compared: at `value` of what `where` says, in which every run of both has a point.
+
+    points: by run. why: the reason where there is no such level; then points are empty.
+    """
+
+    where: Where
+    value: float = math.nan
+    points: dict[str, dict[str, Point]] | None = None  # by group
+    why: str = ""
+
+
+def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sources: Sequence[str]) -> Level:
+    """The level that all finished runs of these arms reach, and each run's point there. judge: the avg@n meant."""
+    if where == Where.LAST:
+        return Level(where, points={arm.group_id: last_points(frames, arm) for arm in arms})
+    curves = {arm.group_id: _curves(frames, arm, where, judge, sources) for arm in arms}
+    everything = [curve for of_arm in curves.values() for curve in of_arm.values()]
+    empty = [arm.label for arm in arms if not curves[arm.group_id]]
+    if empty:
+        return Level(where, why=f"no finished, evaluated run of {' or '.join(empty)}")
+    if not all(math.isfinite(x) for curve in everything for _, x in curve):
+        return Level(where, why=f"{where} needs what some run did not log")
+    value = min(max(x for _, x in curve) for curve in everything)
+    begun = max(curve[0][1] for curve in everything)
+    if value <= begun:
+        slowest = min(arms, key=lambda a: min(max(x for _, x in c) for c in curves[a.group_id].values()))
+        return Level(where, why=f"{slowest.label} has a run that never rises above where the others begin")
+    found = {group: {i: crossing(curve, value) for i, curve in of_arm.items()} for group, of_arm in curves.items()}
+    return Level(where, value, {g: {i: p for i, p in of.items() if p is not None} for g, of in found.items()})
+
+
+def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
+    """Where (step, x) first reaches `value`, between two evaluations; None if it never does, or begins above."""
+    if curve[0][1] >= value:
+        return at(curve[0][0]) if curve[0][1] == value else None
+    for (before, low), (after, high) in pairwise(curve):
+        if high >= value:
+            return Point(before, after, (value - low) / (high - low)) if high > low else at(after)
+    return None
+
+
+def _curves(
+    frames: Frames, arm: Arm, where: Where, judge: Metric, sources: Sequence[str]
+) -> dict[str, list[tuple[int, float]]]:
+    """(step, x) at every evaluation, by finished run."""
+    return {
+        run_id: [(step, _x(frames, run_id, step, where, judge, sources)) for step in frames.digest.steps(run_id)]
+        for run_id in last_points(frames, arm)
+    }
+
+
+def _x(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
+    if where == Where.ACCURACY:
+        found = scores(frames, judge, sources, {run_id: at(step)})
+        return math.nan if found is None else mean_of(found)
+    if step == 0:
+        return 0.0
+    if where == Where.TOKENS:
+        return frames.digest.sum(run_id, TOKENS, step)
+    return frames.digest.sum(run_id, SECONDS, step) * devices(frames, run_id)
+
+
+def devices(frames: Frames, run_id: str) -> int:
+    """Processes that train a run: its GPU-seconds per token, times tokens, over its seconds."""
+    step = frames.digest.last(run_id)
+    per_token = frames.digest.mean(run_id, "throughput/gpu_s_per_token", step)
+    ratio = per_token * frames.digest.mean(run_id, TOKENS, step) / frames.digest.mean(run_id, SECONDS, step)
+    return max(1, round(ratio)) if math.isfinite(ratio) else 1
+
+
+def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], found: Level) -> Cell:
+    """What an arm scores at a level."""
+    points = (found.points or {}).get(arm.group_id, {})
+    return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=["not evaluated"])
+
+
+# --- curves ---
+
+
+def evaluated_between(frames: Frames) -> list[Comparable]:
+    """The settings in which some run has three evaluations or more."""
+    return [
+        s for s in by_setting(frames) if any(len(frames.digest.steps(i)) >= LEAST for a in s.arms for i in a.run_ids)
+    ]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An arm's mean over its seeds at every evaluation that all its evaluated runs have, and its band over seeds."""
+
+    steps: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]  # NaN for fewer than three seeds
+    high: tuple[float, ...]
+
+
+def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
+    """Runs count whatever became of them, while all of the arm's are there."""
+    evaluated = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if frames.digest.steps(run.run_id)}
+    shared = sorted(set.intersection(*map(set, evaluated.values()))) if evaluated else []
+    rows: list[tuple[int, float, float, float]] = []
+    for step in shared:
+        if metric.kind == Kind.TRAINING and step == 0:
+            continue
+        found = cell_at(frames, metric, sources, dict.fromkeys(evaluated, at(step)), planned=len(arm.runs), reasons=[])
+        if found.scores is not None and not found.empty:
+            rows.append((step, found.mean, *over_seeds(found)))
+    steps, mean, low, high = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Curve(steps, mean, low, high)
+
+
+def over_seeds(cell: Cell) -> tuple[float, float]:
+    """The ends of a 95 % t interval over seeds alone, the problems taken as they are.
+
+    (NaN, NaN) for fewer than three: that of two is nine times as wide as they lie apart.
+    """
+    if cell.scores is None or cell.seeds < LEAST_SEEDS:
+        return math.nan, math.nan
+    half = cell.scores.by_seed().summary().interval().half
+    return cell.mean - half, cell.mean + half

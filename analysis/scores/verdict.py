@@ -1,0 +1,263 @@
+"""Whether the runs of a study bear its claims out: each holds, is contradicted, undecided, or could not be tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.frames.load import Frames
+from analysis.scores import study, words
+from analysis.scores.arm import Arm
+from analysis.scores.cell import Cell, averaged, combine
+from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
+from analysis.scores.comparable import Comparable, by_setting
+from analysis.scores.comparison import Compared, compare
+from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
+from analysis.scores.crossed import LEAST_SEEDS, LEVEL, Interval
+from analysis.scores.metric import Kind, Metric, parse, widest
+from analysis.scores.selection import default_reference, references, select, value_of
+from analysis.scores.trajectory import cell_of, level
+
+SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
+
+
+class NotTested(Exception):
+    """Why the runs at hand cannot test a claim."""
+
+
+def verdicts(frames: Frames) -> list[Verdict]:
+    """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested."""
+    settings = by_setting(frames)
+    found: list[Verdict] = []
+    for content in study.claims(frames):
+        try:
+            found += _of(frames, read(content), settings)
+        except ValueError as error:
+            claim = Claim(str(content.get("says", content)), metric="", arm="", relation="")
+            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(error)))
+    return found
+
+
+def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable]) -> list[Verdict]:
+    """ValueError for a selector that names no arm."""
+    here = [setting for setting in settings if select(setting.arms, claim.arm)]
+    if not here:
+        return [Verdict(claim, Outcome.NOT_TESTED, more=f"no evaluated arm has {claim.arm}")]
+    found: list[Verdict] = []
+    for setting in here:
+        try:
+            found.append(_Test.of(frames, claim, setting).verdict())
+        except NotTested as why:
+            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A claim in one setting. scale: of shares to points."""
+
+    frames: Frames
+    claim: Claim
+    setting: Comparable
+    metric: Metric
+    scale: float
+
+    @classmethod
+    def of(cls, frames: Frames, claim: Claim, setting: Comparable) -> _Test:
+        try:
+            (metric,) = parse(claim.metric, frames, [i for arm in setting.arms for i in arm.run_ids])
+        except LookupError:
+            raise NotTested(f"no run measured {claim.metric}") from None
+        return cls(frames, claim, setting, metric, 100.0 if metric.unit == "%" else 1.0)
+
+    def verdict(self) -> Verdict:
+        return self._trend() if self.claim.knob else self._against()
+
+    # --- against a reference ---
+
+    def _against(self) -> Verdict:
+        pairs = self._means() if self.claim.of == "mean" else self._pairs()
+        judged = self._compared(pairs)
+        outcome = self._of_sign(judged) if self.claim.sign else self._of_margin(judged)
+        if outcome == Outcome.UNDECIDED:
+            self._check_room([cell for pair in pairs.values() for cell in pair])
+        more = self._more(judged) if outcome == Outcome.UNDECIDED else ""
+        return Verdict(self.claim, outcome, self._found(judged), self._basis(judged), more)
+
+    def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
+        """By arm, its cell and its reference's, where the claim compares them."""
+        selector = self.claim.against or study.baseline(self.frames)
+        against = references(self.setting.arms, selector) if selector else default_reference(self.setting.arms, "")
+        chosen = [arm for arm in select(self.setting.arms, self.claim.arm) if arm.group_id in against]
+        if not chosen:
+            raise NotTested(f"there is no arm {selector or 'loss=grpo'} to compare to")
+        found: dict[str, tuple[Cell, Cell]] = {}
+        for arm in chosen:
+            own, reference = self._cells([arm, against[arm.group_id]])
+            found[arm.label] = (own, reference)
+        return found
+
+    def _means(self) -> dict[str, tuple[Cell, Cell]]:
+        selector = self.claim.against or study.baseline(self.frames) or "loss=grpo"
+        own, others = select(self.setting.arms, self.claim.arm), select(self.setting.arms, selector)
+        if not others:
+            raise NotTested(f"there is no arm {selector} to compare to")
+        cells = self._cells([*own, *others])
+        return {f"mean of {len(own)} arms": (combine(cells[: len(own)]), combine(cells[len(own) :]))}
+
+    def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
+        """What arms score at the point of training that the claim names."""
+        judges = [m for m in widest(self.setting.metrics) if m.kind == Kind.AVG]
+        if self.claim.at == Where.ACCURACY and not judges:
+            raise NotTested("equal accuracy needs avg@n, which no run measured")
+        judge = judges[0] if judges else self.metric
+        found = level(self.frames, arms, self.claim.at, judge, self.setting.sources)
+        if found.why:
+            raise NotTested(f"the arms are not at {self.claim.at}: {found.why}")
+        cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, found) for arm in arms]
+        for arm, cell in zip(arms, cells, strict=True):
+            if cell.empty:
+                raise NotTested(f"{arm.label} has no result: {_states(arm)}")
+        return cells
+
+    def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
+        counted = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
+        samples = self.frames.judgements.most_samples if counted else 0
+        judged = compare({k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}, samples)
+        if len(judged) < len(pairs):
+            raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
+        fewest = min(len(one.difference.seeds) for one in judged.values())
+        if fewest < LEAST_SEEDS:
+            of_runs = " of these runs" if fewest == 1 else ""
+            raise NotTested(f"too few seeds, {fewest} of at least {LEAST_SEEDS} (seen{of_runs}: {self._found(judged)})")
+        return judged
+
+    def _check_room(self, cells: Sequence[Cell]) -> None:
+        means = [cell.mean for cell in cells]
+        if self.scale > 1 and (min(means) > 1 - SATURATED or max(means) < SATURATED):
+            low, high = 100 * min(means), 100 * max(means)
+            raise NotTested(f"saturated: {low:.1f} to {high:.1f} % leave no room to differ")
+
+    # --- what follows ---
+
+    def _of_sign(self, judged: Mapping[str, Compared]) -> Outcome:
+        """It holds if it does for every arm by itself (an intersection of claims needs no correction); it is
+        contradicted if the opposite is decided for any, within the family."""
+        sign = self.claim.sign
+        if all(one.judged.plain.excludes(0) and sign * one.effect > 0 for one in judged.values()):
+            return Outcome.HOLDS
+        if any(one.decided and sign * one.effect < 0 for one in judged.values()):
+            return Outcome.CONTRADICTED
+        return Outcome.UNDECIDED
+
+    def _of_margin(self, judged: Mapping[str, Compared]) -> Outcome:
+        """It holds if two one-sided tests say so for every arm; it is contradicted if some difference is decidedly
+        larger."""
+        margin = self.claim.margin / self.scale
+        if all(self._settled(one) for one in judged.values()):
+            return Outcome.HOLDS
+        both = [one.judged.simultaneous for one in judged.values()]
+        beyond = any(interval.low > margin or interval.high < -margin for interval in both)
+        return Outcome.CONTRADICTED if beyond else Outcome.UNDECIDED
+
+    def _settled(self, one: Compared) -> bool:
+        if self.claim.sign:
+            return one.judged.plain.excludes(0)
+        return equivalence(one.judged.summary, self.claim.margin / self.scale) < 1 - LEVEL
+
+    def _more(self, judged: Mapping[str, Compared]) -> str:
+        """What the arm needs that needs most, if differences are what they look like."""
+        open_ones = [one for one in judged.values() if not self._settled(one)]
+        wanted = [self._needed(one) for one in open_ones]
+        now = min(len(one.difference.seeds) for one in open_ones)
+        seeds, problems = [n.seeds for n in wanted], [n.problems for n in wanted]
+        if all(n is not None for n in seeds):
+            return f"about {max(n or 0 for n in seeds) - now} more seeds"
+        same = max(self.scale * equivalent_within(one.judged.summary) for one in open_ones)
+        rest = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
+        return f"no number of seeds alone would decide it{rest}; the same within {same:.3g} {self._unit}"
+
+    def _needed(self, one: Compared) -> Needed:
+        if self.claim.sign:
+            return needed(one.judged.summary, one.difference.sampling, one.samples)
+        room = self.claim.margin / self.scale - abs(one.effect)
+        # TOST at 5 % rejects where a two-sided interval of 90 % lies within the margin.
+        return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=2 * (1 - LEVEL), effect=room)
+
+    # --- a trend ---
+
+    def _trend(self) -> Verdict:
+        """The slope over the values of a knob, in their order, one step each: it holds if the slope does, and no step
+        between neighbours is decidedly the other way; it is contradicted if the slope or a step is the other way."""
+        arms = [arm for arm in select(self.setting.arms, self.claim.arm) if self._knob(arm) is not None]
+        arms.sort(key=lambda arm: self._knob(arm) or 0.0)
+        values = [self._knob(arm) for arm in arms]
+        if len(set(values)) < 3 or len(set(values)) < len(values):
+            raise NotTested(f"a trend needs one arm at each of three or more values of {self.claim.knob}")
+        cells = self._cells(arms)
+        steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
+        slope = _slope([cell.scores for cell in cells if cell.scores is not None])
+        interval = slope.summary().interval()
+        against = any(one.decided and self.claim.sign * one.effect < 0 for one in steps.values())
+        outcome = self._of_slope(float(slope.summary().mean), interval, against=against)
+        text = self._number(float(slope.summary().mean), interval)
+        more = ""
+        if outcome == Outcome.UNDECIDED:
+            wanted = needed(slope.summary(), math.nan, 0).seeds
+            more = f"about {wanted - len(slope.seeds)} more seeds" if wanted else "no number of seeds would decide it"
+        found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
+        return Verdict(self.claim, outcome, found, self._basis(steps), more)
+
+    def _knob(self, arm: Arm) -> float | None:
+        value = words.number(value_of(arm, self.claim.knob) or "")
+        return None if math.isnan(value) else value
+
+    def _of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
+        decided = interval.excludes(0)
+        if against or (decided and self.claim.sign * slope < 0):
+            return Outcome.CONTRADICTED
+        return Outcome.HOLDS if decided else Outcome.UNDECIDED
+
+    # --- in words ---
+
+    @property
+    def _unit(self) -> str:
+        return "points" if self.scale > 1 else self.metric.unit
+
+    def _number(self, effect: float, interval: Interval) -> str:
+        low, high = self.scale * interval.low, self.scale * interval.high
+        return f"{self.scale * effect:+.3g} [{low:.3g}, {high:.3g}]".replace("-", "−")
+
+    def _found(self, judged: Mapping[str, Compared]) -> str:
+        """The difference, or the smallest and the largest of several."""
+        ordered = sorted(judged, key=lambda key: judged[key].effect)
+        ends = dict.fromkeys([ordered[0], ordered[-1]])
+        told = [self._number(judged[key].effect, judged[key].judged.simultaneous) for key in ends]
+        if len(judged) == 1:
+            return f"{told[0]} {self._unit}"
+        return ", ".join(f"{text} {self._unit} ({key})" for text, key in zip(told, ends, strict=True))
+
+    def _basis(self, judged: Mapping[str, Compared]) -> str:
+        one = next(iter(judged.values()))
+        seeds = {len(x.difference.seeds) for x in judged.values()}
+        on = f"{one.difference.summary.num_problems} problems, " if one.difference.summary.num_problems else ""
+        family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 else ""
+        where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
+        setting = f", {self.setting.name}" if self.setting.name else ""
+        return f"{self.metric}, {where}, {'/'.join(map(str, sorted(seeds)))} seeds, {on}95 %{family}{setting}"
+
+
+def _slope(parts: Sequence[Scores]) -> Scores:
+    """The least-squares slope over equal steps, cell by cell."""
+    place = np.arange(len(parts)) - (len(parts) - 1) / 2
+    found = averaged(parts, (place / (place**2).sum()).tolist())
+    if found is None:
+        raise NotTested("the arms have no seed, or no problem, in common")
+    return found
+
+
+def _states(arm: Arm) -> str:
+    return ", ".join(dict.fromkeys(run.state for run in arm.runs))

@@ -1,0 +1,100 @@
+"""The frontier: arms against their reference at equal accuracy, tokens and time, not at equal steps alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.frames.load import Frames
+from analysis.report.layout import frame, record
+from analysis.report.table import Format, Table, difference_notes, format_of
+from analysis.scores.arm import Arm
+from analysis.scores.claim import Where
+from analysis.scores.comparable import Comparable
+from analysis.scores.comparison import Compared, compare
+from analysis.scores.metric import ENTROPY, Kind, Metric, trained, widest
+from analysis.scores.selection import default_reference, ordered
+from analysis.scores.study import baseline, swept
+from analysis.scores.trajectory import Level, cell_of, evaluated_between, level
+
+QUESTION = "Is an arm still ahead at equal accuracy, equal tokens, equal time?"
+AXES = (Where.ACCURACY, Where.TOKENS, Where.SECONDS)
+
+
+def table(frames: Frames) -> Table | None:
+    """None without two arms that were evaluated in between."""
+    records: list[dict[str, Any]] = []
+    formats: dict[str, Format] = {}
+    for setting in evaluated_between(frames):
+        here = ordered(setting.arms, swept(frames))
+        against = default_reference(here, baseline(frames))
+        if against:
+            metrics = _metrics(frames, setting)
+            formats |= {str(m): format_of(m) for m in metrics}
+            for where in AXES:
+                records += _records(frames, setting, here, against, where, metrics)
+    if not records:
+        return None
+    shown = tuple(dict.fromkeys(str(r["metric"]) for r in records))
+    cells = frame(records)
+    notes = (
+        "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
+        "GPU-seconds: of training steps, times devices. Between two evaluations each problem's score is interpolated.",
+        *difference_notes(cells),
+        *sorted({f"{r['row']} is not compared at equal accuracy: {r['hint']}." for r in records if r["hint"]}),
+    )
+    cells = cells.assign(hint="")
+    return Table("frontier", "Frontier", QUESTION, cells, shown, notes, formats=formats, differences=True, scores=False)
+
+
+def _metrics(frames: Frames, setting: Comparable) -> list[Metric]:
+    entropy = [ENTROPY] if ENTROPY.key in trained(frames, [i for a in setting.arms for i in a.run_ids]) else []
+    return [*widest(setting.metrics), *entropy]
+
+
+def _records(
+    frames: Frames,
+    setting: Comparable,
+    here: Sequence[Arm],
+    against: Mapping[str, Arm],
+    where: Where,
+    metrics: Sequence[Metric],
+) -> list[dict[str, Any]]:
+    judge = next((m for m in metrics if m.kind == Kind.AVG), None)
+    if judge is None:
+        return []
+    arms = [arm for arm in here if arm.group_id in against]
+    levels = {a.group_id: level(frames, [a, against[a.group_id]], where, judge, setting.sources) for a in arms}
+    records: list[dict[str, Any]] = []
+    title = f"{setting.name}: at {where}" if setting.name else f"At {where}"
+    for metric in metrics:
+        if where == Where.ACCURACY and metric == judge:
+            continue
+        compared = _compared(frames, setting.sources, {a: against[a.group_id] for a in arms}, levels, metric)
+        for arm in arms:
+            found = levels[arm.group_id]
+            row = f"{arm.label}{_told(found)}"
+            own = cell_of(frames, arm, metric, setting.sources, found)
+            reference = against[arm.group_id].label
+            one = compared.get(arm.group_id)
+            records.append({**record(title, row, (str(metric), ""), own, one, reference), "hint": found.why})
+    return records
+
+
+def _compared(
+    frames: Frames, sources: Sequence[str], pairs: Mapping[Arm, Arm], levels: Mapping[str, Level], metric: Metric
+) -> dict[str, Compared]:
+    """By group. pairs: arm to reference."""
+    cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
+    references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
+    return compare(cells, references, 0)
+
+
+def _told(found: Level) -> str:
+    """Where the pair stands: `at 47.9 %`."""
+    if math.isnan(found.value):
+        return ""
+    if found.where == Where.ACCURACY:
+        return f", at {100 * found.value:.1f} %"
+    return f", at {found.value:,.0f}"

@@ -1,0 +1,105 @@
+"""Families of differences: critical values against the multivariate t, false positives of an A/A sweep simulated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.scores import family as rooms
+from analysis.scores.contrast import Difference, Scores, difference
+from analysis.scores.family import family
+
+P, SAMPLES = 256, 8
+
+
+def arms(rng: np.random.Generator, spreads: list[float], S: int, apart: float = 0.0) -> list[Scores]:
+    """avg@8 of arms of equal ability; spreads: standard deviation of each one's luck of training, as a share."""
+    base = rng.beta(0.6, 0.6, P)
+    found = []
+    for spread in spreads:
+        rate = base + rng.normal(0, apart, P) + rng.normal(0, spread, (S, 1))
+        values = rng.binomial(SAMPLES, np.clip(rate, 0, 1)) / SAMPLES
+        found.append(Scores(tuple(range(S)), tuple(range(P)), values, np.zeros(P, np.int64)))
+    return found
+
+
+def against_first(found: list[Scores]) -> list[Difference]:
+    return [d for arm in found[1:] if (d := difference(arm, found[0])) is not None]
+
+
+@pytest.mark.parametrize(("S", "spread"), [(1, 0.0), (3, 0.01), (3, 0.03), (5, 0.03), (8, 0.03)])
+def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
+    """An A/A sweep: any of nine differences called in at most 5 %. 300 sweeps know that to ± 2.5 (two errors)."""
+    rng = np.random.default_rng([S, round(1000 * spread)])
+    false = 0
+    for _ in range(300):
+        judged = family(against_first(arms(rng, [spread] * 10, S, apart=0.05 if S > 1 else 0.1))).judged
+        false += any(one.simultaneous.excludes(0) for one in judged)
+    assert false / 300 <= 0.05 + 0.025
+
+
+def test_without_the_family_a_third_of_such_sweeps_would():
+    rng = np.random.default_rng(1)
+    false = 0
+    for _ in range(200):
+        judged = family(against_first(arms(rng, [0.0] * 10, 1, apart=0.1))).judged
+        false += any(one.plain.excludes(0) for one in judged)
+    assert false / 200 > 0.2
+
+
+def test_a_restless_reference_does_not_pass_for_nine_findings():
+    """The reference's seeds 6 points apart, all others' 1: the pooled spread must not hide it."""
+    rng = np.random.default_rng(2)
+    false = 0
+    for _ in range(300):
+        judged = family(against_first(arms(rng, [0.06, *[0.01] * 9], 5, apart=0.05))).judged
+        false += any(one.simultaneous.excludes(0) for one in judged)
+    assert false / 300 <= 0.10
+
+
+@pytest.mark.parametrize(("K", "df"), [(3, 8.0), (9, 18.0), (9, 511.0)])
+def test_critical_values_are_those_of_the_multivariate_t(K: int, df: float):
+    correlation = np.full((K, K), 0.5) + 0.5 * np.eye(K)
+    critical = np.quantile(rooms._largest_t(correlation, df), 0.95)
+    inside = stats.multivariate_t(shape=correlation, df=df, seed=0).cdf(
+        np.full(K, critical), lower_limit=np.full(K, -critical)
+    )
+    assert inside == pytest.approx(0.95, abs=0.004)
+
+
+def test_a_verdict_and_its_interval_agree():
+    found = arms(np.random.default_rng(3), [0.01] * 6, 4, apart=0.1)
+    raised = [Scores(a.seeds, a.problems, a.values + 0.01 * i, a.benchmark) for i, a in enumerate(found)]
+    judged = family(against_first(raised)).judged
+    assert {one.simultaneous.excludes(0) for one in judged} == {True, False}
+    for one in judged:
+        assert one.simultaneous.excludes(0) == (one.p_family < 0.05)
+        assert one.plain.excludes(0) == (one.p < 0.05)
+        assert one.simultaneous.low <= one.plain.low <= one.plain.high <= one.simultaneous.high
+        assert one.p_family <= 1 - (1 - one.p) ** 5 + 0.01  # Šidák's bound, and the noise of the draws
+
+
+def test_a_family_of_one_is_the_difference_itself():
+    (only,) = against_first(arms(np.random.default_rng(4), [0.02] * 2, 3))
+    (judged,) = family([only]).judged
+    assert judged.simultaneous == judged.plain == only.summary.interval()
+    assert judged.p_family == judged.p == only.summary.p_value()
+
+
+def test_equal_contrasts_need_no_wider_interval():
+    """Nine names for one arm: the correlation is 1, and nothing is tested nine times."""
+    reference, arm = arms(np.random.default_rng(5), [0.0, 0.0], 1, apart=0.1)
+    same = difference(arm, reference)
+    assert same is not None
+    judged = family([same] * 9).judged
+    assert judged[0].simultaneous.half == pytest.approx(judged[0].plain.half, rel=0.02)
+
+
+def test_seeds_and_problems_need_not_be_the_same_in_all_arms():
+    first, second, third = arms(np.random.default_rng(6), [0.01] * 3, 4, apart=0.1)
+    second = second.of_seeds((0, 1, 3))
+    third = third.of_problems(np.arange(200))
+    found = family(against_first([first, second, third]))
+    assert found.pooled_seeds == 3
+    assert all(one.simultaneous.half > one.plain.half > 0 for one in found.judged)

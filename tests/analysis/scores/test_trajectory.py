@@ -1,0 +1,125 @@
+"""Where arms are compared along training: levels by hand, on curves with known crossings."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.frames.load import Frames, load
+from analysis.scores.arm import Arm, arms
+from analysis.scores.measured import Point
+from analysis.scores.metric import avg, pass_at
+from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
+from analysis.tables import frontier
+from tests.analysis.ledger_factory import config, counts, write_run
+
+STEPS = (0, 20, 40)
+SOURCES = ["maze7"]
+
+
+def test_a_curve_crosses_between_two_evaluations():
+    rising = [(0, 0.25), (20, 0.5), (40, 0.75)]
+    assert crossing(rising, 0.6) == Point(20, 40, pytest.approx(0.4))
+    assert crossing(rising, 0.5) == Point(0, 20, 1.0)
+    assert crossing(rising, 0.25) == Point(0, 0)
+    assert crossing(rising, 0.2) is None  # it begins above
+    assert crossing(rising, 0.8) is None
+    assert crossing([(0, 0.25), (20, 0.5), (40, 0.25), (60, 0.75)], 0.4) == Point(0, 20, pytest.approx(0.6))
+
+
+def run(home: Path, loss: str, right: tuple[tuple[int, ...], ...], seed: int = 0, **training: list[float]) -> None:
+    """right: of eight, by evaluation and problem."""
+    evaluations: dict[int, Any] = {step: {"maze7": counts(*c)} for step, c in zip(STEPS, right, strict=True)}
+    write_run(home, config(loss, seed=seed), evaluations, training=training)
+
+
+def two(home: Path) -> tuple[Frames, list[Arm]]:
+    """GRPO rises fast and keeps few problems; PACS slowly, and keeps them."""
+    flat = {"time/step_s": [2.0] * 40, "tokens/rollout": [100.0] * 40}
+    run(home, "grpo", ((2, 2, 0), (8, 4, 0), (8, 8, 0)), **flat)
+    run(home, "pacs", ((2, 2, 0), (3, 2, 1), (6, 4, 2)), **{**flat, "tokens/rollout": [50.0] * 40})
+    frames = load(home)
+    return frames, sorted(arms(frames), key=lambda arm: arm.loss)
+
+
+def test_equal_accuracy_is_the_highest_that_both_reached(tmp_path):
+    frames, (grpo, pacs) = two(tmp_path)
+    found = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
+    # PACS ends at 12/24, which GRPO reaches at step 20.
+    assert found.value == 0.5
+    assert (found.points or {})[pacs.group_id]["id-pacs-s0"].step == 40
+    assert (found.points or {})[grpo.group_id]["id-grpo-s0"].step == 20
+    # pass@4 there: GRPO 8, 4, 0 of 8 -> 1, 1 - 1/70, 0; PACS 6, 4, 2 -> 1, 69/70, 1 - 15/70
+    assert cell_of(frames, grpo, pass_at(4), SOURCES, found).mean == pytest.approx((1 + 69 / 70) / 3)
+    assert cell_of(frames, pacs, pass_at(4), SOURCES, found).mean == pytest.approx((1 + 69 / 70 + 55 / 70) / 3)
+
+
+def test_equal_tokens_and_seconds_are_sums_up_to_the_evaluation(tmp_path):
+    frames, (grpo, pacs) = two(tmp_path)
+    tokens = level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES)
+    assert tokens.value == 40 * 50  # what PACS used in all, and GRPO in 20 steps
+    assert (tokens.points or {})[grpo.group_id]["id-grpo-s0"].step == 20
+    seconds = level(frames, [pacs, grpo], Where.SECONDS, avg(8), SOURCES)
+    assert seconds.value == 80
+    assert (seconds.points or {})[grpo.group_id]["id-grpo-s0"].step == 40
+
+
+def test_seconds_count_every_device(tmp_path):
+    # 4 GPU-seconds a step of 2 seconds and 100 tokens: two devices.
+    training = {"time/step_s": [2.0] * 40, "tokens/rollout": [100.0] * 40, "throughput/gpu_s_per_token": [0.04] * 40}
+    run(tmp_path, "grpo", ((2,), (4,), (6,)), **training)
+    assert devices(load(tmp_path), "id-grpo-s0") == 2
+
+
+def test_without_a_common_level_the_reason_is_given(tmp_path):
+    run(tmp_path, "grpo", ((2, 2), (4, 4), (6, 6)))
+    run(tmp_path, "pacs", ((2, 2), (1, 1), (1, 1)))
+    frames = load(tmp_path)
+    grpo, pacs = sorted(arms(frames), key=lambda arm: arm.loss)
+    found = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
+    assert found.points is None
+    assert found.why == "loss=pacs has a run that never rises above where the others begin"
+    assert "did not log" in level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES).why
+
+
+def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
+    for seed, last in enumerate((4, 5, 6)):
+        run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)
+    frames = load(tmp_path)
+    found = curve(frames, arms(frames)[0], avg(8), SOURCES)
+    assert found.steps == STEPS
+    assert found.mean == (2 / 8, 4 / 8, 5 / 8)
+    # 4/8, 5/8, 6/8: standard deviation 1/8, t(0.975, 2) = 4.302653
+    assert found.high[2] - found.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
+
+
+def test_fewer_than_three_seeds_have_no_band(tmp_path):
+    for seed, last in enumerate((5, 6)):
+        run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)
+    frames = load(tmp_path)
+    assert all(math.isnan(x) for x in curve(frames, arms(frames)[0], avg(8), SOURCES).low)
+
+
+def test_the_frontier_compares_at_equal_accuracy_tokens_and_time(tmp_path):
+    frames, _ = two(tmp_path)
+    table = frontier.table(frames)
+    assert table is not None
+    cells = table.cells[table.cells["metric"] == "pass@8"]
+    assert list(zip(cells["block"], cells["row"], strict=True)) == [
+        ("At equal accuracy", "loss=pacs, at 50.0 %"),
+        ("At equal tokens", "loss=pacs, at 2,000"),
+        ("At equal GPU-seconds", "loss=pacs, at 80"),
+    ]
+    # pass@8 is solved at all: GRPO 2 of 3 everywhere but at its start, PACS 3 of 3 at its end.
+    assert cells["difference"].tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_an_arm_without_a_common_level_is_named(tmp_path):
+    run(tmp_path, "grpo", ((2, 2), (4, 4), (6, 6)))
+    run(tmp_path, "pacs", ((2, 2), (1, 1), (1, 1)))
+    table = frontier.table(load(tmp_path))
+    assert table is not None
+    assert any("loss=pacs is not compared at equal accuracy" in note for note in table.notes)

@@ -1,0 +1,146 @@
+"""Claims on ledgers with known numbers: each outcome, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from analysis.frames.load import load
+from analysis.scores.claim import Outcome, Verdict
+from analysis.scores.verdict import verdicts
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+
+PROBLEMS = 60
+CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">"}
+
+
+def evaluation(right: int) -> dict[str, Any]:
+    """Problem i has `right` of 8 right, one more on every third and one fewer on the next."""
+    return {"maze7": counts(*(min(8, max(0, right + (0, 1, -1)[i % 3])) for i in range(PROBLEMS)))}
+
+
+def judged(
+    home: Path, arms: Mapping[str, Sequence[int]], claim: Mapping[str, Any], *, start: int = 1, **training: Any
+) -> Verdict:
+    """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed."""
+    plan = []
+    for arm, of_seeds in arms.items():
+        typed = dict(part.split("=") for part in arm.split())
+        lr = {"lr": float(typed["lr"])} if "lr" in typed else {}
+        for seed, right in enumerate(of_seeds):
+            run_id = write_run(
+                home,
+                config(typed["loss"], seed=seed, **lr),
+                {0: evaluation(start), 20: evaluation((start + right) // 2), 40: evaluation(right)},
+                name=f"{arm}-s{seed}",
+                **training,
+            )
+            plan.append((run_id, f"{arm}-s{seed}", [*arm.split(), f"seed={seed}"]))
+    write_sweep(home, "s", plan, claims=[claim])
+    (one,) = verdicts(load(home))
+    return one
+
+
+def test_a_claim_holds_where_the_difference_is_decided(tmp_path):
+    one = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, CLAIM)
+    # Seed by seed 2 of 8 more on every problem, without spread between seeds: exactly 25 points.
+    assert one.outcome == Outcome.HOLDS
+    assert one.found.startswith("+25 [")
+    assert one.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"
+
+
+def test_the_opposite_contradicts_it(tmp_path):
+    one = judged(tmp_path, {"loss=grpo": (5, 6, 5), "loss=pacs": (3, 4, 2)}, CLAIM)
+    assert one.outcome == Outcome.CONTRADICTED
+    assert one.found.startswith("−29.2 [")  # (−2 − 2 − 3)/3/8
+
+
+def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
+    one = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
+    assert one.outcome == Outcome.UNDECIDED
+    # 0, 2, 0, 1 of 8 more, alike on all problems: a paired t test over seeds. Its power by the noncentral t.
+    effect, spread = 0.75, 0.9574271
+
+    def power(seeds: int) -> float:
+        critical = stats.t.ppf(0.975, seeds - 1)
+        return float(stats.nct.sf(critical, seeds - 1, effect / spread * seeds**0.5))
+
+    first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
+    assert one.more == f"about {first - 4} more seeds"
+
+
+def test_of_several_arms_each_must_bear_it_out_or_their_mean(tmp_path):
+    arms = {"loss=grpo": (3, 4, 3), "loss=pacs lr=1e-5": (6, 7, 6), "loss=pacs lr=1e-3": (3, 4, 3)}
+    (tmp_path / "mean").mkdir()
+    assert judged(tmp_path, arms, CLAIM).outcome == Outcome.UNDECIDED
+    mean = judged(tmp_path / "mean", arms, {**CLAIM, "of": "mean"})
+    assert mean.outcome == Outcome.HOLDS
+    assert mean.found.startswith("+18.8 [")  # (3 + 0)/2/8
+
+
+def test_the_same_within_a_margin_needs_two_one_sided_tests(tmp_path):
+    same = {**CLAIM, "says": "the same", "relation": "~ 5"}
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    alike = judged(tmp_path / "a", {"loss=grpo": (4, 5, 4), "loss=pacs": (4, 5, 4)}, same)
+    # No spread at all is no evidence of equality.
+    assert alike.outcome == Outcome.UNDECIDED
+    far = judged(tmp_path / "b", {"loss=grpo": (3, 3, 3, 4), "loss=pacs": (5, 5, 6, 6)}, same)
+    assert far.outcome == Outcome.CONTRADICTED
+    wide = judged(tmp_path / "c", {"loss=grpo": (4, 5, 4, 4), "loss=pacs": (4, 4, 5, 4)}, {**same, "relation": "~ 50"})
+    assert wide.outcome == Outcome.HOLDS
+
+
+def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
+    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
+    arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 3, 2)), (1e-4, (4, 5, 4)), (1e-3, (6, 7, 6)))}
+    (tmp_path / "falls").mkdir()
+    one = judged(tmp_path, arms, rises)
+    assert one.outcome == Outcome.HOLDS
+    assert one.found.startswith("+25 [")  # two of eight per step
+    assert one.found.endswith("per step over 3 values of lr")
+    falls = judged(tmp_path / "falls", arms, {**rises, "relation": "falls with lr"})
+    assert falls.outcome == Outcome.CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    ("arms", "claim", "why"),
+    [
+        ({"loss=grpo": (3, 4), "loss=pacs": (5, 6)}, CLAIM, "too few seeds, 2 of at least 3"),
+        ({"loss=grpo": (3,), "loss=pacs": (5,)}, CLAIM, "1 of at least 3 (seen of these runs: +25 ["),
+        ({"loss=grpo": (3, 4, 3)}, CLAIM, "no evaluated arm has loss=pacs"),
+        ({"loss=dapo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "against": "loss=ppo"}, "no arm loss=ppo"),
+        ({"loss=grpo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "metric": "pass@64"}, "no run measured pass@64"),
+        ({"loss=grpo": (9, 9, 9), "loss=pacs": (9, 9, 9)}, CLAIM, "saturated: 100.0 to 100.0 %"),
+        (
+            {"loss=grpo": (3, 4, 3), "loss=pacs": (1, 1, 1)},
+            {**CLAIM, "metric": "pass", "at": "equal accuracy"},
+            "not at equal accuracy: loss=pacs has a run that never rises above where the others begin",
+        ),
+    ],
+)
+def test_what_the_study_cannot_test_is_not_judged(tmp_path, arms, claim, why):
+    one = judged(tmp_path, arms, claim)
+    assert one.outcome == Outcome.NOT_TESTED
+    assert why in one.more
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"relation": "better"}, "a relation is >, <, ~ MARGIN"),
+        ({"metrics": "avg"}, "a claim has no field metrics"),
+        ({"at": "step 5"}, "claims are made at last, equal accuracy"),
+        ({"of": "most"}, "of each arm or of their mean"),
+        ({"arm": ""}, "lacks arm"),
+        ({"arm": "pacs"}, "'pacs' names no arm"),
+    ],
+)
+def test_an_ill_formed_claim_names_its_field_and_costs_no_other(tmp_path, change, message):
+    one = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, {**CLAIM, **change})
+    assert one.outcome == Outcome.NOT_TESTED
+    assert message in one.more

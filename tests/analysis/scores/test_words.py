@@ -1,0 +1,155 @@
+"""What arms are called: by what was swept, in the words that were typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.frames.load import load
+from analysis.scores import words
+from analysis.scores.arm import arms
+from analysis.scores.selection import default_reference, ordered, references, select
+from analysis.scores.study import swept
+from tests.analysis.ledger_factory import BASE, config, counts, name_of, write_run, write_study, write_sweep
+
+END = {0: BASE, 40: {"maze7": counts(4, 4, 0, 0)}}
+
+
+def sweep(home: Path, points: list[tuple[dict, list[str]]], sweep_id: str = "s") -> None:
+    """Runs of these configs, typed with these overrides."""
+    plan = []
+    for made, typed in points:
+        name = "-".join(typed).replace("=", "") or "plain"
+        plan.append((write_run(home, made, END, name=name), name, typed))
+    write_sweep(home, sweep_id, plan)
+
+
+def labels(home: Path) -> list[str]:
+    frames = load(home)
+    return [arm.label for arm in ordered(arms(frames), swept(frames))]
+
+
+def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
+    points = [
+        (config("grpo", lr=lr, seed=seed), ["loss=grpo", f"lr={text}", f"seed={seed}"])
+        for lr, text in ((1e-4, "1e-4"), (4e-4, "4e-4"))
+        for seed in (0, 1)
+    ]
+    sweep(tmp_path, points)
+    assert labels(tmp_path) == ["lr = 1e-4", "lr = 4e-4"]  # the loss is the same for all
+
+
+def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
+    write_study(tmp_path)
+    found = labels(tmp_path)
+    assert found[0] == "loss=grpo"  # an arm without a knob comes first
+    assert "loss=lad divergence=hd eta = 0.5 (1/η = 2)" in found
+    assert "loss=lad divergence=tv eta = 4 (1/η = 1/4)" in found
+
+
+def test_an_arm_that_was_not_told_shows_its_own_value(tmp_path):
+    sweep(tmp_path, [(config(lr=1e-5), ["lr=1e-5"]), (config(lr=1e-4), ["lr=1e-4"])])
+    write_run(tmp_path, config(), END, name="plain")  # the default, lr 1e-06
+    assert labels(tmp_path) == ["lr = 1e-06", "lr = 1e-5", "lr = 1e-4"]
+
+
+def test_what_one_arm_alone_was_given_is_told_of_it_alone(tmp_path):
+    """`also: loss=grpo trainer.kl=0.01` beside a grid of losses."""
+    with_kl = config("grpo", trainer={"kl": 0.01})
+    points = [
+        (config("grpo"), ["loss=grpo"]),
+        (config("pacs"), ["loss=pacs"]),
+        (with_kl, ["loss=grpo", "trainer.kl=0.01"]),
+    ]
+    sweep(tmp_path, points)
+    assert sorted(labels(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
+
+
+def test_runs_of_no_sweep_are_told_apart_by_their_configs(tmp_path):
+    for updates in (1, 4):
+        write_run(tmp_path, config("grpo", trainer={"updates": updates}), END, name=f"updates{updates}")
+    assert labels(tmp_path) == ["trainer.updates = 1", "trainer.updates = 4"]
+
+
+def test_one_arm_alone_is_called_by_its_loss(tmp_path):
+    write_run(tmp_path, config("grpo"), END)
+    assert labels(tmp_path) == ["loss=grpo"]
+
+
+def test_a_swept_model_makes_arms_and_a_swept_task_makes_blocks(tmp_path):
+    points = []
+    for layers in (2, 3):
+        made = config("grpo") | {"model": {"_target_": "rlvr.model.maze", "layers": layers}}
+        points.append((made, ["loss=grpo", f"model.layers={layers}"]))
+    sweep(tmp_path, points)
+    found = arms(load(tmp_path))
+    assert {arm.setting for arm in found} == {""}
+    assert [arm.label for arm in found] == ["model.layers = 2", "model.layers = 3"]
+    sweep(tmp_path / "task", [(config("grpo", task={"size": n}), [f"task.size={n}"]) for n in (7, 9)])
+    assert {arm.setting for arm in arms(load(tmp_path / "task"))} == {"task.size=7", "task.size=9"}
+
+
+def test_numbers_ascend_and_words_keep_the_order_of_the_sweep(tmp_path):
+    losses = ("pacs", "grpo", "rloo")
+    points = [(config(x, lr=lr), [f"loss={x}", f"lr={lr}"]) for x in losses for lr in (1e-3, 1e-5)]
+    sweep(tmp_path, points)
+    file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
+    file.write_text(file.read_text().replace('"swept": {}', '"swept": {"loss": ["pacs", "grpo", "rloo"]}'))
+    assert labels(tmp_path) == [f"loss={x} lr = {lr}" for x in losses for lr in (1e-05, 0.001)]
+
+
+def test_a_selector_is_read_with_and_without_spaces():
+    assert words.parse("loss=grpo lr = 1e-4") == {"loss": "grpo", "lr": "1e-4"}
+    assert words.parse("eta = 0.5 (1/η = 2)") == {"eta": "0.5"}  # a label, copied from a table
+    with pytest.raises(ValueError, match="names no arm"):
+        words.parse("grpo")
+
+
+def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
+    write_study(tmp_path)
+    found = arms(load(tmp_path))
+    assert [a.label for a in select(found, "loss=grpo")] == ["loss=grpo"]
+    assert len(select(found, "eta=0.50")) == 3
+    assert len(select(found, "divergence=js,hd eta=1,2")) == 4
+    assert len(select(found, "lr=1e-6")) == 13  # by default, and never typed
+    assert select(found, "loss=ppo") == []
+
+
+def test_the_default_reference_is_the_baseline_then_grpo_then_the_first(tmp_path):
+    write_study(tmp_path)
+    found = arms(load(tmp_path))
+    assert {a.label for a in default_reference(found, "").values()} == {"loss=grpo"}
+    js = "divergence=js eta=1"
+    assert {a.divergence for a in default_reference(found, js).values()} == {"js"}
+    lad = [a for a in found if a.loss == "lad"]
+    assert set(default_reference(lad, "").values()) == {lad[0]}
+
+
+def test_of_several_references_each_arm_takes_the_one_like_it(tmp_path):
+    points = [(config(x, lr=lr), [f"loss={x}", f"lr={lr}"]) for x in ("grpo", "pacs") for lr in (1e-5, 1e-3)]
+    sweep(tmp_path, points)
+    found = arms(load(tmp_path))
+    label = {a.group_id: a.label for a in found}
+    pairs = {label[group]: arm.label for group, arm in references(found, "loss=grpo").items()}
+    assert pairs == {"loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05", "loss=pacs lr = 0.001": "loss=grpo lr = 0.001"}
+
+
+def test_the_plain_one_of_several_references_stands_for_all(tmp_path):
+    points = [
+        (config("grpo"), ["loss=grpo"]),
+        (config("grpo", trainer={"kl": 0.1}), ["loss=grpo", "trainer.kl=0.1"]),
+        (config("pacs"), ["loss=pacs"]),
+    ]
+    sweep(tmp_path, points)
+    found = references(arms(load(tmp_path)), "loss=grpo")
+    assert {a.label for a in found.values()} == {"loss=grpo"}
+    assert len(found) == 2
+
+
+def test_seeds_of_one_arm_share_its_name(tmp_path):
+    sweep(tmp_path, [(config(seed=s), [f"seed={s}"]) for s in (0, 1, 2)])
+    (arm,) = arms(load(tmp_path))
+    assert [run.seed for run in arm.runs] == [0, 1, 2]
+    assert arm.run_ids == tuple(f"id-seed{s}" for s in (0, 1, 2))
+    assert name_of(config()).endswith("s0")

@@ -1,0 +1,68 @@
+"""`python -m analysis`: what it prints of claims, and its exit codes for scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis import command
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+
+CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">", "printed": "61.5"}
+
+
+def study(home: Path, of_seeds: tuple[int, ...], *, claimed: bool = True) -> Path:
+    """GRPO with 4 of 8 right, and PACS with so many, by seed."""
+    plan = []
+    for loss, rights in (("grpo", (4,) * len(of_seeds)), ("pacs", of_seeds)):
+        for seed, right in enumerate(rights):
+            ends = {"maze7": counts(*(right + (0, 1, -1)[i % 3] for i in range(30)))}
+            run_id = write_run(home, config(loss, seed=seed), {0: {"maze7": counts(*(2,) * 30)}, 40: ends})
+            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(home, "s", plan, claims=[CLAIM] if claimed else [])
+    return home
+
+
+@pytest.mark.parametrize(
+    ("of_seeds", "word", "code"),
+    [((6, 6, 7), "holds", 0), ((2, 2, 1), "contradicted", 1), ((4, 5, 3), "undecided", 3), ((6,), "not tested", 3)],
+)
+def test_the_verdicts_alone_and_an_exit_code_by_request(tmp_path, capsys, of_seeds, word, code):
+    home = str(study(tmp_path, of_seeds))
+    assert command.main(["--home", home, "--claims", "--exit-code"]) == code
+    shown = capsys.readouterr().out
+    assert f"{word}: PACS ends more accurate" in shown
+    assert "printed: 61.5" in shown
+    assert "avg@8" not in shown.split("PACS")[0]  # no table
+    assert not list(tmp_path.glob("reports/*/index.html"))
+    assert command.main(["--home", home, "--claims"]) == 0
+
+
+def test_a_report_opens_with_its_verdicts(tmp_path, capsys):
+    home = str(study(tmp_path, (6, 6, 7)))
+    assert command.main(["--home", home, "--no-figures", "--exit-code"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("holds: PACS ends more accurate") < shown.index("Comparison")
+    page = (tmp_path / "reports" / "default" / "index.html").read_text(encoding="utf-8")
+    assert page.index("<b>holds</b>PACS ends more accurate") < page.index('id="table-comparison"')
+
+
+def test_without_claims_it_says_where_they_stand(tmp_path, capsys):
+    assert command.main(["--home", str(study(tmp_path, (6, 6, 7), claimed=False)), "--claims", "--exit-code"]) == 0
+    assert "no claims. A study's file lists them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metrics", "avgg"], "--metrics avgg: no run measured it. Did you mean avg"),
+        (["--against", "loss=ppo"], "--against loss=ppo: there is no such arm"),
+        (["--across", "lr"], "--across lr: it was not swept. Swept here: loss."),
+    ],
+)
+def test_what_is_not_there_is_one_line_and_exit_2(tmp_path, capsys, arguments, message):
+    assert command.main(["--home", str(study(tmp_path, (6, 6, 7))), "--no-figures", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1

@@ -1,0 +1,238 @@
+"""The table that every sweep gets, on ledgers with known numbers, and what it says of differences."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.frames.load import Frames, load
+from analysis.report.grid import Grid, grids
+from analysis.report.render import latex, markdown, to_csv
+from analysis.report.table import Table
+from analysis.scores.arm import arms
+from analysis.scores.cell import cell, combine
+from analysis.scores.metric import parse
+from analysis.tables.comparison import Ask, table
+from tests.analysis.ledger_factory import BASE, config, counts, write_run, write_study, write_sweep
+
+TRAINING = {"policy/entropy": [9.0] * 38 + [0.25, 0.75], "response/length": [20.0] * 40, "time/step_s": [36.0] * 40}
+PROBLEMS = 40
+
+
+def correct(rate: float, problems: int = PROBLEMS, shift: int = 0) -> dict[str, Any]:
+    """maze7: problem i has round(8·rate) of 8 right, one more on every third and one fewer on the next."""
+    base = round(8 * rate)
+    wave = [(0, 1, -1)[(i + shift) % 3] for i in range(problems)]
+    return {"maze7": counts(*(min(8, max(0, base + w)) for w in wave))}
+
+
+def sweep(home: Path, rates: dict[float, tuple[float, ...]], loss: str = "grpo") -> Frames:
+    """An arm per learning rate, a seed per rate of success."""
+    plan = []
+    for lr, of_seeds in rates.items():
+        for seed, rate in enumerate(of_seeds):
+            typed = [f"loss={loss}", f"lr={lr:g}", f"seed={seed}"]
+            made = config(loss, lr=lr, seed=seed)
+            run_id = write_run(
+                home, made, {0: correct(0.25), 40: correct(rate, shift=seed)}, training=TRAINING, name="-".join(typed)
+            )
+            plan.append((run_id, "-".join(typed), typed))
+    write_sweep(home, "s", plan)
+    return load(home)
+
+
+def made(frames: Frames, **ask: str) -> Table:
+    found = table(frames, Ask(**ask))
+    assert found is not None
+    return found
+
+
+def at(found: Table, row: str, metric: str, column: str = "") -> pd.Series:
+    c = found.cells
+    part = c[(c["row"] == row) & (c["metric"] == metric) & (c["column"] == column)]
+    assert len(part) == 1
+    return part.iloc[0]
+
+
+def titled(found: Table, start: str, width: int = 200) -> Grid:
+    return next(g for g in grids(found, width=width) if g.title.startswith(start))
+
+
+def test_any_sweep_gets_rows_by_what_was_swept_and_the_usual_columns(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    grid = grids(found, width=200)[0]
+    assert grid.header == ("", "avg@8", "pass@8", "entropy, nats", "length, tokens", "hours", "seeds")
+    assert [row[0] for row in grid.rows] == ["base policy (step 0)", "lr = 1e-05", "lr = 0.001"]
+    # 4 of 8 on average, and the wave of ± 1 on every third problem
+    low = at(found, "lr = 1e-05", "avg@8")["mean"]
+    assert low == pytest.approx(sum(c for s in range(3) for _, c, _ in correct(0.5, shift=s)["maze7"]) / (3 * 40 * 8))
+    # the last tenth of 40 steps is 37 … 40: (9 + 9 + 0.25 + 0.75)/4; 40 steps of 36 s are 0.4 hours
+    assert at(found, "lr = 1e-05", "entropy")["mean"] == 19 / 4
+    assert at(found, "lr = 1e-05", "hours")["mean"] == pytest.approx(0.4)
+    assert [row[-1] for row in grid.rows] == ["3", "3", "3"]
+    assert any(note == "All arms: loss=grpo." for note in found.notes)
+
+
+def test_differences_are_paired_with_the_reference_and_say_what_they_rest_on(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    one = at(found, "lr = 0.001", "avg@8")
+    # Seed by seed the same wave: 2/8, 1/8 and 2/8 more on every problem.
+    assert one["difference"] == pytest.approx((2 + 1 + 2) / 3 / 8)
+    assert one["per_seed"] == "0.25 0.125 0.25"
+    assert (one["reference"], one["paired_seeds"], one["paired_problems"], one["family"]) == ("lr = 1e-05", 3, 40, 1)
+    # Nothing but seeds varies: t with 2 degrees of freedom on (0.25, 0.125, 0.25), half 4.3027·0.07217/√3
+    assert (one["difference_high"] - one["difference_low"]) / 2 == pytest.approx(4.30265 * 0.0721688 / 3**0.5, rel=1e-4)
+    assert one["verdict"] == "▲"
+    assert one["improvement"] == 1
+    assert any("paired over 3 seeds and 40 problems, 95 %, simultaneous over 1 arm" in note for note in found.notes)
+    grid = titled(found, "maze7: difference to lr = 1e-05")
+    assert grid.rows[0][1] == "+20.8 [2.9, 38.8] ▲"
+
+
+def test_one_seed_speaks_of_runs(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
+    assert any("say that these runs differ, not yet that their arms do" in note for note in found.notes)
+
+
+def test_the_best_of_each_column_is_marked_where_more_or_less_is_better(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
+    grid = grids(found, width=200)[0]
+    assert grid.best == {(2, 1)}  # avg@8; pass@8, hours are alike; entropy is neither good nor bad
+    assert "**" in markdown(found)
+    assert r"\textbf{" in latex(found)
+
+
+def test_the_base_policy_is_never_the_best(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.125,), 1e-3: (0.0,)}))
+    assert {row for row, _ in grids(found, width=200)[0].best} == {1}
+
+
+def test_missing_and_diverged_seeds_are_counted(tmp_path):
+    for seed, cause in ((0, "ok"), (1, "diverged"), (2, "ok")):
+        end = {0: correct(0.25), 40: correct(0.5)} if cause == "ok" else {0: correct(0.25)}
+        write_run(tmp_path, config("grpo", seed=seed), end, cause=cause)
+    write_run(tmp_path, config("pacs"), {0: correct(0.25), 40: correct(0.5)})
+    grid = grids(made(load(tmp_path)), width=200)[0]
+    assert {row[0]: row[-1] for row in grid.rows}["loss=grpo"] == "2 of 3 (1 diverged)"
+
+
+def test_a_seed_that_one_arm_lacks_is_left_out_and_named(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    one = at(found, "lr = 0.001", "avg@8")
+    assert (one["paired_seeds"], one["unpaired_seeds"]) == (2, "2")
+    assert any("Left out of differences, for want of a partner: seeds 2" in note for note in found.notes)
+
+
+def test_against_names_another_reference_or_the_base_policy(tmp_path):
+    frames = sweep(tmp_path, {1e-5: (0.5,), 1e-4: (0.5,), 1e-3: (0.75,)})
+    assert set(made(frames, against="lr=0.001").cells["reference"]) == {"", "lr = 0.001"}
+    against_base = made(frames, against="base")
+    assert at(against_base, "lr = 0.001", "avg@8")["difference"] == pytest.approx((6 - 2) / 8)
+    with pytest.raises(LookupError, match="no such arm"):
+        made(frames, against="lr=7")
+    with pytest.raises(LookupError, match="names no arm"):
+        made(frames, against="grpo")
+
+
+def test_one_run_alone_stands_against_its_base_policy(tmp_path):
+    write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(0.75)}, training=TRAINING)
+    found = made(load(tmp_path))
+    one = at(found, "loss=grpo", "avg@8")
+    assert (one["reference"], one["difference"]) == ("base policy (step 0)", pytest.approx(0.5))
+
+
+def test_the_metrics_that_were_asked_for_are_the_columns(tmp_path):
+    frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})
+    found = made(frames, metrics="pass,response/length,avg@8")
+    assert grids(found, width=200)[0].header == ("", "pass@8", "response/length", "avg@8", "seeds")
+    with pytest.raises(LookupError, match=r"no run measured it\. Did you mean pass@8"):
+        made(frames, metrics="pass@9")
+
+
+def test_pass_at_any_k_up_to_the_samples_drawn_is_a_column(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}), metrics="pass@2")
+    # 4 of 8 right: 1 - C(4, 2)/C(8, 2) = 22/28; 5: 25/28; 3: 18/28; of 40 problems 14, 13 and 13.
+    assert at(found, "lr = 1e-05", "pass@2")["mean"] == pytest.approx((14 * 22 + 13 * 25 + 13 * 18) / 28 / 40)
+
+
+def test_two_knobs_stand_as_rows_and_columns(tmp_path):
+    write_study(tmp_path)
+    found = made(load(tmp_path), metrics="avg", across="eta")
+    grid = grids(found)[0]
+    assert [row[0] for row in grid.rows] == [
+        "base policy (step 0)",
+        "loss=grpo",
+        *(f"loss=lad divergence={d}" for d in ("tv", "hd", "js")),
+    ]
+    average = [h for h in grid.header if h.startswith("Average")]
+    assert average == [
+        f"Average eta = {e} (1/η = {i})" for e, i in (("0.5", "2"), ("1", "1"), ("2", "1/2"), ("4", "1/4"))
+    ]
+    js = dict(zip(grid.header, next(r for r in grid.rows if "js" in r[0]), strict=True))
+    assert js[average[0]].startswith("60.9")  # 39/64
+    with pytest.raises(LookupError, match="it was not swept. Swept here: loss, divergence, eta"):
+        made(load(tmp_path), across="lr")
+
+
+def test_a_family_is_all_arms_of_a_setting_however_the_table_is_cut(tmp_path):
+    write_study(tmp_path)
+    frames = load(tmp_path)
+    from analysis.tables import eta
+
+    ours, papers = made(frames).cells, eta.table(frames).cells
+    assert set(ours["family"].dropna()) == set(papers["family"].dropna()) == {12}
+    js = papers[papers["block"].str.endswith("js") & (papers["row"] == "1/η = 2")]
+    one = js[(js["metric"] == "avg@8") & (js["column"] == "Average")].iloc[0]
+    same = at(made(frames), "loss=lad divergence=js eta = 0.5 (1/η = 2)", "avg@8", "Average")
+    assert one["difference_low"] == same["difference_low"]
+
+
+def test_the_best_of_several_gets_no_verdict(tmp_path):
+    """Chosen on what is reported: no difference, no mark."""
+    from analysis.tables import divergence
+
+    write_study(tmp_path)
+    cells = divergence.table(load(tmp_path)).cells
+    best = cells[cells["block"].str.startswith("Best")]
+    assert best["block"].str.contains("optimistic, no verdict").all()
+    assert best["difference"].isna().all()
+    assert cells.loc[cells["block"].str.startswith("Mean"), "difference"].notna().any()
+
+
+def test_the_csv_holds_what_the_verdict_rests_on(tmp_path):
+    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    one = next(r for r in rows if r["row"] == "lr = 0.001" and r["metric"] == "avg@8")
+    assert float(one["difference"]) == at(found, "lr = 0.001", "avg@8")["difference"]
+    assert (one["paired_seeds"], one["paired_problems"], one["verdict"]) == ("3", "40", "▲")
+    assert float(one["p"]) < 0.05
+
+
+def test_a_mean_over_arms_keeps_what_they_share(tmp_path):
+    """Seeds move both arms alike: the mean of two is as restless as either."""
+    frames = sweep(tmp_path, {1e-5: (0.5, 0.25, 0.75), 1e-3: (0.5, 0.25, 0.75)})
+    (metric,) = parse("avg@8", frames, [run.run_id for run in frames.rows])
+    cells = [cell(frames, arm, metric, ["maze7"]) for arm in arms(frames)]
+    together = combine(cells)
+    assert together.mean == cells[0].mean
+    assert together.interval() == pytest.approx(cells[0].interval())
+
+
+def test_matched_references_pair_each_arm_with_its_like(tmp_path):
+    plan = []
+    for loss, rate in (("grpo", 0.5), ("pacs", 0.75)):
+        for lr in (1e-5, 1e-3):
+            typed = [f"loss={loss}", f"lr={lr:g}"]
+            run_id = write_run(tmp_path, config(loss, lr=lr), {0: BASE, 40: correct(rate)}, name="-".join(typed))
+            plan.append((run_id, "-".join(typed), typed))
+    write_sweep(tmp_path, "s", plan)
+    cells = made(load(tmp_path)).cells.query("metric == 'avg@8' and reference != ''")
+    assert dict(zip(cells["row"], cells["reference"], strict=True)) == {
+        "loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05",
+        "loss=pacs lr = 0.001": "loss=grpo lr = 0.001",
+    }
