@@ -13,7 +13,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 
 if TYPE_CHECKING:
-    from analysis.frames.load import Frames
+    from analysis.frames.frames import Frames
 
 EXAMPLES = """\
 examples:

@@ -7,7 +7,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.layout import BASE, value
 from analysis.scores.cell import Cell

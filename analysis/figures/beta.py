@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores.ablation import Line, base, lines, metrics, overall
 from analysis.scores.comparable import Comparable

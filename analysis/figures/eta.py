@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores import objective
 from analysis.scores.cell import base_cell, cell

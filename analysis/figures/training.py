@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import BAND, CYCLE, DASHES, focus
 from analysis.scores import student

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import against_k
 from analysis.scores.ablation import lines

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
 from analysis.scores.arm import Arm
-from analysis.scores.cell import AVERAGE, Cell, base_cell, cell, combine
+from analysis.scores.cell import Cell, base_cell, cell, combine
 from analysis.scores.comparison import Compared, cheapest, compare
-from analysis.scores.metric import Kind, Metric
+from analysis.scores.metric import AVERAGE, Kind, Metric
 
 BASE = "base policy (step 0)"
 

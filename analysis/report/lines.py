@@ -12,12 +12,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores.ablation import Line, base, metrics, overall
-from analysis.scores.cell import AVERAGE, Cell
+from analysis.scores.cell import Cell
 from analysis.scores.comparable import Comparable
-from analysis.scores.metric import Kind
+from analysis.scores.metric import AVERAGE, Kind
 
 # Okabe and Ito (2008); markers tell lines apart without colour.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")

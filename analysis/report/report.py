@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader
 from analysis import figures as figure_room
 from analysis import tables as table_room
 from analysis.frames.frame import records
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.grid import grids, published_grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table

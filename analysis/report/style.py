@@ -12,9 +12,8 @@ import matplotlib.colors as colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.scores.cell import AVERAGE
 from analysis.scores.comparable import Comparable
-from analysis.scores.metric import Metric
+from analysis.scores.metric import AVERAGE, Metric
 
 WIDTH = 7.0  # inches: the text width of most papers' two columns
 DPI = 200

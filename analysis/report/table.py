@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.frames.frame import records
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.metric import Metric
 
 PAPER = Path(__file__).parents[1] / "paper"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, by_setting

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.frames.load import SETTING, Frames
+from analysis.frames.frames import SETTING, Frames
 from analysis.frames.run import CONFIG, Run
 from analysis.scores import words
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm, arms
 from rlvr.ledger.cause import State
 

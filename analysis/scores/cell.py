@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm
 from analysis.scores.contrast import Scores
 from analysis.scores.crossed import by_benchmark
@@ -17,7 +17,6 @@ from analysis.scores.measured import Point, at, scores
 from analysis.scores.metric import Metric
 from rlvr.ledger.cause import State
 
-AVERAGE = "Average"
 # Of several reasons for an empty cell the gravest is shown.
 _GRAVEST_FIRST = (
     *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),

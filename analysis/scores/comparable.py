@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm, arms, settings
-from analysis.scores.cell import AVERAGE
-from analysis.scores.metric import Metric, benchmarks, widest
+from analysis.scores.metric import AVERAGE, Metric, benchmarks, widest
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores import objective
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import by_setting

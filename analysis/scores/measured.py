@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.contrast import Scores
 from analysis.scores.judged import avg_noise, avg_values, pass_noise, pass_values
 from analysis.scores.metric import RIGHT_ANSWERS, Kind, Metric

@@ -7,9 +7,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from analysis.frames.digest import EVALUATION
-from analysis.frames.load import Frames
+
+if TYPE_CHECKING:
+    from analysis.frames.frames import Frames
+
+AVERAGE = "Average"  # of the benchmarks, in the place of a benchmark's name
 
 
 class Kind(StrEnum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.frames.run import Run
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import REASONS, Cell, mean_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 
 
 def swept(frames: Frames) -> dict[str, list[str]]:

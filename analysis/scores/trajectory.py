@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, cell_at, last_points, mean_of
 from analysis.scores.claim import Where

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.scores import study, words
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged, combine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import frame, written
 from analysis.report.table import Format, Table, interval_notes, published
 from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions

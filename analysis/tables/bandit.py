@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import frame, written
 from analysis.report.table import Format, Table
 from analysis.scores.bandit_target import COVERED, Array, Match, matches

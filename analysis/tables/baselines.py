@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import BASE, Block, Column, Row, fill, value
 from analysis.report.table import Format, Table, published, with_notes
 from analysis.scores.arm import Arm

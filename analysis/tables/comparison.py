@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.frames.frame import records
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import BASE as BASE_ROW
 from analysis.report.layout import Block, Column, Row, columns, fill
 from analysis.report.table import Table, format_of, with_notes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import Block, Row, columns, fill
 from analysis.report.table import Table, published, with_notes
 from analysis.scores.arm import STRICT, WEAK, Arm, rank

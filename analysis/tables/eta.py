@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import BASE, Block, Row, columns, fill
 from analysis.report.table import Table, published, with_notes
 from analysis.scores.arm import Arm, grpo_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import BASE, Block, Row, columns, fill
 from analysis.report.table import Format, Table, with_notes
 from analysis.scores import objective

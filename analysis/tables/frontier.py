@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.layout import frame, record
 from analysis.report.table import Format, Table, difference_notes, format_of
 from analysis.scores.arm import Arm

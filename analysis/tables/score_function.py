@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.frames.load import Frames
+from analysis.frames.frames import Frames
 from analysis.report.ablation import ablation
 from analysis.report.table import Table, published
 from analysis.scores.ablation import lines

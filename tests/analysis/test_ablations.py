@@ -15,7 +15,8 @@ from analysis.figures import rollout_scaling as rollout_figure
 from analysis.figures import score_function as score_figure
 from analysis.figures import training as training_figure
 from analysis.figures import weighting as weighting_figure
-from analysis.frames.load import Frames, load
+from analysis.frames.frames import Frames
+from analysis.frames.load import load
 from analysis.report import style
 from analysis.report.grid import grids, published_averages
 from analysis.report.table import PAPER, Table

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.frames.load import Frames, load
+from analysis.frames.frames import Frames
+from analysis.frames.load import load
 from analysis.report.grid import Grid, grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.frames.load import Frames, load
+from analysis.frames.frames import Frames
+from analysis.frames.load import load
 from analysis.report.render import latex, markdown, tex, to_csv
 from analysis.report.table import PAPER, Table
 from analysis.scores.arm import arms

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from analysis.frames.load import Frames, load
+from analysis.frames.frames import Frames
+from analysis.frames.load import load
 from analysis.scores.arm import Arm, arms
 from analysis.scores.measured import Point
 from analysis.scores.metric import avg, pass_at
