@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-Split = Literal["train", "test"]
+Split = Literal["train", "validation", "test"]
 Outcome = Literal["correct", "wrong", "unparsable", "timeout", "error"]
 
 
@@ -84,13 +84,13 @@ class Task(Protocol):
     """Where problems come from and how answers are judged.
 
     A class whose rewards are not all 0 or 1 says `graded = True`: objectives for binary rewards are then refused before
-    launch.
+    launch. The three splits have no problem in common, but for tasks that have nothing to hold out (a bandit).
     """
 
     name: str
 
     def size(self, split: Split) -> int | None:
-        """Number of problems of a split; None if the stream never ends."""
+        """Number of problems of a split; None if the stream never ends, 0 if there is no such split."""
         ...
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -122,6 +122,15 @@ class TaughtTask(Task, Protocol):
 
     def demonstration(self, index: int) -> tuple[str, str]:
         """(prompt, response) number `index` of the pre-training stream: disjoint from the test split."""
+        ...
+
+
+@runtime_checkable
+class CanonicalAnswers(Protocol):
+    """What a task has beside `Task` where a problem has several right answers: evaluation counts the different ones."""
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        """One text for all responses that are the same right answer; None for one that is not right."""
         ...
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
 from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.sandbox import Sandbox
@@ -31,6 +32,8 @@ class Code(Verified):
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer over all its tests, address space
         of a process.
     cpu_s: CPU seconds of the program in one test of a pair, or in all of the others.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "code"
@@ -49,6 +52,11 @@ class Code(Verified):
         timeout_s: float,
         cpu_s: int,
         memory_gb: float,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
     ) -> None:
         check_template(template)
         if cpu_s < 1:
@@ -69,7 +77,9 @@ class Code(Verified):
 
         self._cpu_s = cpu_s
         pool = Pool("rlvr.task.verify.program", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
-        super().__init__(problems(train, test, columns, make), pool)
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        super().__init__(problems(train, test, columns, make, selection), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the program of the response passes every test, else 0, with the reason."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rlvr.records import Problem, Reward
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
 from rlvr.task.verify.pool import Pool
 
@@ -23,6 +24,8 @@ class Math(Verified):
         and takes the last number of a text that stops in the middle for its answer.
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "math"
@@ -40,6 +43,11 @@ class Math(Verified):
         workers: int,
         timeout_s: float,
         memory_gb: float,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
     ) -> None:
         check_template(template)
         self.max_tokens = max_tokens
@@ -53,7 +61,9 @@ class Math(Verified):
             return template.replace("{problem}", problem.prompt()), _answer(answer)
 
         pool = Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
-        super().__init__(problems(train, test, columns, make), pool)
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        super().__init__(problems(train, test, columns, make, selection), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where math-verify finds the response's answer equal to the right one, else 0, with the reason."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
-from rlvr.task.sources import Cell, Column, check_template, problems
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
 from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.sandbox import Sandbox
@@ -31,6 +32,8 @@ class Sql(Verified):
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
     query_s, max_rows: seconds and rows of one query.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "sql"
@@ -52,6 +55,11 @@ class Sql(Verified):
         query_s: float,
         max_rows: int,
         memory_gb: float,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
     ) -> None:
         if match not in MATCHES:
             raise ValueError(f"task.match={match} must be {' or '.join(MATCHES)}.")
@@ -66,14 +74,16 @@ class Sql(Verified):
             Column("database_field", database_field, ("db_id", "database")),
             Column("evidence_field", None, ("evidence",), optional=True),
         ]
-        both = problems(train, test, columns, partial(_problem, template, folders))
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        splits = problems(train, test, columns, partial(_problem, template, folders), selection)
         self._limits = {"match": match, "query_s": query_s, "max_rows": max_rows}
-        files = {Path(problem.answer["database"]) for rows in both.values() for problem in rows}
+        files = {Path(problem.answer["database"]) for rows in splits.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()
         limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
         pool = Pool("rlvr.task.verify.sql_query", **limits, sandbox=sandbox)
-        super().__init__(both, pool)
+        super().__init__(splits, pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the last ```sql block returns the right rows, else 0, with the reason."""

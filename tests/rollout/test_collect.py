@@ -206,3 +206,19 @@ def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
     assert metrics["evaluation/bench/error"] == pytest.approx(5 / 12)
     assert not any(math.isnan(v) for v in metrics.values())
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1, 2, 4]))
+
+
+class ParityTask(ScriptedTask):
+    """Right samples of even number give one answer, those of odd number another."""
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        return f"{int(response) % 2}"
+
+
+def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -> None:
+    task = ParityTask(["+-+-", "++--", "----", "+!++"])
+    problems = [task.problem("test", i) for i in range(4)]
+    metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
+    # Samples 0 and 2 of the first are one answer, 0 and 1 of the second two, none of the third; the fourth has an error.
+    assert metrics["evaluation/bench/distinct_correct_at_4"] == pytest.approx((1 + 2 + 0) / 3)
+    assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
