@@ -130,7 +130,10 @@ class CanonicalAnswers(Protocol):
     """What a task has beside `Task` where a problem has several right answers: evaluation counts the different ones."""
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """One text for all responses that are the same right answer; None for one that is not right."""
+        """One text for all responses that give the same answer as this right one; None for one that is not right.
+
+        Only asked about responses that `reward` found right: a task whose verdicts are costly need not judge again.
+        """
         ...
 
 

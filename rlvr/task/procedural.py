@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any, Generic, TypeVar
 
 from rlvr.records import Problem, Split
 
+PATIENCE = 10_000  # draws without anything new
 Item = TypeVar("Item")  # what a problem is made from: hashable
 Option = TypeVar("Option")
 
@@ -109,7 +110,7 @@ class Procedural(Generic[Item]):
             "validation": validation_problems,
             "test": test_problems,
         }
-        self._mistakes = mistakes
+        self.mistakes = mistakes
         self._sets: dict[Split, list[Item]] = {}
 
     # --- what a subclass gives
@@ -126,19 +127,29 @@ class Procedural(Generic[Item]):
         """(prompt, answer) of a problem."""
         raise NotImplementedError
 
+    def source_of(self, item: Item) -> str:
+        """The benchmark that an item belongs to."""
+        return self.source
+
+    def held_out_streams(self, split: Split) -> Sequence[str]:
+        """The streams of a held-out split: from each come as many items as the split's size says."""
+        return (split,)
+
     # --- what a task has
 
     def size(self, split: Split) -> int | None:
-        return self._sizes[split]
+        size = self._sizes[split]
+        return size if split == "train" or size is None else size * len(self.held_out_streams(split))
 
     def problem(self, split: Split, index: int) -> Problem:
         """Raises IndexError beyond a split's end."""
-        size = self._sizes[split]
+        size = self.size(split)
         if index < 0 or (size is not None and index >= size):
             raise IndexError(f"{self.source} has no {split} problem {index}")
         item = self._first("train", index) if size is None else self._set(split)[index]
         prompt, answer = self.posed(item)
-        return Problem(f"{self.source}-{split}-{index}", prompt, answer, self.source)
+        source = self.source_of(item)
+        return Problem(f"{source}-{split}-{index}", prompt, answer, source)
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -148,7 +159,7 @@ class Procedural(Generic[Item]):
     def demonstrated(self, index: int) -> tuple[Item, Item]:
         """(item that is asked, item that is answered) of a demonstration: the same one but for `mistakes`."""
         asked = self._first("demonstration", index)
-        if Dice(f"mistake {index}").share() < self._mistakes:
+        if Dice(f"mistake {index}").share() < self.mistakes:
             return asked, self._first("mistake", index)
         return asked, asked
 
@@ -158,17 +169,33 @@ class Procedural(Generic[Item]):
 
     def _first(self, stream: str, index: int) -> Item:
         """The first draw that may be trained on."""
-        return next(item for item in self.draws(stream, index) if not self.held_out(item))
+        for item in islice(self.draws(stream, index), PATIENCE):
+            if not self.held_out(item):
+                return item
+        raise ValueError(f"{PATIENCE} draws of {self.source} gave no training problem. Allow for more problems.")
 
     def _set(self, split: Split) -> list[Item]:
         if split not in self._sets:
             taken = set(self._set("test")) if split == "validation" else set[Item]()
-            items = (self._first("train", i) for i in count()) if split == "train" else self.stream(split)
-            wanted, kept = self._sizes[split] or 0, list[Item]()
-            while len(kept) < wanted:
-                item = next(items)
-                if item not in taken:
-                    taken.add(item)
-                    kept.append(item)
-            self._sets[split] = kept
+            streams = [self.stream(name) for name in self.held_out_streams(split)]
+            if split == "train":
+                streams = [(self._first("train", index) for index in count())]
+            self._sets[split] = [item for items in streams for item in _new(items, taken, self._sizes[split] or 0)]
         return self._sets[split]
+
+
+def _new(items: Iterator[Item], taken: set[Item], wanted: int) -> list[Item]:
+    """The first so many that are not taken yet; they are now. ValueError if there are not as many."""
+    kept: list[Item] = []
+    idle = 0
+    while len(kept) < wanted:
+        item = next(items)
+        idle = idle + 1 if item in taken else 0
+        if idle == PATIENCE:
+            raise ValueError(
+                f"only {len(kept)} of {wanted} different problems came up: ask for fewer, or allow for more problems."
+            )
+        if not idle:
+            taken.add(item)
+            kept.append(item)
+    return kept

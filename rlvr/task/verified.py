@@ -1,4 +1,4 @@
-"""What tasks share whose problems are rows of data and whose answers are judged in processes of their own."""
+"""What tasks share whose problems are rows of data, and those whose answers are judged in processes of their own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,28 @@ from rlvr.records import Problem, Reward, Split
 from rlvr.task.verify.pool import Pool
 
 
-class Verified:
-    """Both splits in memory, and the pool that judges."""
+class Loaded:
+    """All splits in memory."""
 
-    def __init__(self, problems: Mapping[Split, Sequence[Problem]], pool: Pool) -> None:
-        self._problems, self._pool = problems, pool
+    def __init__(self, problems: Mapping[Split, Sequence[Problem]]) -> None:
+        self._problems = problems
 
     def size(self, split: Split) -> int | None:
         return len(self._problems[split])
 
     def problem(self, split: Split, index: int) -> Problem:
         return self._problems[split][index]
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class Verified(Loaded):
+    """All splits in memory, and the pool that judges."""
+
+    def __init__(self, problems: Mapping[Split, Sequence[Problem]], pool: Pool) -> None:
+        super().__init__(problems)
+        self._pool = pool
 
     def judge(self, requests: Sequence[Mapping[str, Any] | None]) -> list[Reward]:
         """1 where the pool finds an answer correct, else 0, with the reason; None: there is no answer to judge."""

@@ -219,6 +219,6 @@ def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -
     task = ParityTask(["+-+-", "++--", "----", "+!++"])
     problems = [task.problem("test", i) for i in range(4)]
     metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
-    # Samples 0 and 2 of the first are one answer, 0 and 1 of the second two, none of the third; the fourth has an error.
+    # Samples 0 and 2 of the first are one answer, 0 and 1 of the second two, the third has none; the fourth an error.
     assert metrics["evaluation/bench/distinct_correct_at_4"] == pytest.approx((1 + 2 + 0) / 3)
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
