@@ -1,11 +1,12 @@
 """The generators of the library reasoning-gym, by name, judged by their own verifiers (`pip install rlvr[reasoning]`).
 
-Answers are judged in a sandbox: some of the library's verifiers evaluate what they read.
+Questions are made and answers judged in a sandbox: some of the library's verifiers evaluate what they read, and some of
+its generators make other questions in every process, but for the sandbox's, where Python's hashes have a fixed seed.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -23,9 +24,8 @@ from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.sandbox import Sandbox
 
 HELD_OUT = 8  # one question in so many
-# Their items depend on the order of Python's sets, and so on the process that makes them.
-IRREPRODUCIBLE = {"codeio", "isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note"}
-COMPOSED = {"composite"}  # of others: name those
+SHARED_SEED = 496  # items of a stream that come from one seed of the library, in parts of
+AT_ONCE = 8
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 BLANKS = {" ": "SPACE", "\n": "NEWLINE"}
 CHARACTERS = (*BLANKS.values(), *(chr(code) for code in range(33, 127)))
@@ -90,13 +90,12 @@ class ReasoningGym(Procedural[Item]):
         self.knobs = {name: json.dumps(knobs, sort_keys=True) for name, knobs in _named(generators).items()}
         self.template, self.spelled, self.seed, self.max_tokens = template, spelled, seed, max_tokens
         self._binary = binary
-        library = _library()
-        for name, knobs in self.knobs.items():
-            _check(name, json.loads(knobs))
-        sandbox = Sandbox(shown=(library,))
+        sandbox = Sandbox(shown=(_library(),))
         sandbox.check()
         limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
         self._pool = Pool("rlvr.task.verify.reasoning", **limits, sandbox=sandbox)
+        self._made = functools.lru_cache(maxsize=4096)(self._make)
+        self._check_generators()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -106,19 +105,17 @@ class ReasoningGym(Procedural[Item]):
 
     def draws(self, stream: str, index: int) -> Iterator[Item]:
         """Generators in turn; a held-out stream names its own."""
-        from rlvr.task.verify.reasoning import CHUNK, dataset
-
         names = list(self.knobs)
-        place, name = divmod(index, len(names))
-        generator = stream.partition(" ")[2] or names[name]
+        place, turn = divmod(index, len(names))
+        generator = names[turn]
         if " " in stream:
-            place = index
-        chunk, within = divmod(place, CHUNK)
+            place, generator = index, stream.partition(" ")[2]
+        chunk, within = divmod(place, SHARED_SEED)
         for attempt in count():
             dice = Dice(f"reasoning_gym {self.seed} {stream} {generator} {chunk} {attempt}")
             seed = dice.below(2**31)
-            item = dataset(generator, self.knobs[generator], seed)[within]
-            yield Item(item["question"], (generator, seed, within))
+            question, _ = self._stored(generator, seed, within)
+            yield Item(question, (generator, seed, within))
 
     def held_out_streams(self, split: Split) -> Sequence[str]:
         return [f"{split} {name}" for name in self.knobs]
@@ -146,15 +143,35 @@ class ReasoningGym(Procedural[Item]):
         return self.posed(asked)[0], self._solution(answered.place)
 
     def _solution(self, place: tuple[str, int, int]) -> str:
-        from rlvr.task.verify.reasoning import dataset
-
-        generator, seed, index = place
-        answer = dataset(generator, self.knobs[generator], seed)[index]["answer"]
-        if not isinstance(answer, str) or not answer:
+        _, answer = self._stored(*place)
+        if answer is None:
             raise ValueError(
-                f"The generator {generator} stores no right answers: nothing can be demonstrated. Pass model=hf."
+                f"The generator {place[0]} stores no right answers: nothing can be demonstrated. Pass model=hf."
             )
         return f"{spell(answer)} {self.end_word}" if self.spelled else f"<answer>{answer}</answer>"
+
+    def _stored(self, generator: str, seed: int, index: int) -> tuple[str, str | None]:
+        """(question, answer that the library stores) of one item."""
+        return self._made(generator, seed, index // AT_ONCE)[index % AT_ONCE]
+
+    def _make(self, generator: str, seed: int, part: int) -> list[tuple[str, str | None]]:
+        indices = list(range(part * AT_ONCE, (part + 1) * AT_ONCE))
+        wanted = {"do": "make", "generator": generator, "knobs": self.knobs[generator], "seed": seed}
+        (reply,) = self._pool.ask([{**wanted, "indices": indices}])
+        if reply["outcome"] != "made":
+            raise ValueError(
+                f"The generator {generator} made no questions ({reply['outcome']}) within task.timeout_s and "
+                "task.memory_gb. Raise them, or give it other knobs."
+            )
+        return [(question, answer) for question, answer in reply["items"]]
+
+    def _check_generators(self) -> None:
+        """Raises ValueError for unknown names and knobs."""
+        asked = [{"do": "check", "generator": name, "knobs": knobs} for name, knobs in self.knobs.items()]
+        for reply in self._pool.ask(asked):
+            if reply["outcome"] != "checked" or reply["problem"]:
+                self.close()
+                raise ValueError(reply.get("problem") or "reasoning-gym did not start in the sandbox.")
 
     def canonical(self, problem: Problem, response: str) -> str | None:
         """The answer, white space aside."""
@@ -165,7 +182,7 @@ class ReasoningGym(Procedural[Item]):
         """What the generator's verifier says. Unparsable: no answer, or a spelled one without an end."""
         texts = [self._answer(text) for _, text in answers]
         requests = [
-            {**problem.answer, "knobs": self.knobs[problem.answer["generator"]], "answer": text}
+            {"do": "judge", **problem.answer, "knobs": self.knobs[problem.answer["generator"]], "answer": text}
             for (problem, _), text in zip(answers, texts, strict=True)
             if text is not None
         ]
@@ -218,21 +235,3 @@ def _named(generators: str | Sequence[str] | Mapping[str, Mapping[str, Any]]) ->
     if not named:
         raise ValueError("task.generators is empty: pass a name, such as task.generators=chain_sum.")
     return named
-
-
-def _check(name: str, knobs: Mapping[str, Any]) -> None:
-    """Raises ValueError for a generator that is unknown or not reproducible, and for knobs that it does not have."""
-    from reasoning_gym.factory import DATASETS
-
-    usable = sorted(set(DATASETS) - IRREPRODUCIBLE - COMPOSED)
-    if name not in usable:
-        why = "makes other items in every process" if name in IRREPRODUCIBLE else "is no generator of reasoning-gym"
-        raise ValueError(f"task.generators: {name} {why}. It has: {', '.join(usable)}.")
-    config = DATASETS[name][1]
-    own = {f.name for f in dataclasses.fields(config)} - {"seed", "size"}
-    if unknown := sorted(set(knobs) - own):
-        raise ValueError(f"task.generators.{name}: {unknown[0]} is unknown. It takes: {', '.join(sorted(own))}.")
-    try:
-        config(**knobs).validate()
-    except (AssertionError, TypeError, ValueError) as error:
-        raise ValueError(f"task.generators.{name}: {error}.") from None

@@ -40,6 +40,8 @@ COMPANIONS = {
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
     ("task", "digits"): ["model=digits_tiny"],
+    ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
+    ("task", "reasoning_gym"): ["task.generators=chain_sum", "model=hf", "model.path=/somewhere"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
     ("task", "code"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
     ("task", "sql"): [

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("reasoning_gym")
 
-from rlvr.task.reasoning_gym import CHARACTERS, IRREPRODUCIBLE, ReasoningGym, read, spell
+from rlvr.task.reasoning_gym import CHARACTERS, ReasoningGym, read, spell
 from tests.support.sandboxed import need_sandbox
 from tests.support.tasks import make_task
 
@@ -115,12 +115,13 @@ def test_spelling_keeps_every_character() -> None:
 
 @pytest.mark.slow
 def test_problems_are_the_same_in_every_process() -> None:
-    """The seed of Python's hashes differs, the questions and the answers do not."""
+    """The seed of Python's hashes differs, the questions do not: without the sandbox those of four of these would."""
     need_sandbox()
     code = (
         "import json\nfrom tests.support.tasks import make_task\n"
-        "task = make_task('reasoning_gym', generators=['chain_sum', 'maze', 'family_relationships'], test_problems=4)\n"
-        "shown = [task.problem(s, i) for s in ('train', 'test') for i in range(12)]\n"
+        "names = ['chain_sum', 'isomorphic_strings', 'ransom_note', 'polynomial_multiplication', 'word_ladder']\n"
+        "task = make_task('reasoning_gym', generators=names, test_problems=4)\n"
+        "shown = [task.problem(s, i) for s in ('train', 'test') for i in range(20)]\n"
         "print(json.dumps([[p.prompt, p.answer, task.solution(p)] for p in shown]))"
     )
     texts = [
@@ -135,14 +136,13 @@ def test_problems_are_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     ]
     assert texts[0] == texts[1]
-    assert len(json.loads(texts[0])) == 24
+    assert len(json.loads(texts[0])) == 40
 
 
 @pytest.mark.parametrize(
     ("generators", "message"),
     [
         ("chain_some", r"chain_some is no generator of reasoning-gym. It has: .*chain_sum"),
-        ("knight_swap", r"knight_swap makes other items in every process. It has:"),
         ("composite", r"composite is no generator"),
         ({"gcd": {"max_nmubers": 3}}, r"task.generators.gcd: max_nmubers is unknown. It takes: .*max_numbers"),
         ({"chain_sum": {"min_terms": 9}}, r"task.generators.chain_sum: max_terms must be >= min_terms"),
@@ -152,35 +152,3 @@ def test_problems_are_the_same_in_every_process() -> None:
 def test_what_cannot_be_generated_is_refused(generators: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_gym(generators)
-
-
-EVERY = """
-import hashlib, json, sys
-import reasoning_gym
-from reasoning_gym.factory import DATASETS
-made = {}
-for name in sorted(set(DATASETS) - {"composite"}):
-    source = reasoning_gym.create_dataset(name, seed=7, size=500)
-    items = [(item["question"], item["answer"]) for item in (source[i] for i in (0, 1, 2, 99, 499))]
-    made[name] = hashlib.sha256(repr(items).encode()).hexdigest()
-print()  # some generators print dots
-print(json.dumps(made))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_all_generators_but_the_refused_ones_make_the_same_items_in_every_process() -> None:
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", EVERY],
-            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in ("1", "2", "3")
-    ]
-    made = [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
-    differ = {name for name in made[0] if len({each[name] for each in made}) > 1}
-    assert differ <= IRREPRODUCIBLE
-    assert len(made[0]) > 90
