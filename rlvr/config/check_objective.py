@@ -23,8 +23,9 @@ def check(config: DictConfig, choices: Mapping[str, str | None], without_advanta
     for group, marks in (("loss", loss), ("advantage", advantage)):
         if "binary_rewards" in marks and config.rollout.get("overlong_buffer") is not None:
             raise ValueError(
-                f"rollout.overlong_buffer={config.rollout.overlong_buffer} makes rewards other than 0 and 1, which "
-                f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
+                f"rollout.overlong_buffer={config.rollout.overlong_buffer:g} makes rewards other than 0 and 1, which "
+                f"{group}={choices.get(group)} takes alone. Pass rollout.overlong_buffer=null, or loss=grpo "
+                "advantage=grpo."
             )
         if "binary_rewards" in marks and "graded" in task and not config.task.get("binary"):
             other = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
@@ -106,11 +107,11 @@ def _check_overlong(rollout: DictConfig, choices: Mapping[str, str | None], loss
     if buffer is None and factor != 1.0:
         raise ValueError(
             f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
-            "Add it or drop it."
+            "Add it, or pass rollout.overlong_penalty=1.0."
         )
     if buffer is not None and rollout.max_tokens is not None and buffer > rollout.max_tokens:
         raise ValueError(
-            f"rollout.overlong_buffer={buffer} is more than rollout.max_tokens={rollout.max_tokens}: every response "
+            f"rollout.overlong_buffer={buffer:g} is more than rollout.max_tokens={rollout.max_tokens}: every response "
             "would be penalised. Pass a smaller buffer."
         )
     if "solution" in loss and (buffer is not None or rollout.get("overlong_filter")):

@@ -37,7 +37,7 @@ class RolloutConfig:
     dynamic_sampling: str = MISSING
     max_rounds: int = MISSING
     filter: str = MISSING
-    overlong_buffer: int | None = None
+    overlong_buffer: float | None = None
     overlong_penalty: float = 1.0
     overlong_filter: bool = False
     logp_old: str = "engine"
