@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Split = Literal["train", "validation", "test"]
-Outcome = Literal["correct", "wrong", "unparsable", "timeout", "error"]
+Outcome = Literal["correct", "wrong", "unparsable", "unevaluated", "timeout", "error"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Reward:
 
     `error` means that the verifier failed, not the answer: such a completion has no reward and is never trained on
     or averaged. A `timeout` is an answer that could not be verified in its time: it earns `value` and is counted.
+    `unevaluated` is one that has the right value and only restates the problem.
     """
 
     value: float

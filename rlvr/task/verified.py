@@ -34,12 +34,14 @@ class Verified(Loaded):
 
     def judge(self, requests: Sequence[Mapping[str, Any] | None]) -> list[Reward]:
         """1 where the pool finds an answer correct, else 0, with the reason; None: there is no answer to judge."""
-        asked = [i for i, request in enumerate(requests) if request is not None]
-        replies = self._pool.ask([request for request in requests if request is not None])
-        rewards = [Reward(0.0, "unparsable")] * len(requests)
-        for i, reply in zip(asked, replies, strict=True):
-            rewards[i] = Reward(float(reply["outcome"] == "correct"), reply["outcome"])
-        return rewards
+        outcomes = [reply["outcome"] for reply in self.replies(requests)]
+        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+
+    def replies(self, requests: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+        """What the pool says of each request, in order; None: there is no answer to judge, which is unparsable."""
+        asked = self._pool.ask([request for request in requests if request is not None])
+        judged = iter(asked)
+        return [{"outcome": "unparsable"} if request is None else next(judged) for request in requests]
 
     def close(self) -> None:
         self._pool.close()
