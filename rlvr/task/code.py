@@ -162,6 +162,11 @@ def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[
     names = [entry.rsplit(".", 1)[-1]] if entry else _undefined(tree)
     if not names:
         raise tests.refuse("assertions that call a function, or an entry point")
+    if used := _objects(tree, names):
+        raise tests.refuse(
+            f"tests of functions that take and give plain data: {used} is used as a class, and its objects cannot "
+            "cross from one sandbox to the other"
+        )
     if _defines(tree, "check") and not any(
         isinstance(n, ast.Expr) and isinstance(n.value, ast.Call) for n in tree.body
     ):
@@ -183,6 +188,27 @@ def _undefined(tree: ast.Module) -> list[str]:
         elif isinstance(node, ast.arg):
             known.add(node.arg)
     return list(dict.fromkeys(name for name in called if name not in known))
+
+
+def _objects(tree: ast.Module, names: Sequence[str]) -> str | None:
+    """A name of the program whose objects the tests use: it is named as classes are, and what it returns has methods
+    called or attributes read, or tests ask for its type. None if there is no such name."""
+    classes = {name for name in names if name[:1].isupper()}
+    owners = {name: name for name in classes}  # variables that hold such an object
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
+            made = node.value.func.id
+            owners |= {t.id: made for t in node.targets if isinstance(t, ast.Name) and made in classes}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            inner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if isinstance(inner, ast.Name) and inner.id in owners:
+                return owners[inner.id]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            for asked in (n for argument in node.args[1:] for n in ast.walk(argument) if isinstance(n, ast.Name)):
+                if asked.id in classes:
+                    return asked.id
+    return None
 
 
 def _defines(tree: ast.Module, name: str) -> bool:

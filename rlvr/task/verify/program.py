@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,11 +83,16 @@ def same_output(printed: str, expected: str) -> bool:
     return all(a == b or _same_numbers(a, b) for a, b in zip(*pairs, strict=True))
 
 
+# Decimal alone would also take 1_0, digits of other scripts, Infinity and NaN.
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+
+
 def _same_numbers(a: str, b: str) -> bool:
-    try:
-        return [Decimal(word) for word in a.split()] == [Decimal(word) for word in b.split()]
-    except InvalidOperation:
+    words = a.split(), b.split()
+    if not all(NUMBER.fullmatch(word) for part in words for word in part):
         return False
+    first, second = ([Decimal(word) for word in part] for part in words)
+    return first == second
 
 
 def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outcome:

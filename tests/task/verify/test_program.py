@@ -99,6 +99,36 @@ def test_numpy_values_count_as_numbers(pool: Pool) -> None:
     assert outcomes(pool, program, tests=DOUBLE, cpu_s=20) == ["correct"]
 
 
+def test_arguments_that_are_changed_in_place_are_changed_for_the_tests(pool: Pool) -> None:
+    code = (
+        "x = [3, 1, 2]\nalias = x\nassert order(x) is None\nassert x == [1, 2, 3] and alias is x\n"
+        "deep = [[2, 1], {'a': [2, 1]}]\ninner = deep[0]\norder(deep)\n"
+        "d = {'k': [2, 1]}\norder(x=d)\nassert d == {'k': [1, 2]}, d\n"
+        "s = {1, 2}\norder(s)\nassert s == {0, 1, 2}\n"
+        "t = (2, 1)\norder(t)\nassert t == (2, 1)"
+    )
+    program = (
+        "def order(x):\n"
+        "    if isinstance(x, list): x.sort(key=str)\n"
+        "    if isinstance(x, dict): [v.sort() for v in x.values()]\n"
+        "    if isinstance(x, set): x.add(0)"
+    )
+    tests = {"names": ["order"], "setup": "", "tests": code}
+    assert outcomes(pool, program, "def order(x): pass", tests=tests) == ["correct", "wrong"]
+    cases = {"names": ["order"], "setup": "", "cases": [[[[2, 1]], [[1, 2]]]]}  # LeetCode: "modify it in place"
+    assert outcomes(pool, program, "def order(x): pass", tests=cases) == ["correct", "wrong"]
+
+
+def test_a_function_that_returns_something_cannot_rewrite_what_it_is_compared_with(pool: Pool) -> None:
+    tests = {"names": ["order"], "setup": "", "tests": "x = [3, 1, 2]\nassert order(x) == sorted(x)"}
+    programs = [
+        "def order(x): x.clear(); return []",
+        "def order(x): x[:] = [0]; return [0]",
+        "def order(x): return sorted(x)",
+    ]
+    assert outcomes(pool, *programs, tests=tests) == ["wrong", "wrong", "correct"]
+
+
 def test_cases_compare_as_json(pool: Pool) -> None:
     tests = {"names": ["pair"], "setup": "", "cases": [[[1, "a"], [[1, "a"]]], [[2, "b"], [[2, "b"]]]]}
     programs = ["def pair(x, y): return x, y", "def pair(x, y): return [1, 'a']"]
@@ -225,6 +255,11 @@ def test_huge_output_and_files_are_cut_off(pool: Pool) -> None:
         ("", "", True),
         ("nan", "nan", True),
         ("1 x", "1 x y", False),
+        ("1_0", "10", False),
+        ("٧", "7", False),
+        ("Infinity", "inf", False),
+        ("1e999999999", "2e999999999", False),
+        (".5 -0 +3.", "0.5 0 3", True),
     ],
 )
 def test_outputs_are_compared_line_by_line_and_numbers_by_value(printed: str, expected: str, same: bool) -> None:
