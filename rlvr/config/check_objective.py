@@ -53,6 +53,12 @@ def _check_advantage(config: DictConfig, choices: Mapping[str, str | None], with
             f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
             f"read none: {', '.join(sorted(without))}."
         )
+    if advantage == "maxrl_control_variate" and config.rollout.dynamic_sampling != "none":
+        raise ValueError(
+            f"advantage={advantage} differs from advantage=maxrl in groups without success alone, which "
+            f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} leaves out. Pass "
+            "rollout.dynamic_sampling=none."
+        )
     if "value" in declared(config.advantage["_target_"]) - declared(config.loss["_target_"]):
         raise ValueError(
             f"advantage={advantage} needs a value head and loss={loss} trains none. Pass loss=ppo, or advantage=grpo."

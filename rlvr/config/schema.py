@@ -254,7 +254,7 @@ def _check_shapes(config: DictConfig, choices: Mapping[str, str | None]) -> None
             f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
             f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
         )
-    if G < 2 and choices.get("advantage") not in (None, "reinforce", "none", "gae"):
+    if G < 2 and choices.get("advantage") not in (None, "reinforce", "maxrl_conditional", "none", "gae"):
         raise ValueError(
             f"rollout.samples={G} makes advantage={choices['advantage']} zero for every response: it compares the "
             "responses of a group. Pass rollout.samples=2 or more."

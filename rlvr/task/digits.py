@@ -26,8 +26,8 @@ class Digits:
     """Every fifth image of each class, in the order of the data set, is held out: the same split in every run.
 
     That order goes by writers: both splits know all of them.
-    labelled: how many training images demonstrations show, over and over; with the model's `steps`, how much the base
-        policy is taught.
+    labelled: how many training images demonstrations show, over and over; None: all. With the model's `steps`, how
+        much the base policy is taught.
     images: 1 to 3 in a problem. One: each image once. Several: an endless stream of numbers drawn from the training
         images, and `HELD_OUT_NUMBERS` different ones, where there are as many, from the held-out images.
     validation: share of the training images that make the validation split, by a hash of the picture; they are then
@@ -39,7 +39,7 @@ class Digits:
     max_tokens = 1
 
     def __init__(
-        self, *, labelled: int, images: int = 1, validation: float = 0.0, train_problems: int | None = None
+        self, *, labelled: int | None, images: int = 1, validation: float = 0.0, train_problems: int | None = None
     ) -> None:
         if images not in (1, 2, 3):
             raise ValueError(f"task.images={images}: numbers have 1 to 3 digits.")
@@ -51,6 +51,7 @@ class Digits:
             "test": _numbers("test"),
         }
         most = len(self._pictures["train"])
+        labelled = most if labelled is None else labelled
         if not 1 <= labelled <= most:
             raise ValueError(f"task.labelled={labelled}: base policies learn from 1 to {most} training images.")
         room = {split: len(p) if images == 1 else len(p) ** images // 2 for split, p in self._pictures.items()}

@@ -29,6 +29,7 @@ def composed(*overrides: str) -> tuple[DictConfig, dict[str, Any]]:
 COMPANIONS = {
     ("advantage", "none"): ["loss=pacs"],
     ("advantage", "gae"): ["loss=ppo"],
+    ("advantage", "maxrl_control_variate"): ["rollout.dynamic_sampling=none"],
     ("loss", "cross_entropy"): ["rollout.dynamic_sampling=none"],
     ("loss", "lad_theoretical"): ["task=digits"],
     ("model", "hf"): ["model.path=/somewhere"],

@@ -9,6 +9,7 @@ import re
 
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space, as LaTeX writes it
+END = re.compile(rf"(?:{GAP}|(?<!\\)[.,;:])+$")
 PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
 THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
@@ -25,7 +26,7 @@ def inside(text: str) -> str:
     before = ""
     while text != before:
         before = text
-        text = text.strip().rstrip(".,;:").strip()
+        text = END.sub("", text.strip())
         for opening, closing in WRAPPERS:
             middle = text[len(opening) : len(text) - len(closing)]
             wrapped = len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
