@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import pytest
 from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.program import same_output
 from rlvr.task.verify.sandbox import environment
-from tests.support.sandboxed import need_sandbox
+from tests.support.sandboxed import judged_by_nobody, need_sandbox
+from tests.task.verify import hostile
 
 SUM = {"stdio": [["3 4\n", "7\n"], ["10 -4", "6"]]}
 RIGHT = "a, b = map(int, input().split())\nprint(a + b)"
@@ -147,6 +149,105 @@ def test_a_program_cannot_choose_to_be_no_answer_at_all(pool: Pool) -> None:
     ]
     for tests in (SUM, DOUBLE):
         assert set(outcomes(pool, *programs, tests=tests)) <= {"wrong", "timeout"}
+
+
+REFUSAL = {"stdio": [["", "refused"]]}
+HELD = {"stdio": [["", "held"]]}
+
+
+def test_what_the_sandbox_forbids_is_refused(pool: Pool) -> None:
+    said = outcomes(pool, *hostile.REFUSED.values(), tests=REFUSAL, cpu_s=20)
+    assert dict(zip(hostile.REFUSED, said, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
+
+
+def test_it_is_refused_to_programs_of_an_ordinary_user() -> None:
+    need_sandbox()
+    requests = [{"program": p, "tests": REFUSAL, "cpu_s": 20} for p in hostile.REFUSED.values()]
+    said = judged_by_nobody(requests, workers=2, timeout_s=60.0, memory_gb=2.0)
+    assert dict(zip(hostile.REFUSED, said, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
+
+
+def signalling() -> list[dict[str, Any]]:
+    """Where its output is compared, while it is loaded, and in a call."""
+    programs = list(hostile.SIGNALS.values())
+    bodies = ["def double(x):\n" + "\n".join(f"    {line}" for line in p.splitlines()) for p in programs]
+    both = [(SUM, programs), (DOUBLE, programs), (DOUBLE, bodies)]
+    return [{"program": p, "tests": tests, "cpu_s": 2} for tests, group in both for p in group]
+
+
+def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
+    """`error` would drop the answer's whole group from training. The process that judges lives on as well."""
+    pool.ask([{"program": RIGHT + f"\n# {n}", "tests": SUM, "cpu_s": 1} for n in range(2)])
+    before = pool.pids()
+    said = [reply["outcome"] for reply in pool.ask(signalling())]
+    assert set(said) == {"wrong", "timeout"}
+    assert pool.pids() == before
+    assert outcomes(pool, RIGHT) == ["correct"]
+
+
+def test_no_signal_of_an_ordinary_user_leaves_the_sandbox() -> None:
+    need_sandbox()
+    right = {"program": RIGHT, "tests": SUM, "cpu_s": 2}
+    said = judged_by_nobody([*signalling(), right], workers=2, timeout_s=60.0, memory_gb=2.0)
+    assert set(said[:-1]) == {"wrong", "timeout"}
+    assert said[-1] == "correct"
+
+
+@pytest.mark.parametrize("name", hostile.HOARDS)
+def test_all_processes_together_hold_no_more_than_the_limit(name: str) -> None:
+    need_sandbox()
+    lowest = before = psutil.virtual_memory().available
+    said: list[str] = []
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=1.0) as pool:
+        asking = threading.Thread(
+            target=lambda: said.extend(outcomes(pool, hostile.HOARDS[name], tests=HELD, cpu_s=30))
+        )
+        asking.start()
+        while asking.is_alive():
+            lowest = min(lowest, psutil.virtual_memory().available)
+            asking.join(0.02)
+    assert said == ["wrong"]
+    assert before - lowest < 2 * 2**30  # others use the machine as well
+
+
+@pytest.mark.slow
+def test_empty_files_count_as_memory() -> None:
+    need_sandbox()
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=250.0, memory_gb=0.2) as pool:
+        assert outcomes(pool, hostile.EMPTY_FILES, tests=HELD, cpu_s=200) == ["wrong"]
+
+
+def test_a_program_that_sleeps_costs_its_problems_time_limit(pool: Pool) -> None:
+    for tests in (SUM, DOUBLE):
+        for name, program in hostile.SLEEPS.items():
+            start = time.monotonic()
+            assert outcomes(pool, program, tests=tests, cpu_s=2)[0] in ("timeout", "wrong"), name
+            assert time.monotonic() - start < 15, name  # of 60
+
+
+def test_all_processes_together_compute_no_longer_than_the_limit(pool: Pool) -> None:
+    for name, program in hostile.COMPUTES.items():
+        start = time.monotonic()
+        assert outcomes(pool, program, cpu_s=3) == ["timeout"], name
+        assert time.monotonic() - start < 30, name
+
+
+def test_waiting_for_a_core_costs_a_program_nothing() -> None:
+    """Eight at once on few cores: a wall clock would have ended them."""
+    need_sandbox()
+    program = "import time\nwhile time.process_time() < 1.2: pass\n" + RIGHT
+    programs = [program + "\n" * n for n in range(8)]
+    with Pool("rlvr.task.verify.program", workers=8, timeout_s=120.0, memory_gb=1.0, nice=10) as many:
+        assert outcomes(many, *programs, tests={"stdio": SUM["stdio"][:1]}, cpu_s=2) == ["correct"] * 8
+
+
+def test_an_answer_cannot_make_the_verifier_run_out_of_memory_to_be_no_answer() -> None:
+    """Its 16 MB of numbers are more than the judging process may hold, once they are words."""
+    need_sandbox()
+    program = "print('1 ' * (8 * 10**6 - 10))"
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=0.4) as small:
+        assert outcomes(small, program, tests={"stdio": [["", "1 2"]]}, cpu_s=5) == ["timeout"]
+        assert outcomes(small, RIGHT) == ["correct"]
 
 
 LOOKS = """
