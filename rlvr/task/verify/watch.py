@@ -35,26 +35,25 @@ def wait(
 ) -> Exhausted | None:
     """Wait until the sandbox `process` ends: None. Or until it or one of those beside it has used up what it may.
 
-    seconds: of CPU of a sandbox's processes together, plus those in which all of the sandboxes sleep once they have
-        begun. Time that they wait for a free core does not count: it is not their fault.
+    seconds: that a sandbox computes, all of its processes together, and in which all of the sandboxes sleep once they
+        have begun. Waiting for a free core does not count; waiting for the sandbox's own other threads does.
     memory: bytes of a sandbox's processes together; pages that several of them share count for each.
     """
     sandboxes = [_Sandbox(each.pid) for each in (process, *beside)]
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    asleep_s, used_s, then = 0.0, 0.0, time.monotonic()
+    asleep_s, then = 0.0, time.monotonic()
     while not ended(process, TICK_S):
-        stands = begun()
-        threads = [sandbox.look(stands) for sandbox in sandboxes]
-        now, computed_s = time.monotonic(), sum(sandbox.cpu_s for sandbox in sandboxes)
-        if stands and not any(threads):  # one looked at first may have worked since: so what was computed is deducted
-            asleep_s += max(0.0, now - then - (computed_s - used_s))
-        then, used_s = now, computed_s
+        stands, now = begun(), time.monotonic()
+        computed_s = sum(sandbox.look(stands, now - then) for sandbox in sandboxes)
+        if stands and not any(sandbox.runnable for sandbox in sandboxes):
+            asleep_s += max(0.0, now - then - computed_s)  # the first may have worked while the last was looked at
+        then = now
         if any(sandbox.memory > memory for sandbox in sandboxes):
             return "memory"
-        if max(sandbox.cpu_s for sandbox in sandboxes) + asleep_s > seconds:
+        if max(sandbox.used_s for sandbox in sandboxes) + asleep_s > seconds:
             return "time"
-        for each in threads:
-            _weigh_as_one(each, nice)
+        for sandbox in sandboxes:
+            _weigh_as_one(sandbox.runnable, nice)
     return None
 
 
@@ -72,28 +71,36 @@ def ended(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 class _Sandbox:
-    """The process that started a sandbox and all below it. `cpu_s` never falls; `memory` in bytes."""
+    """The process that started a sandbox and all below it, as they were last seen.
+
+    runnable: threads that run or wait for a free core. memory: bytes. used_s: what counts of its time.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._own_s: dict[tuple[bytes, bytes], float] = {}  # of each process that was ever seen, by pid and start
-        self.cpu_s, self.memory = 0.0, 0
+        self._own_s: dict[tuple[bytes, bytes], float] = {}  # CPU of each process ever seen, by pid and start
+        self._cpu_s = 0.0
+        self.runnable: list[int] = []
+        self.memory, self.used_s = 0, 0.0
 
-    def look(self, stands: bool) -> list[int]:
-        """The threads that run or wait for a free core. Until it stands, its /tmp is still that of this machine."""
+    def look(self, stands: bool, since_s: float) -> float:
+        """Seconds of CPU since the last look. Until it stands, its /tmp is still that of this machine."""
         self.memory, with_children_s = self._scratch() if stands else 0, 0.0
-        runnable: list[int] = []
+        self.runnable = []
         left = [str(self._pid).encode()]
         while left:
             pid = left.pop()
             with contextlib.suppress(OSError):  # it has ended
                 children, threads = _family(pid)
                 left += children
-                runnable += threads
+                self.runnable += threads
                 with_children_s += self._count(pid)
         # Both are too low: children that nobody waited for are missing in one, those that came and went in the other.
-        self.cpu_s = max(self.cpu_s, with_children_s, sum(self._own_s.values()))
-        return runnable
+        cpu_s = max(self._cpu_s, with_children_s, sum(self._own_s.values()))
+        computed_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
+        among_themselves_s = since_s * (1 - 1 / len(self.runnable)) if stands and self.runnable else 0.0
+        self.used_s += max(computed_s, among_themselves_s)
+        return computed_s
 
     def _count(self, pid: bytes) -> float:
         """Add what a process holds; CPU seconds of it and of the children that it has waited for."""
