@@ -140,6 +140,7 @@ class Server:
     def _make_private(self) -> None:
         """Directories that nobody else may enter; as root the outer one lets the database's user through."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_ours(self.root)  # once more: it may have come into being since
         for name in ("database", "socket", "artifacts"):
             (self.root / name).mkdir(mode=0o700, exist_ok=True)
             (self.root / name).chmod(0o700)  # it may be older than this rule

@@ -105,6 +105,18 @@ def answer(uri: str, password: str = "", path: str = "/api/2.0/mlflow/experiment
         return error.code
 
 
+PATHS = (
+    "/",
+    "/api/2.0/mlflow/experiments/search?max_results=1",
+    "/graphql",
+    "/metrics",
+    "/v1/traces",
+    "/get-artifact?path=x&run_uuid=y",
+    "/api/2.0/mlflow-artifacts/artifacts",
+    "/ajax-api/3.0/jobs/1",
+)
+
+
 def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, check=False
@@ -120,8 +132,7 @@ def test_other_users_of_the_machine_get_nothing(server: Server, capsys: pytest.C
     assert main(["up", *options]) == 0
     password = credentials(server)["MLFLOW_TRACKING_PASSWORD"]
     assert (f". {server.client_env}" in (said := capsys.readouterr().out), password in said) == (True, False)
-    for path in ("/", "/api/2.0/mlflow/experiments/search?max_results=1", "/graphql", "/metrics", "/v1/traces",
-                 "/get-artifact?path=x&run_uuid=y", "/api/2.0/mlflow-artifacts/artifacts", "/ajax-api/3.0/jobs/1"):  # fmt: skip
+    for path in PATHS:
         assert answer(uri, path=path) == answer(uri, "guess", path=path) == 401, path
     assert answer(uri, password) == 200
     assert stat.S_IMODE(server.client_env.stat().st_mode) == 0o600
@@ -161,9 +172,10 @@ def test_as_root_nothing_of_it_runs_as_root(server: Server) -> None:
     try:
         up = subprocess.run([*command, "up", *options], env=environment, capture_output=True, text=True, check=False)
         assert up.returncode == 0, up.stderr
-        pids = [p.pid for p in psutil.process_iter() if str(root).encode() in commandline(p.pid)]
-        assert len(pids) > 2
-        assert {psutil.Process(pid).username() for pid in pids} == {"postgres"}
+        named = [p for p in psutil.process_iter() if str(root).encode() in commandline(p.pid)]
+        family = {p for parent in named for p in (parent, *parent.children(recursive=True))}
+        assert len(family) > 4, "MLflow and its workers, PostgreSQL and its processes"
+        assert {p.username() for p in family} == {"postgres"}
         assert answer(f"http://127.0.0.1:{port}", credentials(Server(root))["MLFLOW_TRACKING_PASSWORD"]) == 200
     finally:
         subprocess.run([*command, "down", *options], env=environment, check=False, capture_output=True)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -185,12 +185,14 @@ class Pool:
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         script = str(Path(__file__).with_name("child.py"))
         what = [script, str(package.parent), self._module, str(self._memory), str(self._nice)]
-        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
-        options = {**streams, "bufsize": 0, "start_new_session": True}
-        if self._sandbox is None:
-            process = subprocess.Popen([sys.executable, "-P", *what, str(os.getpid())], **options)
-        else:  # where the sandbox's first process is everybody's parent
-            process = replace(self._sandbox, shown=(package, *self._sandbox.shown)).popen([*what, "1"], **options)
+        launch: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+        command = [sys.executable, "-P", *what, str(os.getpid())]
+        if self._sandbox is not None:  # where its first process is everybody's parent
+            launch = replace(self._sandbox, shown=(package, *self._sandbox.shown)).popen
+            command = [*what, "1"]
+        process = launch(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)

@@ -11,7 +11,7 @@ import os
 import resource
 import select
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -70,7 +70,7 @@ def _run(sandbox: Sandbox, program: str, given: str) -> tuple[Outcome, str]:
 
 @dataclass(frozen=True)
 class _Running:
-    """A sandbox, and the pipe on which its first script says that the sandbox stands."""
+    """A sandbox, and the pipe on which its script says that the sandbox stands."""
 
     process: Popen[bytes]
     started: int
@@ -82,17 +82,18 @@ class _Running:
 @contextmanager
 def _start(sandbox: Sandbox, role: str, payload: bytes, *, stdin: int, stdout: int) -> Iterator[_Running]:
     """One of the roles of `inside.py`, dead on leaving."""
-    with in_memory(payload) as content:
+    with ExitStack() as stack:
+        content = stack.enter_context(in_memory(payload))
         reading, writing = os.pipe()
-        with (
-            os.fdopen(reading, "rb"),
-            closing(os.fdopen(writing, "wb")) as ours,
-            sandbox.start(
-                INSIDE, role, path_of(content), str(writing), stdin=stdin, stdout=stdout, pass_fds=[content, writing]
-            ) as process,
-        ):
-            ours.close()
-            yield _Running(process, reading)
+        stack.callback(os.close, reading)
+        arguments = (role, path_of(content), str(writing))
+        try:
+            process = stack.enter_context(
+                sandbox.start(INSIDE, *arguments, stdin=stdin, stdout=stdout, pass_fds=[content, writing])
+            )
+        finally:  # only the sandbox holds it: if that ends before it stands, there is an end of file
+            os.close(writing)
+        yield _Running(process, reading)
 
 
 def _wait(sandbox: Sandbox, running: _Running, *beside: _Running) -> Outcome | None:
@@ -138,12 +139,11 @@ def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outc
     with ExitStack() as stack:
         calls, results = os.pipe(), os.pipe()
         try:
-            answering, testing = (
-                stack.enter_context(_start(sandbox, role, json.dumps(payload).encode(), stdin=stdin, stdout=stdout))
-                for role, payload, stdin, stdout in (
-                    ("candidate", candidate, calls[0], results[1]),
-                    ("tests", tests, results[0], calls[1]),
-                )
+            answering = stack.enter_context(
+                _start(sandbox, "candidate", json.dumps(candidate).encode(), stdin=calls[0], stdout=results[1])
+            )
+            testing = stack.enter_context(
+                _start(sandbox, "tests", json.dumps(tests).encode(), stdin=results[0], stdout=calls[1])
             )
         finally:  # only the two of them hold the pipes: one that ends is the end of file of the other
             for descriptor in (*calls, *results):
@@ -156,5 +156,7 @@ def _functions(sandbox: Sandbox, program: str, tests: Mapping[str, Any]) -> Outc
             return "timeout" if out_of_time(answering.process.returncode) else "wrong"
     if out_of_time(verdict):
         return "timeout"
-    # Any other status is that of tests which what the program returned has brought down.
-    return {inside.CORRECT: "correct", inside.BROKEN: "error"}.get(verdict, "wrong")
+    return _OUTCOMES.get(verdict, "wrong")  # other tests ended because of what the program returned
+
+
+_OUTCOMES: dict[int, Outcome] = {inside.CORRECT: "correct", inside.BROKEN: "error"}
