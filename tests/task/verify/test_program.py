@@ -232,6 +232,41 @@ def test_all_processes_together_compute_no_longer_than_the_limit(pool: Pool) -> 
         assert time.monotonic() - start < 30, name
 
 
+TRAINER = """
+import hashlib, os, threading
+def work():
+    while True: hashlib.sha256(bytes(2**18)).digest()
+for _ in os.sched_getaffinity(0): threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.slow
+def test_two_fork_bombs_get_less_than_a_trainer_that_wants_every_core() -> None:
+    """By CPU seconds, for other work on this machine takes from both."""
+    need_sandbox()
+    pool = Pool("rlvr.task.verify.program", workers=2, timeout_s=8.0, memory_gb=2.0, nice=considerate(2))
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER], start_new_session=True)
+    try:
+        with pool:
+            assert outcomes(pool, RIGHT, RIGHT + " ", cpu_s=5) == ["correct"] * 2  # both processes are there
+            before = cpu_s(trainer.pid)
+            bombs = [hostile.FORK_BOMB, hostile.FORK_BOMB + " "]
+            asking = threading.Thread(target=lambda: outcomes(pool, *bombs, cpu_s=100))
+            asking.start()
+            taken: dict[int, float] = {}
+            while asking.is_alive():
+                for pid in pool.pids():
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        taken[pid] = max(taken.get(pid, 0), *(cpu_s(p.pid) for p in psutil.Process(pid).children()))
+                        for p in psutil.Process(pid).children(recursive=True):
+                            taken[p.pid] = cpu_s(p.pid)
+                asking.join(0.1)
+            assert cpu_s(trainer.pid) - before > sum(taken.values()) > 0
+    finally:
+        trainer.kill()
+        trainer.wait()
+
+
 def test_waiting_for_a_core_costs_a_program_nothing() -> None:
     """Eight at once on few cores: a wall clock would have ended them."""
     need_sandbox()
