@@ -13,7 +13,7 @@ from rlvr.task.fence import last_block
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.pool import Pool, considerate
 from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
@@ -76,7 +76,8 @@ class Code(Verified):
             return template.replace("{interface}", interface).replace("{problem}", asked), answer
 
         self._cpu_s = cpu_s
-        pool = Pool("rlvr.task.verify.program", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
+        limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
+        pool = Pool("rlvr.task.verify.program", **limits, nice=considerate(workers))
         limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection), pool)

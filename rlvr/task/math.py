@@ -86,9 +86,7 @@ class Math(Verified):
                 for (problem, _), text in zip(answers, texts, strict=True)
             ]
         )
-        self._warn(
-            problem for (problem, _), reply in zip(answers, replies, strict=True) if not reply.get("readable", 1)
-        )
+        self._warn(problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply)
         return [self._reward(reply["outcome"]) for reply in replies]
 
     def _reward(self, outcome: Outcome) -> Reward:

@@ -29,7 +29,7 @@ BANDIT = [
     "cluster=local",
     "tracker=none",
 ]
-HUNGRY = ["loss._target_=tests.hungry.hungry", "trainer.token_budget=32"]
+HUNGRY = ["loss._target_=tests.support.hungry.hungry", "trainer.token_budget=32"]
 
 
 def launch(home: Path, *overrides: str) -> tuple[int, str]:

@@ -43,15 +43,16 @@ class Answer:
 
 
 def judge(request: dict[str, str]) -> dict[str, Any]:
-    """{"gold": right answer, "answer": text to be judged} -> {"outcome": ..., "readable": ...}.
+    """{"gold": right answer, "answer": text to be judged} -> {"outcome": ...}.
 
     `error`: the right answer itself cannot be parsed. `unparsable`: nothing to compare in the answer, or several
     numbers side by side. `unevaluated`: of the right value, but with operators (sums, integrals, limits, binomials,
-    factorials and the like) that the right answer does not have. readable: whether the right answer was read as
-    mathematics; if not, the same text alone is right.
+    factorials and the like) that the right answer does not have. Where the right answer is not mathematics, so that the
+    same text alone is right, the reply has "unreadable": true as well.
     """
     gold = _gold(request["gold"])
-    return {"outcome": _outcome(gold, request["answer"]), "readable": not _text_only(gold)}
+    reply = {"outcome": _outcome(gold, request["answer"])}
+    return {**reply, "unreadable": True} if _text_only(gold) else reply
 
 
 def _outcome(gold: Answer, text: str) -> Outcome:

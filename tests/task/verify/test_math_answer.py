@@ -197,9 +197,9 @@ def test_answers_that_name_several_numbers_are_not_one(answer: str) -> None:
 
 def test_a_right_answer_that_cannot_be_read_says_so() -> None:
     series = r"R=\infty, I=(-\infty, \infty)"
-    assert judge({"gold": series, "answer": r"\boxed{1}"})["readable"] is False
+    assert judge({"gold": series, "answer": r"\boxed{1}"})["unreadable"] is True
     assert outcome(series, series.replace(" ", "")) == "correct"
-    assert judge({"gold": "5", "answer": r"\boxed{1}"})["readable"] is True
+    assert judge({"gold": "5", "answer": r"\boxed{1}"}) == {"outcome": "wrong"}
     assert outcome("", "1") == "error"
 
 
