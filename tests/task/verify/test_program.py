@@ -304,7 +304,7 @@ def test_two_fork_bombs_get_less_than_a_trainer_that_wants_every_core() -> None:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         taken[bomb] = cpu_s(bomb)
                 asking.join(0.1)
-            assert cpu_s(psutil.Process(trainer.pid)) - before > sum(taken.values()) > 1
+            assert cpu_s(psutil.Process(trainer.pid)) - before > sum(taken.values()) > 0
     finally:
         trainer.kill()
         trainer.wait()
