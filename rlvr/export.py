@@ -12,14 +12,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlvr.ledger.files import STATE, best_checkpoint, checkpoints
+from rlvr.ledger import layout
+from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
+from rlvr.ledger.runs import read_config
 
 
 def chosen(source: Path, *, best: bool) -> Path:
     """The checkpoint that is meant. Raises ValueError if there is none."""
-    if (source / STATE).is_file():
+    if layout.trainer_state(source).is_file():
         return source
-    found = best_checkpoint(source / "checkpoints") if best else (checkpoints(source / "checkpoints") or [None])[-1]
+    directory = layout.checkpoints(source)
+    found = best_checkpoint(directory) if best else (checkpoints(directory) or [None])[-1]
     if found is None:
         kind = "checkpoint of a best evaluation (checkpoint.keep_best=true keeps it)" if best else "checkpoint"
         raise ValueError(f"{source} is no checkpoint, and no run with a {kind}. Pass runs/RUN_ID.")
@@ -32,17 +35,19 @@ def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    from rlvr.config import schema
+    from rlvr.config import imports, schema
     from rlvr.trainer.checkpoint import export as write
 
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"{directory} is there already and holds something. Pass a directory that does not exist yet.")
-    run_dir = checkpoint.resolve().parent.parent
+    run_dir = layout.run_of_checkpoint(checkpoint)
     schema.register()
-    config = OmegaConf.load(run_dir / "config.yaml")
+    plain = read_config(run_dir)
+    imports.restore(run_dir, plain)
+    config = OmegaConf.create(plain)
     task = instantiate(config.task, _convert_="all")
     try:
-        base = instantiate(config.model, task, run_dir.parent / "stages", _convert_="all")
+        base = instantiate(config.model, task, layout.stages_beside(run_dir), _convert_="all")
     finally:
         task.close()
     write(directory, checkpoint, base, dtype=getattr(torch, dtype))

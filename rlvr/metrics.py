@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+
+
+def accuracy(metrics: Mapping[str, float]) -> float | None:
+    """The one number that an evaluation comes to: the mean of avg@n over its benchmarks; a bandit's expected reward.
+
+    metrics: all that were measured at a step, by name. None where none of them is an evaluation's.
+    """
+    scores = [v for name, v in metrics.items() if "/avg_at_" in name or name.endswith("/expected_reward")]
+    return math.fsum(scores) / len(scores) if scores else None
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -81,14 +81,15 @@ class Rollout:
     rewards: tuple[Reward, ...]  # G
 
 
+@runtime_checkable
 class Task(Protocol):
-    """Where problems come from and how answers are judged.
+    """Where problems come from and how answers are judged. What else a task can do, further protocols below say.
 
-    A class whose rewards are not all 0 or 1 says `graded = True`: objectives for binary rewards are then refused before
-    launch. The three splits have no problem in common, but for tasks that have nothing to hold out (a bandit).
+    The three splits have no problem in common, but for tasks that have nothing to hold out (a bandit).
     """
 
     name: str
+    max_tokens: int  # of a response, where `rollout.max_tokens` does not say
 
     def size(self, split: Split) -> int | None:
         """Number of problems of a split; None if the stream never ends, 0 if there is no such split."""
@@ -107,6 +108,14 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class GradedTask(Task, Protocol):
+    """A task that may give rewards other than 0 and 1: objectives for binary rewards are refused if it does."""
+
+    graded: bool
+
+
+@runtime_checkable
 class SolvedTask(Task, Protocol):
     """A task that knows an answer to each of its problems: it can be learned by exact maximum likelihood."""
 
@@ -115,11 +124,12 @@ class SolvedTask(Task, Protocol):
         ...
 
 
+@runtime_checkable
 class TaughtTask(Task, Protocol):
-    """A task with a closed vocabulary and known solutions: a base policy can be pre-trained on it from nothing."""
+    """A task with a closed vocabulary and demonstrations: a base policy can be made for it from nothing."""
 
     vocabulary: tuple[str, ...]  # words; prompts and responses are words joined by one space
-    end_word: str  # the word that ends a response
+    end_word: str  # the word that ends a response: a part of the answer
 
     def demonstration(self, index: int) -> tuple[str, str]:
         """(prompt, response) number `index` of the pre-training stream: disjoint from the test split."""
@@ -127,8 +137,8 @@ class TaughtTask(Task, Protocol):
 
 
 @runtime_checkable
-class CanonicalAnswers(Protocol):
-    """What a task has beside `Task` where a problem has several right answers: evaluation counts the different ones."""
+class CanonicalTask(Task, Protocol):
+    """A task whose problems have several right answers: evaluation counts the different ones."""
 
     def canonical(self, problem: Problem, response: str) -> str | None:
         """One text for all responses that give the same answer as this right one; None for one that is not right.
@@ -136,6 +146,31 @@ class CanonicalAnswers(Protocol):
         Only asked about responses that `reward` found right: a task whose verdicts are costly need not judge again.
         """
         ...
+
+
+@runtime_checkable
+class OneWordTask(TaughtTask, Protocol):
+    """A task whose responses are one word of a list, too long for each prompt's demonstrations to show all of it."""
+
+    answers: tuple[str, ...]
+
+
+@runtime_checkable
+class ArmedTask(TaughtTask, Protocol):
+    """A bandit: one prompt, one word of response. The policy over the arms is read off exactly, without sampling."""
+
+    arms: tuple[str, ...]
+
+    def rewards(self) -> NDArray[np.float64]:
+        """The reward of every arm, [arms]."""
+        ...
+
+
+@runtime_checkable
+class IdentifiedTask(TaughtTask, Protocol):
+    """A task that says itself which of its knobs decide its demonstrations; else its public plain attributes do."""
+
+    identity: Mapping[str, Any]
 
 
 class EngineDisagrees(RuntimeError):

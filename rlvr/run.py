@@ -1,98 +1,270 @@
-"""`python -m rlvr.run`: compose, check, plan, launch. `-m` sweeps; `--help` explains the knobs. No torch here."""
+"""`python -m rlvr.run`: compose, check, plan, launch. `-m` sweeps; `--help` explains the knobs. No torch here.
+
+The same from Python, with the words of the command line (docs/python.md): `rlvr.compose`, `rlvr.run`, `rlvr.sweep`,
+`rlvr.load`. Whoever imports this module binds it to the package as `rlvr.run`, in place of a function of that name: so
+the module itself can be called.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
-from contextlib import nullcontext
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
-import hydra
+from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.core.singleton import Singleton
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from rlvr.config import schema
-from rlvr.config.explain import explain
+from rlvr import __version__
+from rlvr.config import imports, schema
+from rlvr.config.explain import BAD_INPUT, explain
+from rlvr.config.registry import Registry
+from rlvr.ledger import layout
 from rlvr.ledger.identity import LINES
-from sweeps import launcher
-from sweeps.plan import plan
-from sweeps.search import sweeper
+from rlvr.ledger.sweeps import Ledger
+
+if TYPE_CHECKING:
+    from sweeps.result import Run, Sweep
+    from sweeps.session import Session
 
 MULTIRUN = frozenset({"-m", "--multirun"})
+OWN_FLAGS = frozenset({"--debug", "--dry-run"})
+INTERRUPTED = 130  # exit code
 
 
-@hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name="run")
-def _one(config: DictConfig) -> None:
-    """A run without -m: its point is taken out of Hydra, which announces errors of a job in words of its own."""
-    hydra_config = HydraConfig.get()
-    overrides = [str(o) for o in hydra_config.overrides.task]
-    choices = OmegaConf.to_container(hydra_config.runtime.choices)
-    assert isinstance(choices, dict)
-    _single.append((overrides, config, {str(k): v for k, v in choices.items()}))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 all finished, 1 a run failed, 2 bad input, nothing launched, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--version" in given:
+        print(f"rlvr {__version__}")
+        return 0
+    words = [word for word in given if word not in OWN_FLAGS]
+    try:
+        with one_line_errors(words) as registry:
+            session = carried_out(words, registry, dry_run="--dry-run" in given)
+    except ValueError as error:
+        if "--debug" in given or os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        print(f"rlvr: {error}", file=sys.stderr)
+        return 2
+    return max((launch.outcome.exit_code for launch in session.launches), default=0)
 
 
-def _check_sweeps_nothing(overrides: list[str], choices: dict[str, Any]) -> None:
+@contextlib.contextmanager
+def one_line_errors(words: Sequence[str]) -> Iterator[Registry]:
+    """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path."""
+    if problem := imports.foreign():
+        raise ValueError(problem)
+    registry = None
+    try:
+        registry = Registry.of(words)
+        yield registry
+    except BAD_INPUT as error:
+        raise ValueError(explain(error, words, registry or Registry())) from error
+
+
+def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False) -> Session:
+    """What a command line means, done. Raises what is wrong with it, before anything is written.
+
+    words: as typed, without the flags that are ours. dry_run: launches are shown, not made. one_run: refuse a sweep.
+    """
+    from sweeps import launcher
+    from sweeps.plan import plan
+    from sweeps.preview import preview
+    from sweeps.session import Session
+
+    session = Session(words, registry, dry_run, one_run)
+    with session.current(), _hydra_of_its_own():
+        parser = get_args_parser()
+        # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.
+        _run_hydra(
+            args=parser.parse_intermixed_args(deferred(quoted(words), registry)),
+            args_parser=parser,
+            task_function=_single_point_of(session),
+            config_path=str(schema.CONF),
+            config_name="run",
+        )
+        if session.single is not None:
+            overrides, _, choices = session.single
+            _refuse_sweeping(overrides, choices)
+            launcher.launch(plan([session.single], command=session.command, checker=session.checker))
+        for launch in session.launches if dry_run else []:
+            print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, registry=registry))
+    return session
+
+
+def _single_point_of(session: Session) -> Callable[[DictConfig], None]:
+    """What Hydra calls without -m. The point is taken out of it: it announces errors of a job in words of its own."""
+
+    def take(config: DictConfig) -> None:
+        hydra_config = HydraConfig.get()
+        choices = OmegaConf.to_container(hydra_config.runtime.choices)
+        assert isinstance(choices, dict)
+        overrides = [str(override) for override in hydra_config.overrides.task]
+        session.single = overrides, config, {str(key): value for key, value in choices.items()}
+
+    return take
+
+
+def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
+    """ValueError for what has an effect on a sweep alone."""
     if (sweeper := choices.get("hydra/sweeper")) != "grid":
         raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
-    for key in (o.partition("=")[0] for o in overrides):
+    for key in (override.partition("=")[0] for override in overrides):
         if key in LINES:
             raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
 
 
-_single: list[tuple[list[str], DictConfig, dict[str, Any]]] = []
-
-
-def main() -> None:
-    """Entry point. Exit codes: 0 all finished, 1 a run failed, 2 bad input, nothing launched, 130 interrupted."""
-    debug = "--debug" in sys.argv or os.environ.get("HYDRA_FULL_ERROR") == "1"
-    dry = "--dry-run" in sys.argv
-    sys.argv = [a for a in sys.argv if a not in ("--debug", "--dry-run")]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1
-    launcher.typed[:] = sys.argv[1:]
-    sys.argv[1:] = deferred([quoted(argument) for argument in sys.argv[1:]])
-    sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in MULTIRUN)  # argparse wants it in front
-    schema.register()
-    launcher.register()
-    sweeper.register()
+@contextlib.contextmanager
+def _hydra_of_its_own() -> Iterator[None]:
+    """Hydra composes in globals: a notebook's own are put back. In here it raises errors, which else it prints."""
+    kept = {kind: Singleton._instances.pop(kind) for kind in (GlobalHydra, HydraConfig) if kind in Singleton._instances}
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # the session puts it back
     try:
-        with launcher.dry_run() if dry else nullcontext():
-            _one()
-            for point in _single:  # a sweep of one
-                _check_sweeps_nothing(point[0], point[2])
-                launcher.launch(plan([point], command=launcher.command()))
-    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
-        if debug:
-            raise
-        print(f"rlvr: {explain(error, sys.argv[1:])}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(max((outcome.exit_code for outcome in launcher.outcomes), default=0))
+        yield
+    finally:
+        for kind in (GlobalHydra, HydraConfig):
+            Singleton._instances.pop(kind, None)
+        Singleton._instances.update(kept)
 
 
-def quoted(argument: str) -> str:
+# --- words
+
+
+def quoted(words: Sequence[str]) -> list[str]:
     """`exclude="loss=grpo eta=2"` as Hydra wants a list of lines: `exclude=['loss=grpo eta=2']`. A `;` parts lines."""
-    key, _, value = argument.partition("=")
+    return [_quoted(word) for word in words]
+
+
+def _quoted(word: str) -> str:
+    key, _, value = word.partition("=")
     if key not in LINES or value in ("", "null") or value.startswith("["):
-        return argument
+        return word
     lines = [line.strip().replace("\\", "\\\\").replace("'", "\\'") for line in value.split(";") if line.strip()]
     return f"{key}=[" + ",".join(f"'{line}'" for line in lines) + "]"
 
 
-def deferred(arguments: list[str]) -> list[str]:
+def deferred(words: Sequence[str], registry: Registry) -> list[str]:
     """In `-m loss=a,b loss.coef=0.1` the knob belongs to the points, as a sweep of one value.
 
     Hydra would first compose it with the default loss, which may not have it, nor bring its group (`presample.*`).
     """
-    if not MULTIRUN & set(arguments):
-        return arguments
-    pairs = [(a, *a.split("=", 1)) for a in arguments if "=" in a]
-    swept = {key for _, key, value in pairs if "," in value}
-    if "loss" in swept:
-        swept |= {root for _, key, _ in pairs if schema.losses_mentioning(f"- /{(root := key.split('.')[0])}@")}
-    late = {a: f"{key}=choice({value})" for a, key, value in pairs if key.split(".")[0] in swept and "." in key}
-    return [late.get(a, a) if "(" not in a else a for a in arguments]
+    if not MULTIRUN & set(words):
+        return list(words)
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    late = {key for key, value in values.items() if "," in value}
+    if "loss" in late:
+        groups = {key.split(".")[0] for key in values if "." in key}
+        late |= {group for group in groups if registry.losses_with(group)}
+    return [_of_the_points(word) if word.split(".")[0] in late else word for word in words]
+
+
+def _of_the_points(word: str) -> str:
+    key, is_given, value = word.partition("=")
+    return f"{key}=choice({value})" if is_given and "." in key and "(" not in word else word
+
+
+# --- from Python
+
+
+def compose(words: Sequence[str] = ()) -> DictConfig:
+    """The config of a run: what `--cfg job` shows. ValueError: the line that the command would print."""
+    options, overrides = _split(words)
+    with one_line_errors(words) as registry:
+        if "--dry-run" in options or MULTIRUN & set(options):
+            raise ValueError(f"{' '.join(options)}: rlvr.compose gives one config and launches nothing. Drop it.")
+        return registry.compose(quoted(overrides))[0]
+
+
+def run(words: Sequence[str] = ()) -> Run:
+    """Train one run, or go on with it, and return it when it has ended; on SLURM, when it is submitted.
+
+    words: as on the command line: overrides, `--config-dir DIR`, `--dry-run`. ValueError: the line that the command
+    would print. KeyboardInterrupt: the run was stopped and has saved; the same call goes on with it.
+    """
+    return _launched(words, one_run=True).runs[0]
+
+
+def sweep(words: Sequence[str] = ()) -> Sweep:
+    """Train every run of a sweep; `-m` goes without saying. As `run`, for many."""
+    return _launched(words if MULTIRUN & set(words) else ["-m", *words], one_run=False)
+
+
+def load(
+    study: str | None = None,
+    *,
+    sweep: str | Sweep | None = None,
+    home: Path | str | None = None,
+    source: Literal["ledger", "mlflow"] = "ledger",
+    uri: str | None = None,
+) -> Any:
+    """The tidy frames of a study or a sweep (default: the newest study), from which tables and figures are made:
+    `analysis.frames.load.Frames`. ValueError where there is no such thing.
+
+    home: where runs/ lies; None: as for launches. uri: of MLflow, with source="mlflow".
+    """
+    frames = importlib.import_module("analysis.frames.load")  # by name: nothing here depends on it
+    which = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
+    place = layout.home() if home is None else Path(home).expanduser().resolve()
+    try:
+        return frames.load(place, study=study, sweep=which, source=source, uri=uri)
+    except LookupError as error:
+        raise ValueError(str(error.args[0])) from error
+
+
+def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
+    from sweeps.result import Sweep
+
+    options, overrides = _split(words)
+    if threading.current_thread() is not threading.main_thread():
+        raise ValueError("rlvr.run and rlvr.sweep are called from the main thread: signals to stop arrive there.")
+    if one_run and MULTIRUN & set(options):
+        raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
+    with one_line_errors(words) as registry:
+        typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
+        session = carried_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
+    (launch,) = session.launches
+    if launch.outcome.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt("runs have saved; the same call goes on with them")
+    return Sweep.of(launch, Ledger(layout.home()))
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(options that have a meaning from Python, overrides). ValueError for others, and for a bare string."""
+    if isinstance(words, str):
+        raise ValueError(f'pass a list of words: ["{words}"].')
+    options: list[str] = []
+    overrides: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("--config-dir", "-cd"):
+            options += [word, next(rest, "")]
+        elif word in MULTIRUN or word == "--dry-run" or word.startswith("--config-dir="):
+            options.append(word)
+        elif word.startswith("-"):
+            raise ValueError(f"{word} is for the command line. From Python: overrides, --config-dir DIR, --dry-run.")
+        else:
+            overrides.append(word)
+    return options, overrides
+
+
+class _Callable(ModuleType):
+    """This module, which can be called as the function of its name."""
+
+    def __call__(self, words: Sequence[str] = ()) -> Run:
+        return run(words)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

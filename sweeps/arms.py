@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 
 
@@ -33,13 +33,13 @@ def arms(states: Iterable[RunState]) -> list[Sum]:
     groups: dict[str, list[RunState]] = {}
     for state in states:
         groups.setdefault(state.group_id or state.run_id, []).append(state)
-    return [total(re.sub(r"-s\d+$", "", group[0].name), group) for group in groups.values()]
+    return [total(group[0].arm or group[0].name, group) for group in groups.values()]
 
 
 def total(name: str, states: Sequence[RunState]) -> Sum:
     """All of some runs."""
     accuracies = [state.accuracy for state in states if state.accuracy is not None]
-    at_work = [state for state in states if state.state == "running"]
+    at_work = [state for state in states if state.state is State.RUNNING]
     rates, etas = [s.rate for s in at_work if s.rate is not None], [s.eta for s in at_work if s.eta is not None]
     # A run that has not begun says nothing of its steps: those of its siblings are taken.
     most = max((state.steps for state in states), default=0)

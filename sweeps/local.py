@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import lock
-from rlvr.ledger.attempt import Cause, newest_attempt
+from rlvr.ledger import layout, lock
+from rlvr.ledger.attempt import newest_attempt
+from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from sweeps import verdict
 from sweeps.progress import Progress
@@ -67,11 +68,11 @@ def run_local(
     progress = Progress(ledger, run_ids, show=show)
     launch = Launch(ledger, run_ids, staff, progress, retries, tag)
     with launch.signals():
-        started = Shipper(shipper, logs / "shipper.log") if shipper else None
+        started = Shipper(shipper, layout.shipper_log(logs)) if shipper else None
         launch.run()
         if started and (trouble := started.finish(SHIPPER_S, hurry=launch.told_again())):
             progress.say(trouble)
-    progress.failures(launch.outcome.messages)
+    progress.failures(launch.outcome.states, launch.outcome.messages)
     progress.say(launch.outcome.summary())
     return launch.outcome
 
@@ -83,7 +84,7 @@ class Launch:
         self, ledger: Ledger, run_ids: Sequence[str], pool: list[Worker], progress: Progress, retries: int, tag: str
     ) -> None:
         self.ledger, self.pool, self.progress, self.retries, self.tag = ledger, pool, progress, retries, tag
-        self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state == "finished"])
+        self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state is State.FINISHED])
         self.queue = deque(r for r in run_ids if r not in set(self.outcome.skipped))
         self.held: dict[str, int] = {}  # run at work elsewhere -> its newest attempt before that
         self.retried: dict[str, int] = {}
@@ -183,10 +184,12 @@ class Launch:
         while self.queue:
             run_id = self.queue.popleft()
             state = self.ledger.state(run_id)
-            if state.state == "finished":
+            if state.state is State.FINISHED:
                 self._finished(run_id)
-            elif state.state == "running":
+            elif state.state is State.RUNNING:
                 self._hold(run_id, state.attempt - 1)
+            elif state.state in (State.MISSING, State.UNREADABLE):
+                self._failed(run_id, state.state, state.message)
             else:
                 return run_id
         return None
@@ -206,13 +209,13 @@ class Launch:
         self._looked = time.monotonic()
         for run_id, before in list(self.held.items()):
             state = self.ledger.state(run_id)
-            if state.state == "running" or lock.lock_is_held(self.ledger.run_dir(run_id) / "lock"):
+            if state.state is State.RUNNING or lock.lock_is_held(layout.lock(self.ledger.run_dir(run_id))):
                 continue
             del self.held[run_id]
-            if state.state == "finished":
+            if state.state is State.FINISHED:
                 self._finished(run_id)
-            elif state.state in ("failed", "diverged") and state.attempt > before:
-                self._failed(run_id, state.message)
+            elif state.state in (State.FAILED, State.DIVERGED) and state.attempt > before:
+                self._failed(run_id, state.state, state.message)
             else:
                 self.queue.append(run_id)
 
@@ -255,38 +258,31 @@ class Launch:
 
     def _book(self, run_id: str, end: Verdict) -> None:
         tries = self.retried.get(run_id, 0)
-        if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state == "finished"):
+        if end.cause is Cause.OK or (end.cause is Cause.BUSY and self.ledger.state(run_id).state is State.FINISHED):
             self._finished(run_id)
-        elif end.cause is Cause.PRUNED:
-            self.outcome.pruned.append(run_id)
-            self.progress.ended(run_id)
         elif end.cause is Cause.BUSY:
             self._hold(run_id, newest_attempt(self.ledger.run_dir(run_id)) - 1)
         elif end.again and not self.stopping and (tries < self.retries or end.cause is Cause.GPU_OOM):
             self.retried[run_id] = tries + (end.cause is not Cause.GPU_OOM)
             self.queue.appendleft(run_id)
             self.progress.say(f"again     {self.progress.states[run_id].name}: {end.message or end.cause.value}")
-        elif end.cause in verdict.AGAIN:
-            self.outcome.preempted.append(run_id)
-            self.progress.ended(run_id)
         else:
-            self._failed(run_id, end.message)
+            self.outcome.add(run_id, end.cause.state, end.message)
+            self.progress.ended(run_id)
 
-    def _failed(self, run_id: str, message: str) -> None:
-        self.outcome.failed.append(run_id)
-        self.outcome.messages[run_id] = message
+    def _failed(self, run_id: str, state: State, message: str) -> None:
+        self.outcome.add(run_id, state, message)
         self.progress.ended(run_id)
 
     def _finished(self, run_id: str) -> None:
-        self.outcome.finished.append(run_id)
+        self.outcome.add(run_id, State.FINISHED)
         self.progress.ended(run_id)
 
     def _give_up(self, worker: Worker) -> None:
         lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["no word"]
         message = f"no worker could start: {lines[-1]} ({worker.log_path})"
         for run_id in self.queue:
-            self.outcome.failed.append(run_id)
-            self.outcome.messages[run_id] = message
+            self.outcome.add(run_id, State.FAILED, message)
         self.queue.clear()
 
     def _dismiss(self, guard: Guard) -> None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config.schema import check, frozen, group_id, run_id, run_name
+from rlvr.config import imports
+from rlvr.config.checks import Checker
+from rlvr.config.freeze import arm_name, frozen, group_id, run_name
+from rlvr.ledger.identity import run_id
 from rlvr.ledger.sweeps import Ledger, sweep_id
 
 
@@ -28,6 +29,13 @@ class Planned:
     name: str
     overrides: tuple[str, ...]
     config: Mapping[str, Any]  # resolved
+    arm: str = ""  # the name without the seed
+    import_paths: tuple[str, ...] = ()  # where its components are found, beside Python and this project
+
+    def line(self, index: int, overrides: Sequence[str]) -> dict[str, Any]:
+        """What a sweep's manifest says of it."""
+        about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
+        return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,21 @@ class Plan:
     study: str
     command: str
     runs: tuple[Planned, ...]
+    question: str = ""  # of the study
+    config_dirs: tuple[str, ...] = ()  # that options were found in, beside conf/
 
     @property
-    def swept(self) -> dict[str, list[str]]:
-        return _swept([run.overrides for run in self.runs])
+    def about(self) -> dict[str, Any]:
+        """What sweep.json keeps of it, but for the time."""
+        return {
+            "sweep_id": self.sweep_id,
+            "study": self.study,
+            "question": self.question,
+            "command": self.command,
+            "config_dirs": list(self.config_dirs),
+            "import_paths": list(dict.fromkeys(path for run in self.runs for path in run.import_paths)),
+            "swept": _swept([run.overrides for run in self.runs]),
+        }
 
 
 def _swept(points: Sequence[Sequence[str]]) -> dict[str, list[str]]:
@@ -56,43 +75,46 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
     return dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
 
 
-def plan(points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | None]]], *, command: str) -> Plan:
+def plan(
+    points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | None]]],
+    *,
+    command: str,
+    checker: Checker | None = None,
+) -> Plan:
     """Check and identify every (overrides, composed config, Hydra choices); each is looked at once, in order.
 
-    Raises ValueError, with the point it is about, before anything is written.
+    checker: of the search path that they were composed from; None: conf/ alone. Raises ValueError, with the point it is
+    about, before anything is written.
     """
+    checker = checker or Checker()
     runs: dict[str, Planned] = {}
-    tasks: set[str] = set()
     groups: dict[tuple[str, ...], str] = {}
+    paths: dict[frozenset[str], tuple[str, ...]] = {}
     for overrides, config, choices in points:
         try:
             plain = frozen(config, choices)
-            check(config, choices, plain)
-            _try_task(plain["task"], tasks)
+            packages = imports.packages(plain)
+            if packages not in paths:
+                paths[packages] = imports.import_paths(packages)
+            checker.check(config, choices, plain)
+            checker.check_task(config, choices, plain)
         except ValueError as error:
             raise ValueError(f"{error}{_where(points, overrides)}") from None
         setting = tuple(o for o in overrides if o.lstrip("+").split("=")[0] != "seed")
         if setting not in groups:
             groups[setting] = run_id(plain) if plain["seed"] == 0 else group_id(config)
-        run = Planned(run_id(plain), groups[setting], "", tuple(overrides), plain)
+        run = Planned(run_id(plain), groups[setting], "", tuple(overrides), plain, import_paths=paths[packages])
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
     swept = _swept([run.overrides for run in runs.values()])
-    named = tuple(replace(run, name=run_name(run.config, run.overrides, swept)) for run in runs.values())
+    named = tuple(
+        replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
+        for run in runs.values()
+    )
     study = named[0].config["choices"].get("study") or "main"
-    return Plan(sweep_id(study, runs), study, command, named)
-
-
-def _try_task(node: dict[str, Any], seen: set[str]) -> None:
-    """Build a task once per distinct setting: a missing data file is found here, not in a job."""
-    key = repr(node)
-    if key not in seen:
-        seen.add(key)
-        try:
-            instantiate(node).close()
-        except InstantiationException as error:
-            raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+    registry = checker.registry
+    return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
 
 
 def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
@@ -110,32 +132,28 @@ def _twins(first: Planned, second: Planned) -> str:
 
 def write(plan: Plan, ledger: Ledger) -> None:
     """Put the plan on the ledger. Harmless when repeated."""
-    write_runs(plan.runs, ledger, study=plan.study, command=plan.command)
-    now = time.time()
-    ledger.record_sweep(
-        plan.sweep_id,
-        {"sweep_id": plan.sweep_id, "study": plan.study, "command": plan.command, "created": now, "swept": plan.swept},
-        [
-            {"run_id": r.run_id, "name": r.name, "overrides": list(r.overrides), "index": i}
-            for i, r in enumerate(plan.runs)
-        ],
-    )
+    write_runs(plan.runs, ledger, plan.about)
+    lines = [run.line(index, run.overrides) for index, run in enumerate(plan.runs)]
+    ledger.record_sweep(plan.sweep_id, {**plan.about, "created": time.time()}, lines)
 
 
-def write_runs(runs: Sequence[Planned], ledger: Ledger, *, study: str, command: str) -> None:
-    """Put runs on the ledger, in no sweep yet. Harmless when repeated."""
+def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]) -> None:
+    """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: what is kept of the launch."""
     sha, dirty = git_state()
     for run in runs:
         info = {
             "run_id": run.run_id,
             "group_id": run.group_id,
             "name": run.name,
-            "study": study,
+            "arm": run.arm,
+            "study": about["study"],
             "created": time.time(),
             "git_sha": sha,
             "git_dirty": dirty,
             "host": socket.gethostname(),
-            "command": command,
+            "command": about["command"],
+            "config_dirs": about["config_dirs"],
+            "import_paths": list(run.import_paths),
         }
         ledger.create_run(run.run_id, OmegaConf.to_yaml(OmegaConf.create(dict(run.config))), info)
 

@@ -7,20 +7,20 @@ import json
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from rlvr.config import memory
-from rlvr.config.schema import CONF
-from rlvr.ledger.files import checkpoints
+from rlvr.config.registry import Registry
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
+from rlvr.ledger.checkpoints import checkpoints
 from rlvr.ledger.identity import LINES, NOT_IDENTITY
+from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once
@@ -34,12 +34,16 @@ Flat = dict[str, Any]  # dotted key -> value
 SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "loss", *NOT_IDENTITY}
 
 
-def preview(plan: Plan, ledger: Ledger, *, slurm: bool) -> str:
-    """The runs by name, what is finished already, differences to the default, resources, memory, time and disk."""
+def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | None = None) -> str:
+    """The runs by name, what is finished already, differences to the default, resources, memory, time and disk.
+
+    registry: of the search path that the runs were composed from; None: conf/ alone.
+    """
+    registry = registry or Registry()
     states = {run.run_id: ledger.state(run.run_id) for run in plan.runs}
-    todo = [run for run in plan.runs if states[run.run_id].state != "finished"]
+    todo = [run for run in plan.runs if states[run.run_id].state is not State.FINISHED]
     head = f"{plan.study} {plan.sweep_id}: {_count(len(plan.runs), 'run')}, {len(plan.runs) - len(todo)} finished"
-    own, common = _apart([differences(run) for run in plan.runs])
+    own, common = _apart([differences(run, registry) for run in plan.runs])
     lines = [f"{head}, {len(todo)} to do. Dry run: nothing was written or started.", ""]
     lines += [f"All differ from the default in: {_shown(common)}"] if common else []
     width = max(len(run.name) for run in plan.runs)
@@ -55,7 +59,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool) -> str:
 
 
 def _standing(state: RunState) -> str:
-    at = f" at {state.step}/{state.steps}" if state.step and state.state != "finished" else ""
+    at = f" at {state.step}/{state.steps}" if state.step and state.state is not State.FINISHED else ""
     return ("new" if not state.attempt else state.state) + at
 
 
@@ -66,40 +70,26 @@ def _count(number: int, what: str) -> str:
 # --- differences
 
 
-def differences(run: Planned) -> Flat:
+def differences(run: Planned, registry: Registry) -> Flat:
     """Options that are not the default's, and knobs that are not what these options come with."""
     chosen = {k: v for k, v in run.config["choices"].items() if k != "study"}
-    usual, plain = _composed(())["choices"], _composed(tuple(f"{k}={v}" for k, v in chosen.items()))
+    usual = _composed(registry, ())["choices"]
+    plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
-    mine, theirs = flat(run.config), flat(plain)
+    mine, theirs = flatten(run.config), flatten(plain)
     ignored = {"choices", *LINES}
     knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k.split(".")[0] not in ignored}
     # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
 
 
-@functools.cache
-def _composed(options: tuple[str, ...]) -> dict[str, Any]:
+@functools.lru_cache(maxsize=1024)
+def _composed(registry: Registry, options: tuple[str, ...]) -> dict[str, Any]:
     """The config of these options with no knob touched, and its choices."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        made = compose("run", list(options), return_hydra_config=True)
-    plain = OmegaConf.to_container(OmegaConf.masked_copy(made, [str(k) for k in made if k != "hydra"]), resolve=True)
+    config, choices = registry.compose(options)
+    plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return {**{str(k): v for k, v in plain.items()}, "choices": dict(made.hydra.runtime.choices)}
-
-
-def flat(node: Mapping[str, Any]) -> Flat:
-    """{"a": {"b": 1}} -> {"a.b": 1}. Lists are values."""
-
-    def walk(prefix: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        for key, value in node.items():
-            if isinstance(value, Mapping) and value:
-                yield from walk(f"{prefix}{key}.", value)
-            else:
-                yield f"{prefix}{key}", value
-
-    return dict(walk("", node))
+    return {**{str(k): v for k, v in plain.items()}, "choices": choices}
 
 
 def _apart(each: Sequence[Flat]) -> tuple[list[Flat], Flat]:
@@ -181,7 +171,7 @@ def _memory(todo: Sequence[Planned]) -> list[str]:
         model = memory.of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
         if model is not None:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
-    has = todo[0].config["cluster"].get("gpu_memory_gb")
+    has = todo[0].config["cluster"]["gpu_memory_gb"]
     of = f" of {has:g} GB" if has else ""
     return [f"GPU memory: about {_size(sum(most.values()))}{of} ({memory.shown(most)})"] if most else []
 
@@ -191,7 +181,7 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     sizes: list[float] = []
     for run in todo:
         model, alike = memory.of_model(run.config["model"]), past.get(_kind(run.config))
-        kept = run.config["checkpoint"]["keep"] + bool(run.config["checkpoint"].get("keep_best"))
+        kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if alike:
             one = statistics.median(each.checkpoint for each in alike)
             sizes.append(statistics.median(each.other for each in alike) + kept * one)
@@ -225,12 +215,15 @@ def _past(ledger: Ledger, kinds: Collection[str]) -> Past:
     """Finished runs of these kinds."""
     found: dict[str, list[Spent]] = {}
     for state in ledger.states(ledger.runs()):
-        if state.state != "finished" or not state.steps or not state.seconds:
+        if state.state is not State.FINISHED or not state.steps or not state.seconds:
             continue
         run_dir = ledger.run_dir(state.run_id)
-        config = yaml.load((run_dir / "config.yaml").read_text(), _LOADER)
-        if isinstance(config, dict) and (kind := _kind(config)) in kinds:
-            kept = [_bytes(path) for path in checkpoints(run_dir / "checkpoints")]
+        try:
+            kind = _kind(read_config(run_dir))
+        except Unreadable:  # no measure of anything
+            continue
+        if kind in kinds:
+            kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
             spent = Spent(state.seconds / state.steps, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
             found.setdefault(kind, []).append(spent)
     return found
@@ -240,10 +233,7 @@ def _bytes(directory: Path) -> int:
     return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast
-
-
 def _kind(config: Mapping[str, Any]) -> str:
-    knobs = {k: (k.split("."), v) for k, v in flat(config).items() if v is not None}
+    knobs = {k: (k.split("."), v) for k, v in flatten(config).items() if v is not None}
     alike = {k: v for k, (path, v) in knobs.items() if path[0] not in SAME_COST and path[-1] not in SAME_COST}
-    return json.dumps({**alike, "ranks": config.get("cluster", {}).get("ranks", 1)}, sort_keys=True)
+    return json.dumps({**alike, "ranks": config["cluster"]["ranks"]}, sort_keys=True)

@@ -6,9 +6,10 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.arms import Sum
@@ -22,13 +23,15 @@ SUMMARY_S = 30.0
 QUIET_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
 STYLES = {
-    "running": "cyan",
-    "finished": "green",
-    "diverged": "magenta",
-    "failed": "bold red",
-    "preempted": "yellow",
-    "pruned": "magenta",
-    "lost": "red",
+    State.RUNNING: "cyan",
+    State.FINISHED: "green",
+    State.DIVERGED: "magenta",
+    State.FAILED: "bold red",
+    State.PREEMPTED: "yellow",
+    State.PRUNED: "magenta",
+    State.LOST: "red",
+    State.MISSING: "red",
+    State.UNREADABLE: "red",
 }
 
 
@@ -119,8 +122,7 @@ def arm_table(sums: Sequence[Sum]) -> Table:
 def count(states: Sequence[RunState]) -> str:
     """`5 finished, 2 running, 5 queued`."""
     counts = Counter(state.state for state in states)
-    order = ("finished", "running", "queued", "diverged", "failed", "preempted", "pruned", "lost")
-    return ", ".join(f"{counts[s]} {s}" for s in order if counts[s]) or "no runs"
+    return ", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no runs"
 
 
 class Progress:
@@ -165,8 +167,8 @@ class Progress:
         """A run came to an end: read how, and say it (a terminal shows it in the table; only failures get a line)."""
         state = self.states[run_id] = self.ledger.state(run_id)
         place = f"step {state.step}/{state.steps}, accuracy {number(state.accuracy)}, {duration(state.seconds)}"
-        if state.state in ("failed", "diverged"):
-            self.say(f"{state.state:9} {state.name}: {state.cause}")
+        if state.state.failure:
+            self.say(f"{state.state:9} {state.name}: {state.cause or state.message}")
         elif self._live is None:
             self.say(f"{state.state:9} {state.name}: {place}")
 
@@ -189,17 +191,17 @@ class Progress:
         from rich.console import Group
 
         states = list(self.states.values())
-        order = ("failed", "diverged", "lost", "preempted", "pruned", "finished", "queued", "running")
-        first = sorted(states, key=lambda s: (s.run_id not in active, order.index(s.state), -(s.started or 0)))
+        urgency = sorted(State, key=lambda state: (not state.failure, not state.ended, state is State.FINISHED))
+        first = sorted(states, key=lambda s: (s.run_id not in active, urgency.index(s.state), -(s.started or 0)))
         rows = min(ROWS, max(3, shutil.get_terminal_size().lines - 5))
         more = f" ({len(states) - rows} not shown)" if len(states) > rows else ""
         line = f"{count(states)}{more}   {duration(time.monotonic() - self.began)}"
         return Group(table(first[:rows]), line)
 
-    def failures(self, messages: dict[str, str]) -> None:
-        """Name every failed run with its cause and its log. `messages`: of runs that no attempt speaks for."""
-        for run_id, message in messages.items():
+    def failures(self, ends: Mapping[str, State], messages: Mapping[str, str]) -> None:
+        """Name every failed run with its cause and its log. ends, messages: of the launch, where no attempt says it."""
+        for run_id, end in ends.items():
             state = self.states[run_id] = self.ledger.state(run_id)
-            told = why(state) if state.state in ("failed", "diverged") else message
+            reason = why(state) if state.state.failure else messages[run_id]
             log = state.log if state.log is not None and state.log.exists() else None
-            self.say(f"FAILED {state.name} ({run_id}): {told}" + (f"\n       {log}" if log else ""))
+            self.say(f"{end.upper()} {state.name} ({run_id}): {reason}" + (f"\n       {log}" if log else ""))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import lock
-from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, Cause, gpu_ooms, newest_attempt, rank_record, record_death
-from rlvr.ledger.files import read_json
+from rlvr.ledger import layout, lock
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, gpu_ooms, newest_attempt, rank_record, read_end, record_death
+from rlvr.ledger.cause import Cause, State
 from sweeps.progress import duration
-
-AGAIN = (Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE)  # ends after which a run may go on by itself
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why an attempt ended. again: the run itself is not at fault, trying once more makes sense."""
+    """Why an attempt ended. again: trying once more makes sense, as far as retries go."""
 
     cause: Cause
     message: str
@@ -30,15 +29,25 @@ class Outcome:
     """What a launch came to, in run ids. Every run of the sweep is in one of the lists."""
 
     finished: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    preempted: list[str] = field(default_factory=list)  # stopped, resumable
+    failed: list[str] = field(default_factory=list)  # all that `State.failure` says
+    preempted: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # finished before this launch
-    pruned: list[str] = field(default_factory=list)  # stopped early by a search, resumable when asked
+    pruned: list[str] = field(default_factory=list)
     queued: list[str] = field(default_factory=list)  # not begun: the launch was stopped
     seconds: float = 0.0  # wall time
     busy_s: list[float] = field(default_factory=list)  # each worker's time with runs
     interrupted: bool = False
+    states: dict[str, State] = field(default_factory=dict)  # of those that failed
     messages: dict[str, str] = field(default_factory=dict)  # why each failed
+
+    def add(self, run_id: str, state: State, message: str = "") -> None:
+        """Book how a run stands when the launch is done with it."""
+        if state.failure:
+            self.failed.append(run_id)
+            self.states[run_id], self.messages[run_id] = state, message
+            return
+        lists = {State.FINISHED: self.finished, State.PREEMPTED: self.preempted, State.PRUNED: self.pruned}
+        lists.get(state, self.queued).append(run_id)
 
     @property
     def exit_code(self) -> int:
@@ -48,12 +57,14 @@ class Outcome:
 
     def summary(self) -> str:
         """`11 of 12 runs finished (2 before), 1 failed. 6m10s; 2 workers busy 97% of the time`."""
-        done, resumable = len(self.finished) + len(self.skipped), len(self.preempted) + len(self.queued)
-        total = done + resumable + len(self.failed) + len(self.pruned)
-        text = f"{done} of {total} runs finished" + (f" ({len(self.skipped)} before)" if self.skipped else "")
-        text += f", {len(self.failed)} failed" if self.failed else ""
-        text += f", {len(self.pruned)} pruned" if self.pruned else ""
-        text += f", {resumable} resumable: run the same command again" if resumable else ""
+        done = len(self.finished) + len(self.skipped)
+        rest = Counter(self.states[run_id] for run_id in self.failed)
+        rest += Counter({State.PRUNED: len(self.pruned)})
+        waiting = Counter({State.PREEMPTED: len(self.preempted), State.QUEUED: len(self.queued)})
+        text = f"{done} of {done + rest.total() + waiting.total()} runs finished"
+        text += f" ({len(self.skipped)} before)" if self.skipped else ""
+        text += "".join(f", {count} {state}" for state, count in (rest + waiting).items())
+        text += ": run the same command again" if waiting.total() else ""
         text += f". {duration(self.seconds)}"
         if not self.seconds or not any(self.busy_s):
             return text
@@ -73,7 +84,7 @@ def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
         return written
     if cause is Cause.OK:
         return Verdict(Cause.ERROR, "its worker says that it is finished, but the ledger has no such attempt")
-    if cause in AGAIN:
+    if cause.goes_on:
         return Verdict(cause, message, again=True)
     return _write_down(run_dir, before, Verdict(cause, message))
 
@@ -82,7 +93,7 @@ def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Pa
     """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left."""
     if (written := _written(run_dir, before)) is not None:
         return written
-    if lock.lock_is_held(run_dir / "lock"):  # not by ours, they are dead
+    if lock.lock_is_held(layout.lock(run_dir)):  # not by ours, they are dead
         return Verdict(Cause.BUSY, "")
     opened = (newest := newest_attempt(run_dir)) > before
     if opened and (word := rank_record(run_dir, newest)):
@@ -97,12 +108,11 @@ def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Pa
 
 def _written(run_dir: Path, before: int) -> Verdict | None:
     newest = newest_attempt(run_dir)
-    verdict = read_json(run_dir / "attempts" / str(newest) / "exit.json") if newest > before else None
-    if verdict is None:
+    end = read_end(layout.attempt(run_dir, newest)) if newest > before else None
+    if end is None:
         return None
-    cause = Cause(verdict["cause"])
-    again = cause in AGAIN or (cause is Cause.GPU_OOM and gpu_ooms(run_dir) <= HALVINGS)
-    return Verdict(cause, str(verdict.get("message") or ""), again)
+    again = end.cause.goes_on or (end.cause is Cause.GPU_OOM and gpu_ooms(run_dir) <= HALVINGS)
+    return Verdict(end.cause, end.message, again)
 
 
 def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:

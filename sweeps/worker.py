@@ -14,15 +14,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from rlvr.config import imports
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import newest_attempt
 
 TAG = "RLVR_LAUNCH"  # in the environment of everything that a launch starts, children of children too
-WARM = (sys.executable, "-m", "rlvr.job", "--serve")
+WARM = imports.python("-m", "rlvr.job", "--serve")
 SHIPPER_S = 60.0  # patience with a shipper when all runs have ended
 
 
 def torchrun(
-    ranks: int, python: Sequence[str] = (sys.executable,), place: Sequence[str] = ("--standalone",)
+    ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = ("--standalone",)
 ) -> tuple[str, ...]:
     """Command that runs one run as several processes, `ranks` of them on this node; place: where the others are.
 
@@ -34,7 +36,7 @@ def torchrun(
 
 def shipping(home: Path, *options: str) -> list[str]:
     """Command that ships metrics to MLflow: one pass over all runs; options: `--sweep ID`, `--follow`, `--uri URI`."""
-    return [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), *options]
+    return imports.python("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
 
 
 def new_tag() -> str:
@@ -44,7 +46,7 @@ def new_tag() -> str:
 def environment(threads: int, tag: str) -> dict[str, str]:
     """What a worker sees. Passive waiting: idle OpenMP threads of one worker must not eat the cores of another."""
     return {
-        **os.environ,
+        **imports.environment(),
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
@@ -180,7 +182,7 @@ def pool(
     """`size` workers for runs of `ranks` processes each. Only those of one process are warm."""
     command = command or (WARM if ranks == 1 else torchrun(ranks))
     return [
-        Worker(command, threads=threads, tag=f"{tag}-{k}", log=logs / f"worker-{k}.log", warm=ranks == 1)
+        Worker(command, threads=threads, tag=f"{tag}-{k}", log=layout.worker_log(logs, k), warm=ranks == 1)
         for k in range(size)
     ]
 
@@ -196,7 +198,12 @@ class Shipper:
         self.log_path = log
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                list(command), stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
+                list(command),
+                env=imports.environment(),
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
 
     def finish(self, patience_s: float, hurry: Callable[[], bool]) -> str:
@@ -232,9 +239,9 @@ class Guard:
     """
 
     def __init__(self, tag: str) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != TAG}
+        environment = {k: v for k, v in imports.environment().items() if k != TAG}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps.worker", tag],
+            imports.python("-m", "sweeps.worker", tag),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ settings.load_profile("suite")
 @pytest.fixture
 def composing() -> Iterator[None]:
     """Hydra's `compose` knows conf/ in the test."""
-    from sweeps import launcher  # not above: NumPy, too, reads OMP_NUM_THREADS when it is imported
+    from rlvr.config import compose  # not above: NumPy, too, reads OMP_NUM_THREADS when it is imported
 
-    with launcher.composing():
+    with compose.composing():
         yield

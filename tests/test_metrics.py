@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvr.metrics import (
+    accuracy,
     avg_at_k,
     coverage,
     distinct_at_k,
@@ -149,3 +150,12 @@ def test_population_weights_at_the_ends() -> None:
     np.testing.assert_array_equal(weight_ml([0, 1]), [np.inf, 1])
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         weight_ml([1.5])
+
+
+def test_accuracy_is_the_mean_of_avg_at_n_over_benchmarks_or_a_bandits_expected_reward() -> None:
+    """(0.25 + 0.75)/2; pass@k, errors and training's own accuracy have no part in it."""
+    evaluation = {"evaluation/maze_7x7/avg_at_8": 0.25, "evaluation/maze_9x9/avg_at_8": 0.75}
+    others = {"evaluation/maze_7x7/pass_at_8": 1.0, "evaluation/maze_7x7/error": 0.1, "reward/accuracy": 0.9}
+    assert accuracy(evaluation | others) == 0.5
+    assert accuracy(others) is None
+    assert accuracy({"evaluation/bandit/expected_reward": -1.5}) == -1.5

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.run import deferred, quoted
+from tests.support.composed import REGISTRY
 
 ROOT = Path(__file__).parent.parent
 
@@ -88,23 +89,19 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_pa
 
 
 def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
-    assert deferred(["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]) == [
-        "-m",
-        "loss=grpo,dapo",
-        "loss.clip_low=choice(0.1)",
-        "seed=1",
-    ]
-    assert deferred(["loss=grpo", "loss.clip_low=0.1"]) == ["loss=grpo", "loss.clip_low=0.1"]
+    words = ["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]
+    assert deferred(words, REGISTRY) == ["-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1"]
+    assert deferred(["loss=grpo", "loss.clip_low=0.1"], REGISTRY) == ["loss=grpo", "loss.clip_low=0.1"]
     # Some losses bring a group along, which the default loss does not have
-    assert deferred(["-m", "loss=dph_js,dph_none", "presample.problems=64"])[-1] == "presample.problems=choice(64)"
-    assert deferred(["-m", "seed=0,1", "presample.problems=64"])[-1] == "presample.problems=64"
+    of_losses = deferred(["-m", "loss=dph_js,dph_none", "presample.problems=64"], REGISTRY)
+    assert of_losses[-1] == "presample.problems=choice(64)"
+    assert deferred(["-m", "seed=0,1", "presample.problems=64"], REGISTRY)[-1] == "presample.problems=64"
 
 
 def test_lines_are_typed_without_brackets() -> None:
-    assert quoted("exclude=loss=grpo eta=2; seed=1") == "exclude=['loss=grpo eta=2','seed=1']"
-    assert quoted("zip=eta,lr") == "zip=['eta,lr']"
-    assert quoted("zip=[]") == "zip=[]"
-    assert quoted("eta=1,2") == "eta=1,2"
+    assert quoted(["exclude=loss=grpo eta=2; seed=1"]) == ["exclude=['loss=grpo eta=2','seed=1']"]
+    assert quoted(["zip=eta,lr"]) == ["zip=['eta,lr']"]
+    assert quoted(["zip=[]", "eta=1,2"]) == ["zip=[]", "eta=1,2"]
 
 
 def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from analysis.frames.load import Frames
 from analysis.report import style
 from analysis.scores import objectives
 from analysis.scores.stats import Array
+from rlvr.ledger import layout
 from rlvr.metrics import weight_grpo, weight_maxrl, weight_ml, weight_pass, weight_rl
 
 QUESTION = "How much does each objective weigh a problem of pass rate p, measured and in theory?"
 STUDY = "exact_likelihood"
-FILE = Path("reports") / "weights" / "weights.csv"
+FILE = Path("weights") / "weights.csv"  # among the reports
 
 Form = Callable[[Array, int, int], Array]
 
@@ -44,9 +45,9 @@ FORMS: dict[str, Form] = {
 
 def figure(frames: Frames) -> Figure | None:
     """None unless this is the study of exact likelihood and its weights have been measured."""
-    if frames.study != STUDY or frames.home is None or not (frames.home / FILE).exists():
+    if frames.study != STUDY or frames.home is None or not (layout.reports(frames.home) / FILE).exists():
         return None
-    return drawn(pd.read_csv(frames.home / FILE))
+    return drawn(pd.read_csv(layout.reports(frames.home) / FILE))
 
 
 def drawn(weights: Frame) -> Figure:

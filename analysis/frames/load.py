@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,10 +14,14 @@ import pandas as pd
 
 from analysis.frames import samples as sample_files
 from analysis.frames.frame import Frame
-from analysis.frames.ledger import RunRecord, Sweep, plain, read_metrics, read_runs, read_sweeps
+from analysis.frames.runs import NO_STUDY, RunRecord, read_metrics, read_runs, read_sweeps
+from rlvr.ledger import layout
+from rlvr.ledger.sweeps import Sweep
+from rlvr.ledger.tags import as_value
 
 Source = Literal["ledger", "mlflow"]
 
+CHOICES = ("loss", "divergence", "advantage", "task", "model")
 # What decides whether two runs can stand in one table: problems, starting policy, length, and how they are judged.
 SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")
 
@@ -27,8 +30,8 @@ SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps"
 class Frames:
     """Everything known about the runs of a study.
 
-    runs: one row per planned run, `state` in done | running | interrupted | pruned | diverged | failed | missing, and
-      `config.<key>`; `reference` marks GRPO runs of other studies in the same setting, brought in for comparison.
+    runs: one row per planned run, with its `state` (rlvr/ledger/cause.py) and `config.<key>`; `reference` marks GRPO
+      runs of other studies in the same setting, brought in for comparison.
     metrics: run_id, step, name, value.
     samples: run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished.
     counts: run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed).
@@ -41,6 +44,7 @@ class Frames:
     counts: Frame
     policy: Frame
     study: str = ""
+    question: str = ""  # of the study, as its file asked it when it was last launched
     title: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -74,26 +78,35 @@ class Catalogue:
     sweeps: list[Sweep]
     read_metrics: Callable[[Sequence[str]], tuple[Frame, list[str]]]
     origin: str
+    notes: tuple[str, ...] = ()  # what could not be read
 
     def studies(self) -> list[str]:
         """Names of the studies, newest first: by the last thing planned or started in each."""
         newest: dict[str, float] = {}
-        for study, created in [(s.study, s.created) for s in self.sweeps] + [
-            (r.study, r.created) for r in self.records.values()
-        ]:
+        planned = [(study_of(sweep), sweep.created) for sweep in self.sweeps if not sweep.problems or sweep.study]
+        for study, created in planned + [(r.study, r.created) for r in self.records.values() if r.study]:
             newest[study] = max(newest.get(study, -math.inf), -math.inf if math.isnan(created) else created)
         return sorted(newest, key=lambda s: (-newest[s], s))
+
+
+def study_of(sweep: Sweep) -> str:
+    return sweep.study or NO_STUDY
 
 
 def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) -> Catalogue:
     """List runs and sweeps. `uri`: MLflow tracking URI, by default `mlflow.db` of the home directory."""
     sweeps = read_sweeps(home)
+    notes = [problem for sweep in sweeps for problem in sweep.problems]
     if source == "ledger":
-        return Catalogue(home, read_runs(home), sweeps, lambda ids: read_metrics(home, ids), source)
+        records, unreadable = read_runs(home)
+        return Catalogue(home, records, sweeps, lambda ids: read_metrics(home, ids), source, (*notes, *unreadable))
     from analysis.frames.mlflow_reader import MlflowReader
 
-    reader = MlflowReader(_store(home, uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"))
-    return Catalogue(home, reader.runs(), sweeps, lambda ids: (reader.metrics(ids), []), reader.uri)
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{layout.mlflow_database(home)}"
+    reader = MlflowReader(_store(home, uri))
+    records = reader.runs()
+    notes += reader.notes
+    return Catalogue(home, records, sweeps, lambda ids: (reader.metrics(ids), []), reader.uri, tuple(notes))
 
 
 def _store(home: Path, uri: str) -> str:
@@ -137,9 +150,10 @@ def frames(
         counts=read.counts,
         policy=sample_files.read_policy(found.home, list(runs["run_id"])),
         study=study,
+        question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         title=study if sweep is None else f"{study}, sweep {sweep}",
         commands=tuple(dict.fromkeys(c for c in commands if c)),
-        notes=(*notes, *read.notes),
+        notes=(*found.notes, *notes, *read.notes),
         home=found.home,
         origin=found.origin,
     )
@@ -148,44 +162,53 @@ def frames(
 def _select(found: Catalogue, study: str | None, sweep: str | None) -> tuple[list[Sweep], str]:
     studies = found.studies()
     if not studies:
-        raise LookupError(f"no run in {found.home} ({found.origin}). Start one: python -m rlvr.run")
+        raise LookupError(
+            " ".join([f"no run in {found.home} ({found.origin}). Start one: python -m rlvr.run", *found.notes])
+        )
     if sweep is not None:
         plans = [s for s in found.sweeps if s.sweep_id == sweep]
         if not plans:
             known = ", ".join(s.sweep_id for s in found.sweeps) or "none"
             raise LookupError(f"--sweep {sweep}: there is no such sweep in {found.home}. Sweeps here: {known}.")
-        return plans, plans[0].study
+        return plans, study_of(plans[0])
     study = studies[0] if study is None else study
     if study not in studies:
         raise LookupError(f"--study {study}: there is no such study in {found.home}. Here: {', '.join(studies)}.")
-    return [s for s in found.sweeps if s.study == study], study
+    return [s for s in found.sweeps if study_of(s) == study], study
 
 
 def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
-    """The record of a planned run; one without a result is described by its plan."""
+    """The record of a planned run; one that left no config is described by the manifest's line."""
     overrides = tuple(line.get("overrides", ()))
     if record is None:
-        record = RunRecord(run_id=run_id, study=sweep.study, created=sweep.created, command=sweep.command)
+        record = RunRecord(run_id=run_id, study=study_of(sweep), created=sweep.created, command=sweep.command)
     elif record.config:
-        return replace(record, overrides=overrides, name=record.name or line["name"])
-    told = dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
-    config = {
-        (f"choices.{k}" if k in ("loss", "divergence", "advantage", "task", "model") else k): plain(v)
-        for k, v in told.items()
+        return replace(record, overrides=overrides)
+    typed = dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
+    config = {f"choices.{k}" if k in CHOICES else k: as_value(v) for k, v in typed.items()}
+    config |= {f"loss.{key}": config[key] for key in ("eta", "beta") if key in config}
+    config |= {"seed": line["seed"]} if "seed" in line else {}
+    name, arm = str(line.get("name") or run_id), str(line.get("arm") or run_id)
+    group_id = str(line.get("group_id") or f"planned:{arm}")
+    return replace(record, overrides=overrides, name=name, arm=arm, group_id=group_id, config=config, frozen=False)
+
+
+def _completed(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Gives planned runs that left no config what those with one agree on: other seeds, else runs of the same loss."""
+    known = [record for record in records if record.frozen]
+    return [record if record.frozen else _like(record, known) for record in records]
+
+
+def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
+    seeds = [other for other in known if other.group_id == record.group_id]
+    relatives = [other for other in known if _choice(other, "loss") == _choice(record, "loss")]
+    siblings = seeds or relatives or known
+    agreed = {
+        key: value
+        for key, value in (siblings[0].config if siblings else {}).items()
+        if all(key in other.config and other.config[key] == value for other in siblings)
     }
-    config |= _from_name(line["name"], config)
-    return replace(record, overrides=overrides, name=line["name"], config=config)
-
-
-def _from_name(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    """What a name like `lad-js-eta0.5-s0` says of a run that left nothing else."""
-    told: dict[str, Any] = {"choices.loss": name.split("-")[0]}
-    for key, pattern in (("loss.eta", r"-eta([\d.e-]*\d)"), ("loss.beta", r"-beta([\d.e-]*\d)"), ("seed", r"-s(\d+)$")):
-        if match := re.search(pattern, name):
-            told[key] = plain(match.group(1))
-    if match := re.match(r"[a-z_]+-([a-z]+)(?=-(?:eta|beta)[\d.]|-s\d+$)", name):
-        told["choices.divergence"] = match.group(1)
-    return {k: v for k, v in told.items() if k not in config}
+    return replace(record, config={**agreed, **record.config})
 
 
 def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
@@ -194,6 +217,7 @@ def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
             "run_id": r.run_id,
             "group_id": r.group_id,
             "name": r.name,
+            "arm": r.arm,
             "study": r.study,
             "sweep_id": sweep_of.get(r.run_id, ""),
             "state": r.state,
@@ -217,12 +241,11 @@ def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> Frame:
             "reference": False,
             **{f"config.{k}": v for k, v in r.config.items()},
         }
-        for r in records
+        for r in _completed(records)
     ]
     frame = pd.DataFrame(rows)
     if frame.empty:
         return frame
-    frame = _borrow(frame)
     order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
     return frame.sort_values(order, ignore_index=True, na_position="first")
 
@@ -235,24 +258,6 @@ def _choice(record: RunRecord, group: str) -> str:
 def _number(record: RunRecord, *keys: str) -> float:
     values = [record.config.get(k) for k in keys]
     return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
-
-
-def _borrow(frame: Frame) -> Frame:
-    """Give planned runs without a config what all their siblings agree on, and the group of their other seeds."""
-    bare = frame["group_id"] == ""
-    if not bare.any():
-        return frame
-    told = frame[~bare]
-    frame = frame.copy()
-    for column in [c for c in frame.columns if c.startswith("config.") or c in ("advantage", "task", "model", "steps")]:
-        values = told[column].dropna().unique()
-        blank = bare & (frame[column].isna() | (frame[column] == ""))
-        if len(values) == 1 and blank.any():
-            frame.loc[blank, column] = values[0]
-    stem = frame["name"].str.replace(r"-s\d+$", "", regex=True)
-    known = dict(zip(stem[~bare], told["group_id"], strict=True))
-    frame.loc[bare, "group_id"] = stem[bare].map(lambda s: known.get(s, f"planned:{s}"))
-    return frame
 
 
 def _with_references(runs: Frame, others: Frame) -> Frame:

@@ -10,29 +10,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.frames.frame import Frame
-from analysis.frames.ledger import ENDS, RESUMABLE, RunRecord, plain, tidy_metrics
+from analysis.frames.runs import RunRecord, tidy_metrics
+from rlvr.ledger import tags as words
+from rlvr.ledger.runs import Unreadable, grouped
 
-STATES = {"FINISHED": "done", "RUNNING": "running", "SCHEDULED": "running", "FAILED": "failed", "KILLED": "interrupted"}
-# Tags of ours that say how a run went; every other `rlvr.<group>` names the option that was chosen in a config group.
-CIRCUMSTANCE_TAGS = frozenset(
-    {
-        "run_id",
-        "group_id",
-        "created",
-        "git_sha",
-        "git_dirty",
-        "host",
-        "attempts",
-        "cause",
-        "sweeps",
-        "sweep_id",
-        "kind",
-        "command",
-        "params_cut",
-        "non_finite",
-        "trial",
-    }
-)
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
 
 
@@ -49,14 +30,21 @@ class MlflowReader:
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             raise LookupError(f"{uri}: there is no such database. Pass --uri or --home.")
         self._attempts: dict[str, list[str]] = {}  # run_id -> MLflow's own run ids, oldest first
+        self.notes: list[str] = []  # what could not be read
 
     def runs(self) -> dict[str, RunRecord]:
         """Every run by its rlvr run_id; several MLflow runs of one identity are one run, the newest speaks for it."""
         records: dict[str, RunRecord] = {}
+        foreign: list[Unreadable] = []
         for uuid, info, tags, params in sorted(self._catalogue(), key=lambda row: (row[1]["start"], row[0])):
             run_id = tags["rlvr.run_id"]
+            if "rlvr.state" not in tags:
+                why = "shipped to MLflow by another version of rlvr, and left out. Read it with that version."
+                foreign.append(Unreadable(f"run {run_id}", why))
+                continue
             self._attempts.setdefault(run_id, []).append(uuid)
             records[run_id] = _record(run_id, info, tags, params)
+        self.notes = grouped(foreign)
         return records
 
     def metrics(self, run_ids: Sequence[str]) -> Frame:
@@ -159,26 +147,22 @@ def _pages(search: Any, **arguments: Any) -> list[Any]:
 
 
 def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], params: Mapping[str, str]) -> RunRecord:
-    cause = tags.get("rlvr.cause", "")
-    state = STATES.get(info["status"], "interrupted")
-    choices = {
-        f"choices.{k.removeprefix('rlvr.')}": v
-        for k, v in tags.items()
-        if k.startswith("rlvr.") and k.removeprefix("rlvr.") not in CIRCUMSTANCE_TAGS
-    }
+    values = {key: words.as_value(value) for key, value in params.items()}
+    choices = {f"choices.{group}": option for group, option in words.choices_of(tags).items()}
     return RunRecord(
         run_id=run_id,
         group_id=tags.get("rlvr.group_id", ""),
         name=info["name"],
+        arm=tags.get("rlvr.arm", ""),
         study=info["study"],
-        state=ENDS.get(cause, "interrupted" if state == "running" and cause in RESUMABLE else state),
-        cause=cause,
+        state=tags["rlvr.state"],
+        cause=tags.get("rlvr.cause", ""),
         created=float(tags.get("rlvr.created") or info["start"] / 1000),
         git_sha=tags.get("rlvr.git_sha", ""),
         git_dirty=tags.get("rlvr.git_dirty") == "true",
         host=tags.get("rlvr.host", ""),
         command=tags.get("mlflow.source.name", ""),
-        config={key: plain(value) for key, value in {**params, **choices}.items()},
+        config={**values, **choices},
     )
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from analysis.frames.frame import Frame
+from rlvr.ledger import layout
 
 KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # not the response
 POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
@@ -27,10 +28,10 @@ def read(home: Path, run_ids: Iterable[str], *, every: bool = False) -> Samples:
     """Samples of the first and the last evaluation of each run (`every`: of all), and their counts per problem."""
     parts, notes = [], []
     for run_id in run_ids:
-        files = sorted((home / "runs" / run_id / "samples").glob("test-*.parquet"))
+        files = layout.evaluations(layout.run(home, run_id))
         for file in files if every else dict.fromkeys([*files[:1], *files[-1:]]):
             part = pq.read_table(file, columns=_present(file, KEPT)).to_pandas()
-            part.insert(0, "step", int(file.stem.split("-")[1]))
+            part.insert(0, "step", layout.step_of(file))
             part.insert(0, "run_id", run_id)
             parts.append(part)
     if not parts:
@@ -47,10 +48,10 @@ def read_responses(home: Path, run_ids: Iterable[str]) -> Frame:
     columns = ["source", "problem_id", "sample", "response"]
     parts = []
     for run_id in run_ids:
-        files = sorted((home / "runs" / run_id / "samples").glob("test-*.parquet"))
+        files = layout.evaluations(layout.run(home, run_id))
         for file in dict.fromkeys([*files[:1], *files[-1:]]):
             part = pq.read_table(file, columns=_present(file, columns)).to_pandas()
-            part.insert(0, "step", int(file.stem.split("-")[1]))
+            part.insert(0, "step", layout.step_of(file))
             part.insert(0, "run_id", run_id)
             parts.append(part)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *columns])
@@ -71,10 +72,10 @@ def read_policy(home: Path, run_ids: Sequence[str]) -> Frame:
     """The last stored policy of each bandit run, one row per arm."""
     parts = []
     for run_id in run_ids:
-        files = sorted((home / "runs" / run_id / "samples").glob("policy-*.parquet"))
+        files = layout.policies(layout.run(home, run_id))
         if files:
             part = pq.read_table(files[-1], columns=list(POLICY)).to_pandas()
-            part.insert(0, "step", int(files[-1].stem.split("-")[1]))
+            part.insert(0, "step", layout.step_of(files[-1]))
             part.insert(0, "run_id", run_id)
             parts.append(part.sort_values("arm"))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *POLICY])

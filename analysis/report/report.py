@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import importlib
 import math
 import pkgutil
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +24,11 @@ from analysis.report.grid import grids, published_grids
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table
 from analysis.scores.arms import arms, describe, differing
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
+from rlvr.ledger.files import whole
 
 PAGE = Path(__file__).parent / "page.html"
-STATES = ("done", "running", "interrupted", "pruned", "diverged", "failed", "missing")
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,9 @@ def write(frames: Frames, content: Content, out: Path) -> list[Path]:
     Everything is written aside and renamed: a reader sees the old report or the new one, never half of either.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        aside.chmod(0o755)
+    with whole(out, durable=False) as aside:
+        aside.mkdir()
         written = [p.relative_to(aside) for p in _write(frames, content, aside)]
-        _swap(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return [out / p for p in written]
 
 
@@ -105,27 +100,9 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
-def _swap(aside: Path, out: Path) -> None:
-    """Put the folder `aside` in the place of `out`."""
-    old = aside.with_name(f"{aside.name}.old")
-    with contextlib.suppress(FileNotFoundError):
-        out.rename(old)
-    aside.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def folder_name(study: str) -> str:
     """A study's name as one folder name."""
     return re.sub(r"[^\w.-]+", "-", study).strip("-.") or "study"
-
-
-def study_question(study: str) -> str:
-    """Line 1 of sweeps/<study>.yaml, where a study states its question; "" for a sweep typed on the command line."""
-    file = Path(__file__).parents[2] / "sweeps" / f"{study}.yaml"
-    if not re.fullmatch(r"[\w-]+", study) or not file.exists():
-        return ""
-    first = file.read_text(encoding="utf-8").split("\n", 1)[0]
-    return first.lstrip("# ").strip() if first.startswith("#") else ""
 
 
 def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
@@ -136,11 +113,11 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
     environment.filters["code"] = _pieces
     return environment.get_template(PAGE.name).render(
         title=frames.title,
-        question=study_question(frames.study),
+        question=frames.question,
         commands=frames.commands,
         shas=_shas(frames),
         origin=frames.origin,
-        states=[(s, int((frames.runs["state"] == s).sum())) for s in STATES if (frames.runs["state"] == s).any()],
+        states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
         differences=_differences(frames),
         runs=list(_run_rows(frames)),
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
@@ -155,7 +132,8 @@ def browse_command(frames: Frames) -> str:
     """How to look at the runs in MLflow's own pages."""
     if frames.origin.startswith("http"):
         return frames.origin
-    where = frames.origin if ":" in frames.origin else f"sqlite:///{(frames.home or Path()).resolve() / 'mlflow.db'}"
+    database = layout.mlflow_database((frames.home or Path()).resolve())
+    where = frames.origin if ":" in frames.origin else f"sqlite:///{database}"
     return f"mlflow ui --backend-store-uri {re.sub(r'//[^/@]+@', '//***@', where)}"
 
 

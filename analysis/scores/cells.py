@@ -15,10 +15,15 @@ from analysis.frames.frame import Frame
 from analysis.frames.load import Frames
 from analysis.scores.arms import Arm
 from analysis.scores.stats import Array, avg_values, bootstrap, interval, mean, pass_values
+from rlvr.ledger.cause import State
 
 AVERAGE = "Average"
-# The gravest reason is the one shown.
-REASONS = ("diverged", "failed", "interrupted", "pruned", "running", "missing", "not evaluated")
+# Of several reasons for an empty cell the gravest is shown.
+_GRAVEST_FIRST = (
+    *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),
+    *(State.RUNNING, State.QUEUED, State.MISSING),
+)
+REASONS = (*(state.value for state in _GRAVEST_FIRST), "not evaluated")
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def score(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[Me
     key = ("score", arm.group_id, tuple(sources), tuple(metrics))
     if key not in frames.cache:
         state = frames.runs.set_index("run_id")["state"]
-        finished = [i for i in arm.run_ids if state[i] == "done"]
+        finished = [i for i in arm.run_ids if state[i] == State.FINISHED]
         at = frames.evaluations.groupby("run_id")["step"].max()
         last = {i: int(at[i]) for i in finished if at.get(i, 0) > 0}
         reasons = [state[i] for i in arm.run_ids if i not in finished] + ["not evaluated"] * (len(finished) - len(last))

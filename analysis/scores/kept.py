@@ -16,6 +16,8 @@ from analysis.frames.load import Frames
 from analysis.scores.arms import Arm, arms
 from analysis.scores.cells import REASONS, Cell
 from analysis.scores.stats import Array, avg_values, bootstrap, mean, pass_values
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 
 TASK = "styles"  # the task whose responses name their style in the first word
 SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
@@ -81,7 +83,7 @@ def _arm(frames: Frames, runs: Frame, arm: Arm, columns: tuple[int, int]) -> Kep
     first = runs.loc[arm.run_ids[0]]
     alpha, coef = (first.get(f"config.loss.{knob}") for knob in ("alpha", "coef"))
     label = f"α = {float(alpha):g}" if arm.loss == "dph_alpha" and alpha is not None else NAMES.get(arm.loss, arm.loss)
-    done = [i for i in arm.run_ids if runs.loc[i, "state"] == "done" and _last(frames, i)]
+    done = [i for i in arm.run_ids if runs.loc[i, "state"] == State.FINISHED and _last(frames, i)]
     states = [runs.loc[i, "state"] for i in arm.run_ids if i not in done]
     reason = next((r for r in REASONS if r in states), "not evaluated")
     state = reason if not done else "partial" if states else "ok"
@@ -137,7 +139,7 @@ def _values(
 
 def styles(frames: Frames, run_id: str, step: int) -> dict[str, float]:
     """Share of each style, the first word, among the correct responses of an evaluation; {} if none is at hand."""
-    file = (frames.home or Path()) / "runs" / run_id / "samples" / f"test-{step:08d}.parquet"
+    file = layout.evaluation(layout.run(frames.home or Path(), run_id), step)
     if not file.exists():
         return {}
     table = pq.read_table(file, columns=["response", "outcome"]).to_pylist()

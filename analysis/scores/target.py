@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.frames.load import Frames
 from analysis.scores.arms import Arm, arms
+from rlvr.ledger.cause import State
 
 Array = NDArray[np.float64]
 
@@ -93,8 +94,10 @@ def _matches(frames: Frames, found: list[Arm], etas: list[float]) -> Iterator[Ma
     policies = {run_id: part.sort_values("arm") for run_id, part in frames.policy.groupby("run_id")}
     state = frames.runs.set_index("run_id")["state"]
     for arm in sorted(found, key=lambda a: (a.loss != "lad", a.setting)):
-        have = [i for i in arm.run_ids if i in policies and state[i] == "done"]
-        missing = tuple(state[i] if state[i] != "done" else "not evaluated" for i in arm.run_ids if i not in have)
+        have = [i for i in arm.run_ids if i in policies and state[i] == State.FINISHED]
+        missing = tuple(
+            state[i] if state[i] != State.FINISHED else "not evaluated" for i in arm.run_ids if i not in have
+        )
         kl = frames.runs.set_index("run_id").get("config.trainer.kl")
         name = arm.method if arm.loss == "lad" or kl is None or not kl[arm.run_ids[0]] else f"{arm.method} + KL"
         name = ", ".join(x for x in (name, arm.variant, arm.setting) if x)

@@ -17,6 +17,7 @@ from analysis.scores.cells import Cell, benchmarks, score, score_base
 from analysis.scores.knob import BASE, row
 from analysis.scores.setting import Setting
 from analysis.scores.stats import bootstrap, mean
+from rlvr.ledger.cause import State
 from rlvr.metrics import distinct_n
 
 QUESTION = "Which objective ends where: accuracy, pass@k, diversity of its responses, entropy?"
@@ -81,7 +82,7 @@ def _setting(frames: Frames, name: str, everything: Sequence[Arm]) -> Compared |
     state = frames.runs.set_index("run_id")["state"]
     rows = {}
     for arm in here:
-        finished = [i for i in arm.run_ids if state[i] == "done"]
+        finished = [i for i in arm.run_ids if state[i] == State.FINISHED]
         scores = score(frames, arm, setting.sources, setting.shown)
         rows[_name(arm)] = {
             **{str(m): scores[m, setting.overall] for m in setting.shown},

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from rlvr.config import schema
 from rlvr.config.overrides import parse
 
 Composed = tuple[list[str], DictConfig, dict[str, Any]]  # overrides, config, Hydra's choices
 SAMPLE = 5  # points that are also composed in full
+
+
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """In here, Hydra's own `compose("run", [...])` knows conf/ and all that this project adds to it."""
+    schema.register()
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        yield
 
 
 class Points(Sequence[Composed]):

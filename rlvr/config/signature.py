@@ -1,29 +1,38 @@
-"""Check a component's knobs against the signature of its `_target_`, read from source: nothing is imported."""
+"""What a component takes and declares: read from the source of its `_target_`, else asked of a process that imports it.
+
+`python -m rlvr.config.signature` is that process: a JSON object comes in on standard input, another goes out.
+"""
 
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
-import importlib.util
-import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from rlvr.config import definition as source
+from rlvr.config.definition import Definition, Unclear, definition
+from rlvr.config.imports import environment, extend, python
 
-# Arguments that rlvr/job/loop.py passes: no YAML gives them.
-PROVIDED = {
-    "trainer": {"model", "loss", "device", "pad_token_id", "max_tokens"},
-    "rollout.engine": {"model", "device", "eos_token_ids", "pad_token_id"},
-    "model": {"task", "store"},
-    "loss": {"policy", "batch"},
-    "hydra.sweeper.sampler": {"asked"},
-    "divergence": {"log_ratio", "a"},
-    "advantage": {"reward", "group", "mask", "logp_old", "value", "entropy"},
+# Decorators that leave the parameters of what they decorate alone, and the mark that each of them leaves.
+MARKS = {
+    "rlvr.objective.batch.binary_rewards": "binary_rewards",
+    "rlvr.objective.batch.one_token_responses": "one_token_responses",
+    "rlvr.objective.batch.per_response": "per_response",
+    "rlvr.objective.batch.compares_responses": "compares_responses",
+    "rlvr.objective.batch.uses_failed_groups": "uses_failed_groups",
+    "rlvr.model.native_only": "native_only",
 }
+NEEDS, FIRST_PASS, PARTIAL = "rlvr.objective.batch.needs", "rlvr.objective.batch.first_pass", "functools.partial"
+DATACLASS, FIELD = "dataclasses.dataclass", "dataclasses.field"
+WITHOUT_INIT = ("typing.Protocol", "typing.Generic", "abc.ABC")
 
 
 @dataclass(frozen=True)
@@ -33,144 +42,228 @@ class Parameter:
     required: bool
 
 
-def signature(target: str) -> list[Parameter]:
-    """Parameters of a function or class named by its import path, without importing its module.
+@dataclass(frozen=True)
+class Signature:
+    """Parameters of a function or class, and what it declares: the words of `@needs(...)`, and marks by name."""
 
-    Raises ValueError if there is no such module or name.
-    """
-    body, node = _definition(target)
-    # `Ratio = Literal[...]` of the same module stands for its value.
-    aliases = {
-        t.id: ast.unparse(n.value)
-        for n in body
-        if isinstance(n, ast.Assign)
-        for t in n.targets
-        if isinstance(t, ast.Name)
-    }
-    if isinstance(node, ast.ClassDef):
-        inits = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-        if not inits:
-            return [_field(n) for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-        node = inits[0]
-    found = [p for p in _parameters(node) if p.name != "self"]
-    return [replace(p, annotation=aliases.get(p.annotation, p.annotation)) for p in found]
-
-
-@functools.cache
-def declared(target: str) -> frozenset[str]:
-    """What a component says of itself in source: of a function its bare decorators and the words of its `@needs(...)`,
-    of a class the methods it defines, the attributes it sets in its body, and these again as `name = value`. Raises
-    ValueError as `signature` does.
-    """
-    _, node = _definition(target)
-    if isinstance(node, ast.ClassDef):
-        methods = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
-        assignments = [n for n in node.body if isinstance(n, ast.Assign)]
-        names = {ast.unparse(t) for n in assignments for t in n.targets}
-        return frozenset(methods | names | {ast.unparse(n) for n in assignments})
-    bare = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
-    calls = [d for d in node.decorator_list if isinstance(d, ast.Call) and ast.unparse(d.func) == "needs"]
-    return frozenset(bare | {str(a.value) for d in calls for a in d.args if isinstance(a, ast.Constant)})
+    parameters: tuple[Parameter, ...]
+    declared: frozenset[str] = frozenset()
+    takes_any: bool = False  # **knobs: any other name too
 
 
 @functools.cache  # every point of a sweep asks again
-def _definition(target: str) -> tuple[list[ast.stmt], ast.FunctionDef | ast.ClassDef]:
-    """(statements of the module, the one that defines the function or class)."""
-    module, _, name = target.rpartition(".")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ValueError(f"_target_: {target}: no module {module}")
-    body = ast.parse(Path(spec.origin).read_text()).body
-    node = next((n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name), None)
-    if node is None:
-        raise ValueError(f"_target_: {target}: {module} defines no {name}")
-    return body, node
+def signature(target: str) -> Signature:
+    """Of a function or class named by its import path. Raises ValueError if there is none, or its module fails."""
+    try:
+        return _of(definition(target))
+    except Unclear:
+        return _asked(target)
 
 
-def _field(node: ast.AnnAssign) -> Parameter:
-    assert isinstance(node.target, ast.Name)
-    return Parameter(node.target.id, ast.unparse(node.annotation), node.value is None)
+def declared(target: str) -> frozenset[str]:
+    return signature(target).declared
+
+
+def forget() -> None:
+    """Read all sources anew: a notebook's files change between two commands."""
+    signature.cache_clear()
+    source.read.cache_clear()
+    importlib.invalidate_caches()
+
+
+# --- from source
+
+
+def _of(defined: Definition) -> Signature:
+    node = defined.node
+    if isinstance(node, ast.FunctionDef):
+        return _of_function(defined, node)
+    if isinstance(node, ast.ClassDef):
+        return replace(_of_class(defined, node), declared=frozenset())
+    return _of_partial(defined, node)
+
+
+def _of_function(defined: Definition, node: ast.FunctionDef) -> Signature:
+    marks = frozenset[str]().union(*(_marks(defined, each) for each in node.decorator_list))
+    parameters = tuple(_named(defined, each) for each in _parameters(node))
+    return Signature(parameters, marks, takes_any=node.args.kwarg is not None)
+
+
+def _marks(defined: Definition, decorator: ast.expr) -> frozenset[str]:
+    """What a decorator says of a function. Unclear for one that is not ours: it may change the parameters."""
+    name = defined.module.dotted(decorator)
+    if name in MARKS:
+        return frozenset({MARKS[name]})
+    called = defined.module.dotted(decorator.func) if isinstance(decorator, ast.Call) else None
+    if not isinstance(decorator, ast.Call) or called not in (NEEDS, FIRST_PASS):
+        raise Unclear
+    if called == NEEDS:
+        words = [each.value for each in decorator.args if isinstance(each, ast.Constant)]
+        if len(words) != len(decorator.args):
+            raise Unclear
+        return frozenset(map(str, words))
+    before = defined.module.dotted(decorator.args[0])
+    if before is None:
+        raise Unclear
+    return signature(before).declared  # what its first pass needs, the loss is given too
 
 
 def _parameters(node: ast.FunctionDef) -> Iterator[Parameter]:
     positional = [*node.args.posonlyargs, *node.args.args]
     first_default = len(positional) - len(node.args.defaults)
     for index, arg in enumerate(positional):
-        yield Parameter(arg.arg, ast.unparse(arg.annotation) if arg.annotation else "Any", index < first_default)
+        yield Parameter(arg.arg, _text(arg.annotation), index < first_default)
     for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-        yield Parameter(arg.arg, ast.unparse(arg.annotation) if arg.annotation else "Any", default is None)
+        yield Parameter(arg.arg, _text(arg.annotation), default is None)
 
 
-def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConfig]]:
-    """(dotted path, node) of every node of a top-level key that has a `_target_`."""
-
-    def walk(path: str, node: object) -> Iterator[tuple[str, DictConfig]]:
-        if isinstance(node, DictConfig):
-            if node.get("_target_"):
-                yield path, node
-            for key in node:
-                # A component given by interpolation (loss.divergence) is checked where it stands.
-                if not OmegaConf.is_missing(node, key) and not OmegaConf.is_interpolation(node, str(key)):
-                    yield from walk(f"{path}.{key}", node[key])
-
-    if OmegaConf.is_missing(config, section) or OmegaConf.is_interpolation(config, section):
-        return iter(())
-    return walk(section, config[section])
+def _text(annotation: ast.expr | None) -> str:
+    return "Any" if annotation is None else ast.unparse(annotation)
 
 
-def bind(path: str, node: DictConfig) -> None:
-    """Check a component's knobs against its signature: names, presence, types. Raises ValueError."""
-    parameters = {p.name: p for p in signature(node["_target_"])}
-    provided = PROVIDED.get(path, set[str]())
-    knobs = {p for p in parameters if p not in provided}
-    for key in node:
-        if str(key) in {"_target_", "_partial_", "_convert_"}:
+def _named(defined: Definition, parameter: Parameter) -> Parameter:
+    """`ratio: Ratio` with `Ratio = Literal[...]`, here or where it is imported from, takes that value for its type."""
+    module, name = defined.module, parameter.annotation
+    if not name.isidentifier() or (name not in module.bindings and name not in module.origins):
+        return parameter
+    origin = module.origins.get(name, f"{module.name}.{name}")
+    if origin.split(".")[0] not in ("rlvr", module.name.split(".")[0]):  # torch's own types are none of these
+        return parameter
+    try:
+        named = definition(origin)
+    except (Unclear, ValueError):
+        return parameter
+    if not isinstance(named.node, ast.Assign | ast.AnnAssign) or named.node.value is None:
+        return parameter
+    return replace(parameter, annotation=ast.unparse(named.node.value))
+
+
+def _of_class(defined: Definition, node: ast.ClassDef) -> Signature:
+    """Parameters of `__init__`, its own or inherited, or the fields of a dataclass."""
+    bound = {name: each for each in node.body for name in source.names_bound(each)}
+    init = bound.get("__init__")
+    if node.keywords or "__new__" in bound or (init is not None and not isinstance(init, ast.FunctionDef)):
+        raise Unclear
+    if init is not None:
+        own = _of_function(defined, init)
+        return replace(own, parameters=own.parameters[1:])
+    decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    bases = [_of_class(base, base.node) for base in _bases(defined, node) if isinstance(base.node, ast.ClassDef)]
+    if not decorators:
+        return next((base for base in bases if base.parameters), Signature(()))
+    if [defined.module.dotted(each) for each in decorators] != [DATACLASS]:
+        raise Unclear
+    fields = {each.name: each for base in reversed(bases) for each in base.parameters}
+    fields |= {each.name: _named(defined, each) for each in _fields(defined, node)}
+    return Signature(tuple(fields.values()))
+
+
+def _bases(defined: Definition, node: ast.ClassDef) -> Iterator[Definition]:
+    for base in node.bases:
+        plain = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
+        name = defined.module.dotted(plain)
+        if name in WITHOUT_INIT or ast.unparse(plain) == "object":
             continue
-        if key not in knobs:
-            raise ValueError(
-                f"{path}.{key} is unknown: {path} takes {', '.join(sorted(knobs))}.{close_match(str(key), knobs)}"
-            )
-        if OmegaConf.is_missing(node, key):
-            raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
-        _check_type(f"{path}.{key}", parameters[str(key)].annotation, node[key])
-    missing = [p.name for p in parameters.values() if p.required and p.name in knobs and p.name not in node]
-    if missing:
-        raise ValueError(f"{path} needs {', '.join(missing)}: pass {path}.{missing[0]}=...")
+        if name is None:
+            raise Unclear
+        yield definition(name)
 
 
-_TYPES: dict[str, object] = {
-    "Any": Any,
-    "Literal": typing.Literal,
-    "Path": Path,
-    "Sequence": Sequence,
-    "Mapping": Mapping,
-}
+def _fields(defined: Definition, node: ast.ClassDef) -> Iterator[Parameter]:
+    for each in node.body:
+        if not isinstance(each, ast.AnnAssign) or not isinstance(each.target, ast.Name):
+            continue
+        if "ClassVar" in ast.unparse(each.annotation):
+            continue
+        required = each.value is None
+        if isinstance(each.value, ast.Call) and defined.module.dotted(each.value.func) == FIELD:
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in each.value.keywords}
+            if options.get("init") == "False":
+                continue
+            required = not options.keys() & {"default", "default_factory"}
+        yield Parameter(each.target.id, ast.unparse(each.annotation), required)
 
 
-@functools.cache
-def _wanted(annotation: str) -> Any:
-    """What validates values of an annotation; None for a type of the component's own, built from a nested component."""
-    from pydantic import TypeAdapter
+def _of_partial(defined: Definition, node: ast.Assign | ast.AnnAssign) -> Signature:
+    """`mine = functools.partial(other, 1, knob=2)`: what is given by position is gone, what is given by name is set."""
+    call = node.value
+    if not isinstance(call, ast.Call) or defined.module.dotted(call.func) != PARTIAL:
+        raise Unclear
+    function, *given = call.args
+    name = defined.module.dotted(function)
+    is_spread = any(isinstance(each, ast.Starred) for each in given) or any(k.arg is None for k in call.keywords)
+    if name is None or is_spread:
+        raise Unclear
+    inner = signature(name)
+    by_name = {keyword.arg for keyword in call.keywords}
+    left = inner.parameters[len(given) :]
+    return replace(inner, parameters=tuple(replace(p, required=p.required and p.name not in by_name) for p in left))
 
+
+# --- from the component itself
+
+
+def _asked(target: str) -> Signature:
+    """Of what a process that imports the module finds: slower, and right whatever the source does."""
+    module = target.rpartition(".")[0]
+    if module in sys.modules:
+        return _inspected(target)
+    request = json.dumps({"target": target, "path": sys.path})
+    command = python("-m", "rlvr.config.signature")
+    done = subprocess.run(command, input=request, capture_output=True, text=True, env=environment(), check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ValueError(said[-1] if said else f"_target_: {target}: to import it ends Python, code {done.returncode}")
+    return _from_plain(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _inspected(target: str) -> Signature:
+    from hydra.utils import get_object
+
+    component = get_object(target)
+    parameters = inspect.signature(component).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return Signature(
+        tuple(_inspected_parameter(each) for each in named),
+        frozenset(_declared_by(component)),
+        takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
+
+
+def _inspected_parameter(parameter: inspect.Parameter) -> Parameter:
+    annotation = parameter.annotation
+    if not isinstance(annotation, str):
+        annotation = "Any" if annotation is parameter.empty else inspect.formatannotation(annotation)
+    return Parameter(parameter.name, annotation, parameter.default is parameter.empty)
+
+
+def _declared_by(component: Any) -> Iterable[str]:
+    while isinstance(component, functools.partial):
+        component = component.func
+    before = getattr(component, "first_pass", None)
+    own = [*getattr(component, "needs", ()), *getattr(component, "marks", ())]
+    return [*own, *(_declared_by(before) if before is not None else ())]
+
+
+def _from_plain(plain: Mapping[str, Any]) -> Signature:
+    parameters = tuple(Parameter(**each) for each in plain["parameters"])
+    return Signature(parameters, frozenset(plain["declared"]), takes_any=plain["takes_any"])
+
+
+def _answer() -> int:
+    """The child's side. What the module prints goes to standard error."""
+    request = json.loads(sys.stdin.read())
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    extend(request["path"])
     try:
-        return TypeAdapter(eval(annotation, dict(_TYPES)))  # our own source, not input
-    except NameError:
-        return None
+        found = _inspected(request["target"])
+    except Exception as error:  # noqa: BLE001 - of somebody else's module: whatever it is, it is told in one line
+        print(f"_target_: {request['target']}: {type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
+        return 1
+    print(json.dumps({**asdict(found), "declared": sorted(found.declared)}), file=answers)
+    return 0
 
 
-def _check_type(key: str, annotation: str, value: object) -> None:
-    from pydantic import ValidationError
-
-    wanted = _wanted(annotation)
-    if wanted is None:
-        return
-    plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-    try:
-        wanted.validate_python(plain)
-    except ValidationError as error:
-        raise ValueError(f"{key}={plain}: {error.errors()[0]['msg']}; {annotation} is expected.") from None
-
-
-def close_match(key: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(key, list(known), n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+if __name__ == "__main__":
+    sys.exit(_answer())

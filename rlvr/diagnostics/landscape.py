@@ -24,16 +24,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor
 
-from analysis.diagnostics.landscape import ARMS, draw
-from rlvr.diagnostics.measurement import command, points, write
-from rlvr.ledger.files import home
+from rlvr.config.registry import Registry
+from rlvr.diagnostics.measurement import command, points, split, write
+from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Batch, Loss, Policy, needed
-from sweeps import launcher
+from rlvr.records import ArmedTask
 
 DEFAULT = (
     "divergence=hd,js",
@@ -45,6 +44,7 @@ DEFAULT = (
     "task.widths=[0.2,0.2,0.2]",
     "task.heights=[1,0.9,0.2]",
 )
+ARMS = ["arm_0", "arm_1", "arm_2"]  # columns of the tables: the probability of each arm
 STARTS = ((1, 1, 1), (1, 4, 15), (15, 4, 1), (1, 17, 2), (6, 1, 13), (2, 12, 6))  # any unit; π_old itself first
 RESOLUTION = 90  # points of the landscape along an edge of the triangle
 STEPS, RATE = 600, 1.0  # of gradient descent
@@ -95,16 +95,16 @@ def triangle(resolution: int) -> Tensor:
     return (torch.tensor(inside, dtype=torch.float64) + 1 / 3) / n
 
 
-def measured(point: Sequence[str], *, steps: int) -> dict[str, pd.DataFrame]:
+def measured(point: Sequence[str], registry: Registry, *, steps: int) -> dict[str, pd.DataFrame]:
     """The tables arms, landscape, paths and ends of one combination of overrides."""
     composed = {
-        "lad": compose("run", ["loss=lad", *point], return_hydra_config=True),
-        "lad_theoretical": compose("run", ["loss=lad_theoretical", *point]),
-        "grpo": compose("run", ["loss=grpo", *(o for o in point if not o.startswith(("divergence=", "eta=")))]),
+        "lad": registry.compose(["loss=lad", *point]),
+        "lad_theoretical": registry.compose(["loss=lad_theoretical", *point]),
+        "grpo": registry.compose(["loss=grpo", *(o for o in point if not o.startswith(("divergence=", "eta=")))]),
     }
-    lad = composed["lad"]
-    losses = {method: instantiate(config.loss) for method, config in composed.items()}
-    name = lad.hydra.runtime.choices["divergence"]
+    lad, choices = composed["lad"]
+    losses = {method: instantiate(config.loss) for method, (config, _) in composed.items()}
+    name = choices["divergence"]
     reward, advantage = _arms(lad)
     target = (advantage / lad.loss.eta).softmax(0)
     arms = pd.DataFrame({"arm": ARMS, "reward": reward, "advantage": advantage, "target": target})
@@ -128,7 +128,7 @@ def _arms(config: DictConfig) -> tuple[Tensor, Tensor]:
     """(rewards, advantages under a uniform π_old), [3]. ValueError for other numbers of arms, and for an advantage that
     reads more than rewards."""
     task, advantage = instantiate(config.task), instantiate(config.advantage)
-    if len(getattr(task, "arms", ())) != len(ARMS):
+    if not isinstance(task, ArmedTask) or len(task.arms) != len(ARMS):
         raise ValueError("a policy over three arms is a point of a triangle: pass task=bandit task.arms=3.")
     if needed(advantage):
         raise ValueError("an advantage here is one of rewards alone: pass advantage=grpo, dr_grpo, rloo or reinforce.")
@@ -141,22 +141,22 @@ def _table(policies: Tensor, **columns: object) -> pd.DataFrame:
 
 
 def main(arguments: Sequence[str]) -> None:
+    words, registry = split(arguments)
     known = [a.split("=")[0] for a in DEFAULT]
-    for argument in arguments:
+    for argument in words:
         if "=" not in argument or argument.split("=")[0] not in known:
             raise ValueError(f"{argument} is not understood: this takes {', '.join(f'{k}=' for k in known)}.")
-    told = {a.split("=")[0]: a for a in (*DEFAULT, *arguments)}
+    told = {a.split("=")[0]: a for a in (*DEFAULT, *words)}
     wanted = points([*told.values()])
     if len({tuple(o for o in point if not o.startswith("divergence=")) for point in wanted}) > 1:
         raise ValueError(
             "a figure is of one bandit and one η: only divergence takes several values, as divergence=hd,js."
         )
-    with launcher.composing():
-        found = [measured(point, steps=STEPS) for point in wanted]
+    found = [measured(point, registry, steps=STEPS) for point in wanted]
     tables = {name: pd.concat([f[name] for f in found], ignore_index=True) for name in found[0]}
     tables["arms"] = found[0]["arms"]  # of all
-    folder = home() / "reports" / "bandit_landscape"
-    write(folder, tables, "bandit_landscape", draw(**tables))
+    folder = reports(home()) / "bandit_landscape"
+    write(folder, tables, "bandit_landscape")
     far = tables["ends"].groupby(["divergence", "method"], sort=False)["total_variation"].agg(["min", "max"])
     print(f"Total variation to P_A after {STEPS} steps, over {len(STARTS)} starts\n{far.round(4)}\nWritten: {folder}")
 

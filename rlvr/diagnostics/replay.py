@@ -11,17 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema
-from rlvr.config.explain import explain
+from rlvr.config import imports
+from rlvr.config.checks import Checker
+from rlvr.config.explain import BAD_INPUT, explain
+from rlvr.config.overrides import parse
+from rlvr.config.registry import Registry, reads
 from rlvr.config.signature import signature
+from rlvr.diagnostics import measurement
 from rlvr.diagnostics.measurement import Arm
-from sweeps import launcher
+from rlvr.ledger import layout
+from rlvr.ledger.runs import read_config, read_info
 
 HELP = """\
 Evaluate objectives on the same stored rollouts, before a GPU is spent on training with them.
@@ -60,21 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     debug, given = "--debug" in given, [a for a in given if a != "--debug"]
+    words, registry = measurement.split(given)
     try:
-        _replay(given)
-    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+        own, overrides = split(words)
+        run_dir = _run_of(own["rollouts"])
+        registry = _with_those_of(run_dir, registry)
+        _replay(own, overrides, run_dir, registry)
+    except BAD_INPUT as error:
         if debug:
             raise
-        print(f"replay: {explain(error, given)}", file=sys.stderr)
+        print(f"replay: {explain(error, given, registry)}", file=sys.stderr)
         return 2
     return 0
 
 
-def _replay(given: Sequence[str]) -> None:
-    own, overrides = split(given)
+def _replay(own: Mapping[str, str], overrides: Sequence[str], run_dir: Path | None, registry: Registry) -> None:
     source = Path(own["rollouts"]) if own["rollouts"] else None
-    like = _run_config(source)
-    found = arms(overrides, like, own["policy"])
+    found = arms(overrides, _config(run_dir), own["policy"], registry)
     if source is not None and not source.is_file():
         raise ValueError(f"rollouts={source} is no file. A run keeps them with keep_rollouts=1.")
     from rlvr.diagnostics import screen  # torch from here on
@@ -95,12 +98,25 @@ def split(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     ]
 
 
-def _run_config(source: Path | None) -> DictConfig | None:
-    """The frozen config of the run that left these rollouts."""
-    file = None if source is None else source.resolve().parent.parent / "config.yaml"
-    config = OmegaConf.load(file) if file is not None and file.is_file() else None
-    assert config is None or isinstance(config, DictConfig)
-    return config
+def _run_of(rollouts: str) -> Path | None:
+    """The directory of the run that left these rollouts; None if they lie elsewhere."""
+    run_dir = layout.run_of_rollouts(Path(rollouts)) if rollouts else None
+    return run_dir if run_dir is not None and layout.config(run_dir).is_file() else None
+
+
+def _config(run_dir: Path | None) -> DictConfig | None:
+    """Of a run, as it was frozen. What its components are made of can be imported from here on."""
+    if run_dir is None:
+        return None
+    plain = read_config(run_dir)
+    imports.restore(run_dir, plain)
+    return OmegaConf.create(plain)
+
+
+def _with_those_of(run_dir: Path | None, registry: Registry) -> Registry:
+    """The registry, with the config directories in which the launch of the run found its options."""
+    recorded = read_info(run_dir).config_dirs if run_dir is not None else []
+    return Registry([*registry.folders, *recorded]) if recorded else registry
 
 
 def _checkpoint(policy: str) -> Path | None:
@@ -108,7 +124,7 @@ def _checkpoint(policy: str) -> Path | None:
     if not policy:
         return None
     path = Path(policy)
-    if (path / "trainer.json").is_file():
+    if layout.trainer_state(path).is_file():
         return path
     if (path / "config.json").is_file():
         return None  # the base policy of every arm
@@ -121,46 +137,57 @@ def _checkpoint(policy: str) -> Path | None:
 # --- which objectives ---
 
 
-def arms(overrides: Sequence[str], like: DictConfig | None, policy: str = "") -> list[Arm]:
-    """Every point of the grid, each knob given to the losses that read it. ValueError for one that none reads."""
+def arms(
+    overrides: Sequence[str], like: DictConfig | None, policy: str = "", registry: Registry | None = None
+) -> list[Arm]:
+    """Every point of the grid, each knob given to the losses that read it. ValueError for one that none reads.
+
+    like: the config of the run that the rollouts come from. registry: None: conf/ alone.
+    """
+    registry = registry or Registry()
     axes = dict(map(_axis, overrides))
     losses = axes.pop("loss", ["grpo", "lad"])
-    with launcher.composing():
-        for loss in losses:
-            compose("run", [f"loss={loss}"])  # a name that does not exist is told before anything else
-        reads = {loss: [key for key in axes if _reads(loss, key)] for loss in losses}
-        for key in axes:
-            if not any(key in keys for keys in reads.values()):
-                raise ValueError(_unread(key, axes[key], losses))
-        points = [
-            (loss, dict(zip(reads[loss], values, strict=True)))
-            for loss in losses
-            for values in itertools.product(*(axes[key] for key in reads[loss]))
-        ]
-        swept = [key for key, values in axes.items() if len(values) > 1]
-        return [Arm(_name(loss, knobs, swept), _compose(loss, knobs, like, policy)) for loss, knobs in points]
+    for loss in losses:
+        registry.compose([f"loss={loss}"])  # a name that does not exist is told before anything else
+    read = {loss: [key for key in axes if _reads(loss, key, registry)] for loss in losses}
+    for key in axes:
+        if not any(key in keys for keys in read.values()):
+            raise ValueError(_unread(key, axes[key], losses, registry))
+    points = [
+        (loss, dict(zip(read[loss], values, strict=True)))
+        for loss in losses
+        for values in itertools.product(*(axes[key] for key in read[loss]))
+    ]
+    swept = [key for key, values in axes.items() if len(values) > 1]
+    checker = Checker(registry)
+    return [Arm(_name(loss, knobs, swept), _compose(loss, knobs, like, policy, checker)) for loss, knobs in points]
 
 
 def _axis(override: str) -> tuple[str, list[str]]:
-    parsed = OverridesParser.create().parse_override(override)
+    (parsed,) = parse([override])
     if parsed.is_discrete_sweep():
         return parsed.get_key_element(), list(parsed.sweep_string_iterator())
     return parsed.get_key_element(), [parsed.get_value_element_as_str()]
 
 
-def _reads(loss: str, key: str) -> bool:
+def _reads(loss: str, key: str, registry: Registry) -> bool:
     if key in SHORTHANDS:
-        return loss in schema.losses_mentioning(f"${{{key}}}")
+        return reads(registry.node("loss", loss), key)
     if key == "divergence":
-        return loss in schema.losses_mentioning("/divergence@")
+        return _brings(loss, key, registry)
     if key.startswith("loss."):
-        target = str(OmegaConf.select(OmegaConf.load(schema.CONF / "loss" / f"{loss}.yaml"), "_target_"))
-        return key.split(".")[1] in {p.name for p in signature(target)}
+        target = str(registry.node("loss", loss)["_target_"])
+        return key.split(".")[1] in {p.name for p in signature(target).parameters}
     return True
 
 
-def _unread(key: str, values: Sequence[str], losses: Sequence[str]) -> str:
-    known = [loss for loss in schema.options("loss") if _reads(loss, key)]
+def _brings(loss: str, group: str, registry: Registry) -> bool:
+    """Does a loss choose the option of a group itself?"""
+    return any(each.group == group for each in registry.brought("loss", loss))
+
+
+def _unread(key: str, values: Sequence[str], losses: Sequence[str], registry: Registry) -> str:
+    known = [loss for loss in registry.options("loss") if _reads(loss, key, registry)]
     advice = f"Drop it or add loss={known[0]}." if known else "Drop it."
     return (
         f"{key}={','.join(values)} has no effect with loss={','.join(losses)}. Losses that read {key}: "
@@ -175,36 +202,33 @@ def _name(loss: str, knobs: Mapping[str, str], swept: Sequence[str]) -> str:
     return " ".join(["-".join([loss, *plain]), *(f"{k}={v}" for k, v in told.items() if k != "divergence")])
 
 
-def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, policy: str) -> DictConfig:
+def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, policy: str, checker: Checker) -> DictConfig:
     """The config of one objective: one update over everything, unclipped, with the rest as in the run `like`."""
-    composed = compose("run", [f"loss={loss}", *(f"{k}={v}" for k, v in knobs.items())], return_hydra_config=True)
-    choices = OmegaConf.to_container(composed.hydra.runtime.choices)
-    assert isinstance(choices, dict)
-    with open_dict(composed):
-        del composed["hydra"]
+    composed, choices = checker.registry.compose([f"loss={loss}", *(f"{k}={v}" for k, v in knobs.items())])
     config = OmegaConf.create(OmegaConf.to_container(composed))  # without types: a frozen run has none
     assert isinstance(config, DictConfig)
     if like is not None:
-        _inherit(config, choices, like, knobs)
+        _inherit(config, choices, like, knobs, checker.registry)
     if policy and _checkpoint(policy) is None:
         config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, "chat": config.model.get("chat", False)}
     config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False})
-    schema.check(config, {str(k): v for k, v in choices.items()})
+    checker.check(config, choices)
+    checker.check_task(config, choices)
     return config
 
 
-def _inherit(config: DictConfig, choices: dict[Any, Any], like: DictConfig, knobs: Mapping[str, str]) -> None:
+def _inherit(
+    config: DictConfig, choices: dict[str, Any], like: DictConfig, knobs: Mapping[str, str], registry: Registry
+) -> None:
     """Take from a run's frozen config what was not said: problems, policy, advantage, sampling, trainer, seed."""
     said = {key: OmegaConf.select(config, key) for key in knobs if "." in key and not key.startswith("loss.")}
     for group in ("task", "model", "advantage"):
-        brought = choices["loss"] in schema.losses_mentioning(f"/{group}@")  # by the loss itself
-        if group not in knobs and not brought:
+        option = like.choices.get(group, choices.get(group))
+        if group not in knobs and option != "none" and not _brings(choices["loss"], group, registry):
             config[group] = like[group]
-            choices[group] = like.choices.get(group, choices.get(group))
-    for group in ("rollout", "trainer"):  # knob by knob: one that is younger than the run has its default
-        for key, value in like[group].items():
-            if key in config[group]:
-                config[group][key] = value
+            choices[group] = option
+    for group in ("rollout", "trainer"):
+        config[group] = like[group]
     for key, value in said.items():
         OmegaConf.update(config, key, value)
     if "seed" not in knobs:

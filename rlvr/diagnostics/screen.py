@@ -13,19 +13,19 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from analysis.diagnostics.replay import draw
 from rlvr.diagnostics.gradient import Effect, cosines, effect, start
 from rlvr.diagnostics.measurement import Arm, write
-from rlvr.ledger.files import home, write_text
-from rlvr.ledger.rollouts import file_of, read_rollouts, step_of, write_rollouts
+from rlvr.ledger import layout
+from rlvr.ledger.rollouts import read_rollouts, write_rollouts
+from rlvr.ledger.runs import write_run
 from rlvr.records import Rollout
 
 
 def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: Path | None) -> None:
     """Measure every arm on the same groups and report. Without `source` the first arm's config says what to draw."""
     console = Console(highlight=False, width=None if Console().is_terminal else 160)
-    store = home() / "runs" / "replay"
-    folder = out or home() / "reports" / "replay" / _label(source)
+    store = layout.replay_stages(layout.home())
+    folder = out or layout.reports(layout.home()) / "replay" / _label(source)
     if source is None:
         source = _draw_rollouts(arms[0], policy, store, folder)
         console.print(f"Drew rollouts: {source}", soft_wrap=True, markup=False)
@@ -45,18 +45,18 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
 def _label(source: Path | None) -> str:
     if source is None:
         return "base-policy"
-    whose, step = source.resolve().parent.parent.name, step_of(source)
+    whose, step = layout.run_of_rollouts(source).name, layout.step_of(source)
     return source.stem if step is None else f"{whose}-step-{step}"
 
 
 def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> Path:
-    """One step of rollouts, kept as a run keeps them: with its config two folders up."""
+    """One step of rollouts, kept as a run keeps them: with its config."""
     with contextlib.closing(start(arm.config, policy, store)) as run:
-        groups = run.collector.collect(step=1).groups
+        groups = run.step_sampler.take(1).groups
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.merge(arm.config, {"choices": {}}), resolve=True))
-    write_rollouts(groups, file_of(folder, 1))
-    return file_of(folder, 1)
+    write_run(folder, OmegaConf.to_yaml(OmegaConf.merge(arm.config, {"choices": {}}), resolve=True), {})
+    write_rollouts(groups, layout.rollouts(folder, 1))
+    return layout.rollouts(folder, 1)
 
 
 def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> Effect:
@@ -150,4 +150,4 @@ def _number(value: float, form: str = ".4g") -> str:
 
 def _write(folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame) -> list[Path]:
     tables = {"objectives": rows, "cosines": matrix.rename_axis("objective").reset_index(), "weights": weights}
-    return write(folder, tables, "replay", draw(matrix, weights))
+    return write(folder, tables, "replay")

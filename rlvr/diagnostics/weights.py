@@ -19,17 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from hydra import compose
 from hydra.utils import instantiate
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from analysis.diagnostics.weights import drawn
-from rlvr.diagnostics.measurement import command, points, write
-from rlvr.ledger.files import home
+from rlvr.config.registry import Registry
+from rlvr.diagnostics.measurement import command, points, split, write
+from rlvr.ledger.layout import home, reports
 from rlvr.objective.batch import Advantage, Batch, Loss, Policy, first_pass_of, needed
 from rlvr.objective.reduce import aggregate
-from sweeps import launcher
 
 Floats = NDArray[np.float64]
 
@@ -113,17 +111,20 @@ def outcomes(samples: int, rates: Floats) -> Floats:
     return np.exp(log_choose + c * np.log(p) + (samples - c) * np.log1p(-p))
 
 
-def measured(point: Sequence[str], rates: Floats) -> list[Weight]:
+def measured(point: Sequence[str], rates: Floats, registry: Registry) -> list[Weight]:
     """The weights of one combination of overrides of the default run."""
-    config = compose("run", list(point), return_hydra_config=True)
+    config, chosen = registry.compose(point)
     loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
     weight, norm = measure(loss, advantage, samples, rates)
-    chosen = config.hydra.runtime.choices
-    kept = (chosen.get("divergence"), config.loss.get("eta"), _order(config.advantage, chosen.advantage, samples))
-    return [
-        Weight(chosen.loss, chosen.advantage, *kept, samples, *map(float, row))
-        for row in zip(rates, weight, norm, strict=True)
-    ]
+    columns = (
+        chosen["loss"],
+        chosen["advantage"],
+        chosen.get("divergence"),
+        config.loss.get("eta"),
+        _order(config.advantage, str(chosen["advantage"]), samples),
+        samples,
+    )
+    return [Weight(*columns, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
 
 
 def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
@@ -135,12 +136,12 @@ def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    with launcher.composing():
-        grids = [arguments] if arguments else DEFAULT
-        rows = [row for grid in grids for point in points(grid) for row in measured(point, RATES)]
+    words, registry = split(arguments)
+    grids = [words] if words else DEFAULT
+    rows = [row for grid in grids for point in points(grid) for row in measured(point, RATES, registry)]
     table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
-    folder = home() / "reports" / "weights"
-    files = write(folder, {"weights": table}, "weights", drawn(table))
+    folder = reports(home()) / "weights"
+    files = write(folder, {"weights": table}, "weights")
     print(f"Written: {folder}: {', '.join(file.name for file in files)}")
 
 

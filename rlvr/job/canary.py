@@ -10,21 +10,16 @@ from torch import Tensor
 
 from rlvr.objective.batch import Batch
 from rlvr.records import EngineDisagrees, Problem, Request, Reward, Rollout, Sampling
-from rlvr.rollout.collect import Sampler, noise_key
+from rlvr.rollout.sampler import Sampler, noise_key
 from rlvr.trainer.collate import collate
+from rlvr.trainer.knobs import Place
 
 PROMPTS, SAMPLES, TOKENS = 2, 2, 8  # of each rank; at least a prompt for each of its workers
 ANY = Reward(0.0, "wrong")  # nobody judges or learns from these
 
 
-def check(
-    sampler: Sampler,
-    logp: Callable[[Batch], Tensor],
-    problems: Sequence[Problem],
-    *,
-    pad_token_id: int,
-    max_tokens: int,
-    temperature: float,
+def compare(
+    sampler: Sampler, logp: Callable[[Batch], Tensor], problems: Sequence[Problem], place: Place, temperature: float
 ) -> None:
     """Sample a few tokens from every rank's engine and let the trainer say what it thinks of them.
 
@@ -37,14 +32,14 @@ def check(
     count = max(PROMPTS, sampler.engine.workers)
     mine = [problems[(sampler.rank * count + i) % len(problems)] for i in range(count)]
     requests = [Request(p, SAMPLES, noise_key(q)) for p, q in zip(sampler.encode(mine), mine, strict=True)]
-    sampling = Sampling(min(TOKENS, max_tokens), seed=0, step=0, temperature=temperature)
+    sampling = Sampling(min(TOKENS, place.max_tokens), seed=0, step=0, temperature=temperature)
     groups = sampler.engine.generate(requests, sampling)
     own = [
         Rollout(problem, request.prompt, group, ("",) * SAMPLES, (ANY,) * SAMPLES)
         for problem, request, group in zip(mine, requests, groups, strict=True)
     ]
     everyone = [group for each in sampler.gather(own) for group in each]
-    batch = collate(everyone, lambda reward, group: torch.zeros_like(reward), pad_token_id=pad_token_id)
+    batch = collate(everyone, lambda reward, group: torch.zeros_like(reward), pad_token_id=place.pad_token_id)
     trainer = logp(batch).cpu()
     difference = torch.where(batch.mask, (trainer - batch.logp_old).abs(), 0.0).numpy()
     if np.all(difference <= tolerance):  # not-a-number is no agreement

@@ -10,8 +10,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rlvr.ledger import files as paths
-from rlvr.rollout.ahead import Collected
+from rlvr.ledger import layout
+from rlvr.ledger.checkpoints import checkpoints, superseded
+from rlvr.ledger.files import remove
+from rlvr.metrics import accuracy
+from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -30,49 +33,41 @@ class Checkpoints:
         self.trainer.writer.wait(block=False)
         return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
 
-    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: Collected | None = None) -> None:
+    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: StepGroups | None = None) -> None:
         """Save the state after a step, `position` problems into the stream, unless it is saved already.
 
         ahead: the groups of the next step, if there are some.
         """
-        path = self.directory / f"step-{step:08d}"
+        path = layout.checkpoint(self.directory, step)
         self.trainer.writer.wait()
         if path.exists():
             return
         score = self._score(metrics)
         self.best = self.best if score is None else score
-        state = {"step": step, "position": position, "score": score, "best": self.best}
-        groups = {} if ahead is None else {"beside": ahead.write}
-        self.trainer.save(
-            path,
-            state | {"ahead": None if ahead is None else ahead.rest},
-            background=self.config.get("background", False),
-            then=self._drop,
-            **groups,
-        )
+        state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
+        how: dict[str, Any] = {"background": self.config.background, "when_visible": self._drop}
+        if ahead is not None:
+            state["ahead"], how["write_more"] = ahead.rest, ahead.write
+        self.trainer.save(path, state, **how)
 
     def resume(self) -> dict[str, Any] | None:
         """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
-        found = paths.checkpoints(self.directory)
-        if not found:
+        saved = checkpoints(self.directory)
+        if not saved:
             return None
-        extra = self.trainer.load(found[-1])
-        self.best = extra.get("best")
-        extra["ahead"] = Collected.read(found[-1], extra["ahead"]) if extra.get("ahead") else None
-        log.info("resuming from %s", found[-1].name)
+        newest = saved[-1]
+        extra = self.trainer.load(newest)
+        self.best = extra["best"]
+        extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
+        log.info("resuming from %s", newest.name)
         return extra
 
     def _score(self, metrics: Mapping[str, float]) -> float | None:
-        """Mean avg@n over the benchmarks, if the best is kept and this is better than any before."""
-        if not self.config.get("keep_best"):
-            return None
-        scores = [v for k, v in metrics.items() if "/avg_at_" in k or k.endswith("/expected_reward")]
-        score = math.fsum(scores) / len(scores) if scores else math.nan
-        return score if score > (-math.inf if self.best is None else self.best) else None
+        """The accuracy of an evaluation, if the best is kept and this is better than any before."""
+        score = accuracy(metrics) if self.config.keep_best else None
+        return score if score is not None and score > (-math.inf if self.best is None else self.best) else None
 
     def _drop(self) -> None:
         """Remove the checkpoints that are neither among the newest nor the best."""
-        best = paths.best_checkpoint(self.directory)
-        for old in paths.checkpoints(self.directory)[: -self.config.keep]:
-            if old != best:
-                paths.remove(old)
+        for old in superseded(self.directory, self.config.keep):
+            remove(old)

@@ -18,25 +18,25 @@ from torch.nn import functional
 
 from rlvr.objective.batch import EXPLORE, REHEARSE, Batch
 from rlvr.records import Completion, Problem, Reward, Rollout, Split, Task
-from rlvr.rollout.collect import Stream
 from rlvr.rollout.presample import Samples
+from rlvr.rollout.stream import Stream
 from rlvr.trainer.collate import collate
 
 log = logging.getLogger("rlvr")
 
 
-def mixture(samples: Samples, *, seed: int, rows: int, updates: int, pad_token_id: int) -> Mixture:
+def split_streams(samples: Samples, *, seed: int, rows: int, updates: int, pad_token_id: int) -> Mixture:
     """Split the problems. seed: of the run. rows: explored responses per step, in `updates` mini-batches."""
     correct = np.array([row["correct"] for row in samples.rows])
     easy = correct >= samples.knobs.threshold
     hard = ~easy & ((correct > 0) | (not samples.knobs.drop_unsolved))
-    told = (
+    summary = (
         f"Of {len(correct)} pre-sampled problems {easy.sum()} had {samples.knobs.threshold} or more correct responses "
         f"of {samples.knobs.samples}, {(correct == 0).sum()} had none, {hard.sum()} are left to explore"
     )
     if not easy.any() or not hard.any():
         remedy = "Lower" if not easy.any() else "Raise"
-        raise ValueError(f"{told}: both streams need some. {remedy} presample.threshold, or take other problems.")
+        raise ValueError(f"{summary}: both streams need some. {remedy} presample.threshold, or take other problems.")
     num_rehearsed = round(rows / samples.knobs.ratio)
     if num_rehearsed < updates:
         raise ValueError(
@@ -44,7 +44,7 @@ def mixture(samples: Samples, *, seed: int, rows: int, updates: int, pad_token_i
             f"explored ones for trainer.updates={updates} mini-batches: pass presample.ratio={rows / updates:g} "
             "or less."
         )
-    log.info("%s.", told)
+    log.info("%s.", summary)
     rehearsals = ((samples.problems[i], samples.rows[i]) for i in np.flatnonzero(easy).tolist())
     kept = {problem.id: _stored(problem, row) for problem, row in rehearsals}
     explored, rehearsed = (Subset(samples.task, np.flatnonzero(chosen)) for chosen in (hard, easy))
@@ -62,7 +62,7 @@ class Subset:
     """A task of which only some training problems are left, renumbered."""
 
     def __init__(self, task: Task, indices: NDArray[np.int64]) -> None:
-        self.name, self._task, self.indices = task.name, task, indices
+        self.name, self.max_tokens, self._task, self.indices = task.name, task.max_tokens, task, indices
 
     def size(self, split: Split) -> int | None:
         return len(self.indices) if split == "train" else self._task.size(split)
@@ -109,21 +109,23 @@ def mix(explore: Batch, rehearse: Batch) -> Batch:
     others = torch.ones(P + R, dtype=torch.bool)
     others[spread] = False
     place = torch.cat([others.nonzero()[:, 0], spread])  # [P + R] new number of each group, first's before second's
-    group = torch.cat([place[explore.group], place[P + rehearse.group]])
+    joined: dict[str, Tensor] = {}
+    for name in (field.name for field in fields(Batch)):
+        whole = _joined(name, explore, rehearse)
+        if whole is not None:
+            joined[name] = whole
+    joined["group"] = group = torch.cat([place[explore.group], place[P + rehearse.group]])
+    joined["kind"] = torch.cat([torch.full_like(explore.group, EXPLORE), torch.full_like(rehearse.group, REHEARSE)])
     rows, groups = group.argsort(stable=True), place.argsort()
-    kinds = [torch.full_like(b.group, kind) for b, kind in ((explore, EXPLORE), (rehearse, REHEARSE))]
-    given = {"group": group, "kind": torch.cat(kinds)}
-    mixed: dict[str, Any] = {}
-    for name in (f.name for f in fields(Batch)):
-        whole = given.get(name)
-        if whole is None:
-            whole = _joined(getattr(explore, name), getattr(rehearse, name), explore, rehearse, name)
-        mixed[name] = None if whole is None else whole[groups if name.startswith("prompt") else rows]
-    return Batch(**mixed)
+    return Batch(**{name: whole[groups if name.startswith("prompt") else rows] for name, whole in joined.items()})
 
 
-def _joined(first: Tensor | None, second: Tensor | None, explore: Batch, rehearse: Batch, name: str) -> Tensor | None:
-    """Rows of the first, then of the second, padded to one width: prompts at the left, responses at the right."""
+def _joined(name: str, explore: Batch, rehearse: Batch) -> Tensor | None:
+    """A field of both, the rows of the second after those of the first, padded to one width: prompts at the left,
+    responses at the right. None where neither has it.
+    """
+    first: Tensor | None = getattr(explore, name)
+    second: Tensor | None = getattr(rehearse, name)
     like = first if first is not None else second
     if like is None:
         return None

@@ -1,7 +1,7 @@
 """How the process of a run starts and ends: one attempt on the ledger, and a name for every way it can end.
 
 `python -m rlvr.job RUN_DIR` runs one run (under torchrun: one of its ranks). `python -m rlvr.job --serve` imports torch
-once and runs what it is told on standard input, a JSON line each: the warm worker of the local launcher.
+once and runs what standard input asks for, a JSON line each: the warm worker of the local launcher.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema
+from rlvr.config import imports, schema
+from rlvr.job.cause import cause_of
+from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, Cause, cause_of, gpu_ooms, logging_to, record_rank
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, asked_to_prune, gpu_ooms, record_rank
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.prune import asked_to_prune
-from rlvr.ledger.stop import StopFlag
+from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -33,16 +35,15 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     Raises Busy if another process holds the run.
     """
     schema.register()
-    config = OmegaConf.load(run_dir / "config.yaml")
-    assert isinstance(config, DictConfig)
+    config = OmegaConf.create(read_config(run_dir))
     config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
     with StopFlag() as stop:
-        if rank := int(os.environ.get("RANK", "0")):
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        if rank:
             cause, message = _guarded(lambda: _train(config, run_dir, None, stop))
             if message:
                 record_rank(run_dir, rank, cause, message)
             return cause, message
-        world = int(os.environ.get("WORLD_SIZE", "1"))
         with Attempt.open(run_dir, ranks=world, token_budget=config.trainer.token_budget) as attempt:
             with logging_to(attempt.log_path):
                 cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
@@ -51,6 +52,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
+    imports.restore(run_dir, OmegaConf.to_container(config))
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:
@@ -66,7 +68,7 @@ def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:
     except Exception as error:
         log.exception("the run failed")
         if distributed.lost_a_rank(error):  # the word is that rank's; if it was killed, there is none
-            distributed.leave(Cause.ERROR.code)
+            distributed.end_process(Cause.ERROR.code)
         return cause_of(error), f"{type(error).__name__}: {error}"
 
 
@@ -87,11 +89,13 @@ def serve() -> None:
 
 
 def attempt_once(run_dir: Path) -> tuple[str, int, str]:
-    """(cause, exit code, message) of one attempt, or of finding the run held by another process."""
+    """(cause, exit code, message) of one attempt, or of a run that another process holds or that cannot be read."""
     try:
         cause, message = run(run_dir)
     except Busy as error:
-        return Cause.BUSY, Cause.BUSY.code, str(error)
+        cause, message = Cause.BUSY, str(error)
+    except Unreadable as error:
+        cause, message = Cause.USER_ERROR, str(error)
     return cause, cause.code, message
 
 
@@ -105,4 +109,4 @@ def main() -> None:
     cause, code, message = attempt_once(Path(sys.argv[1]))
     if message:
         print(f"{cause}: {message}", file=sys.stderr)
-    distributed.leave(code)
+    distributed.end_process(code)

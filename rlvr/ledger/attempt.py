@@ -1,93 +1,26 @@
-"""One process at work on one run: its lock, its number, its heartbeats and the way it ended.
-
-How an attempt can end, and the exit code of its process:
-
-| cause         | code | meaning                                            | again by itself?        |
-|---------------|------|----------------------------------------------------|-------------------------|
-| `ok`          | 0    | the run is finished                                | no need                 |
-| `error`       | 1    | an exception, or death without a word              | only after such a death |
-| `user_error`  | 2    | bad input (ValueError)                             | no                      |
-| `pruned`      | 3    | told to stop early, others are better; state saved | only when asked         |
-| `diverged`    | 4    | not-a-number, entropy collapse, KL blow-up         | no: it is a result      |
-| `gpu_oom`     | 5    | out of GPU memory                                  | with half the tokens    |
-| `host_oom`    | 6    | out of main memory                                 | no                      |
-| `node`        | 7    | the machine failed                                 | yes                     |
-| `preempted`   | 75   | told to stop; state saved                          | yes                     |
-| `time_limit`  | 75   | told that time is nearly up; state saved           | yes                     |
-| `busy`        | 73   | no attempt at all: another process holds the run   | when that one has ended |
-
-After `gpu_oom` a micro-batch holds half as many tokens, three times at most: `gpu_ooms`.
-75 is EX_TEMPFAIL of sysexits.h: a supervisor requeues on it. An attempt whose process is gone and that left no
-exit.json is `lost`; whoever reads the ledger finds that out (rlvr/ledger/sweeps.py), nobody has to write it down.
-"""
+"""One process at work on one run: its lock, its number, its heartbeats, what it is asked, and the way it ended."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
+import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from types import FrameType, TracebackType
+from typing import Any
 
+from rlvr.ledger import layout
 from rlvr.ledger import lock as locks
+from rlvr.ledger.cause import Cause, cause_of
 from rlvr.ledger.files import read_json, write_json
 
-
-class Cause(StrEnum):
-    """Why an attempt ended; the table above."""
-
-    OK = "ok"
-    ERROR = "error"
-    USER_ERROR = "user_error"
-    PRUNED = "pruned"
-    DIVERGED = "diverged"
-    GPU_OOM = "gpu_oom"
-    HOST_OOM = "host_oom"
-    NODE = "node"
-    PREEMPTED = "preempted"
-    TIME_LIMIT = "time_limit"
-    BUSY = "busy"
-
-    @property
-    def code(self) -> int:
-        """Exit code of the process."""
-        return EXIT_CODES[self]
-
-
-EXIT_CODES = {
-    Cause.OK: 0,
-    Cause.ERROR: 1,
-    Cause.USER_ERROR: 2,
-    Cause.PRUNED: 3,
-    Cause.DIVERGED: 4,
-    Cause.GPU_OOM: 5,
-    Cause.HOST_OOM: 6,
-    Cause.NODE: 7,
-    Cause.PREEMPTED: 75,
-    Cause.TIME_LIMIT: 75,
-    Cause.BUSY: 73,
-}
-BUSY = EXIT_CODES[Cause.BUSY]
 HEARTBEAT_S = 1.0
-
-# By the names of their classes: torch and the trainer are not imported here.
-_CAUSES = {
-    "OutOfMemoryError": Cause.GPU_OOM,
-    "MemoryError": Cause.HOST_OOM,
-    "Diverged": Cause.DIVERGED,
-    "FloatingPointError": Cause.DIVERGED,
-    "ValueError": Cause.USER_ERROR,
-}
-
-
-def cause_of(error: BaseException) -> Cause:
-    """The cause that an exception stands for: that of its nearest class that has one."""
-    return next((_CAUSES[cls.__name__] for cls in type(error).__mro__ if cls.__name__ in _CAUSES), Cause.ERROR)
+HALVINGS = 3
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
 
 class Busy(RuntimeError):
@@ -97,28 +30,16 @@ class Busy(RuntimeError):
 def newest_attempt(run_dir: Path) -> int:
     """Number of the newest attempt, 0 if there is none. Lists the directory: on NFS that is fresher than a stat."""
     try:
-        return max((int(each.name) for each in os.scandir(run_dir / "attempts") if each.name.isdigit()), default=0)
+        return max((int(e.name) for e in os.scandir(layout.attempts(run_dir)) if e.name.isdigit()), default=0)
     except FileNotFoundError:
         return 0
 
 
 def _busy(run_dir: Path) -> Busy:
     number = newest_attempt(run_dir)
-    job = read_json(run_dir / "attempts" / str(number) / "job.json")
+    job = read_json(layout.job(layout.attempt(run_dir, number)))
     who = f"process {job['pid']} on {job['host']} (attempt {number})" if job else "another process"
     return Busy(f"run {run_dir.name} is held by {who}. Wait for it or stop it; the run goes on where it left off.")
-
-
-HALVINGS = 3
-
-
-def gpu_ooms(run_dir: Path) -> int:
-    """Attempts that ran out of GPU memory. The next one halves `trainer.token_budget` so often, at most 3 times.
-
-    Micro-batches have no part in what a run computes, but for rounding: the gradient is summed over the same groups.
-    """
-    ends = (read_json(path) or {} for path in run_dir.glob("attempts/*/exit.json"))
-    return sum(end.get("cause") == Cause.GPU_OOM for end in ends)
 
 
 def _job(number: int, ranks: int, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,16 +49,17 @@ def _job(number: int, ranks: int, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _allocation() -> dict[str, Any]:
-    """What SLURM gave: the node's name, the job's number, GPUs on all nodes. Elsewhere GPUs as far as they are told."""
+    """What SLURM gave: the node's name, the job's number, GPUs on all nodes. Elsewhere the GPUs that are visible."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     ranks = os.environ.get("WORLD_SIZE", "1")
     nodes = int(ranks) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     gpus = len([each for each in devices.split(",") if each.strip() not in ("", "-1")])
-    found: dict[str, Any] = {"gpus": gpus * nodes}
-    if node := os.environ.get("SLURMD_NODENAME"):
-        array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-        found |= {"node": node, "slurm_job": f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "")}
-    return found
+    node = os.environ.get("SLURMD_NODENAME")
+    if not node:
+        return {"gpus": gpus * nodes}
+    array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    job = f"{array}_{index}" if array else os.environ.get("SLURM_JOB_ID", "")
+    return {"gpus": gpus * nodes, "node": node, "slurm_job": job}
 
 
 class Attempt:
@@ -148,11 +70,11 @@ class Attempt:
 
     def __init__(self, run_dir: Path, number: int, lock: int) -> None:
         self.run_dir, self.number = run_dir, number
-        self.path = run_dir / "attempts" / str(number)
-        self.log_path = self.path / "log.txt"
+        self.path = layout.attempt(run_dir, number)
+        self.log_path = layout.log(self.path)
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
-        before = read_json(run_dir / "attempts" / str(number - 1) / "heartbeat.json") or {}
+        before = read_json(layout.heartbeat(layout.attempt(run_dir, number - 1))) or {}
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": before.get("accuracy")}
         self._first_step: int | None = None
         self._written, self._pending = float("-inf"), False
@@ -164,16 +86,17 @@ class Attempt:
         With several ranks the first one opens the attempt, alone. about: what else job.json is to say of it.
         """
         run_dir = Path(run_dir)
-        lock = locks.lock(run_dir / "lock")
+        lock = locks.lock(layout.lock(run_dir))
         if lock is None:
             raise _busy(run_dir)
         try:
             newest = newest_attempt(run_dir)
-            if (read_json(run_dir / "attempts" / str(newest) / "exit.json") or {}).get("cause") == Cause.OK:
+            end = read_end(layout.attempt(run_dir, newest))
+            if end is not None and end.cause is Cause.OK:
                 raise Busy(f"run {run_dir.name} is finished already (attempt {newest})")
             attempt = cls(run_dir, newest + 1, lock)
             attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
-            write_json(attempt.path / "job.json", _job(attempt.number, ranks, about))
+            write_json(layout.job(attempt.path), _job(attempt.number, ranks, about))
         except (Busy, OSError):
             locks.unlock(lock)
             raise
@@ -188,7 +111,7 @@ class Attempt:
         if self.closed is not None:
             return False
         try:
-            mine, there = os.fstat(self._lock), (self.run_dir / "lock").stat()
+            mine, there = os.fstat(self._lock), layout.lock(self.run_dir).stat()
         except FileNotFoundError:
             return False
         same = (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
@@ -215,11 +138,11 @@ class Attempt:
 
     def _write_beat(self) -> None:
         # Not durable: it is out of date in a second, and an empty one reads as none.
-        write_json(self.path / "heartbeat.json", self._beat, durable=False)
+        write_json(layout.heartbeat(self.path), self._beat, durable=False)
         self._written, self._pending = time.monotonic(), False
 
     def close(self, cause: Cause | str, message: str = "") -> int:
-        """Write how it ended, give the run back, return the exit code for the process. The first verdict stands."""
+        """Write how it ended, give the run back, return the exit code for the process. The first end stands."""
         if self.closed is not None:
             return self.closed.code
         cause = Cause(cause)
@@ -229,7 +152,7 @@ class Attempt:
         try:
             if self._pending:
                 self._write_beat()
-            _write_exit(self.path, cause, cause.code, message, time.monotonic() - self._started)
+            _write_end(self.path, cause, cause.code, message, time.monotonic() - self._started)
         finally:
             locks.unlock(self._lock)
         return cause.code
@@ -247,53 +170,120 @@ class Attempt:
             self.close(Cause.ERROR, "the attempt was left without a verdict")
 
 
-def _write_exit(path: Path, cause: Cause, code: int, message: str, seconds: float) -> None:
-    verdict = {"cause": cause.value, "code": code, "time": time.time(), "message": message, "seconds": seconds}
-    write_json(path / "exit.json", verdict)
+# --- how it ended
+
+
+@dataclass(frozen=True)
+class End:
+    """exit.json: how an attempt ended."""
+
+    cause: Cause
+    message: str
+    time: float | None  # seconds since the epoch
+    seconds: float  # that it took
+
+
+def read_end(attempt: Path) -> End | None:
+    """None of an attempt that has left no end. A cause that this version does not know is an error."""
+    content = read_json(layout.end(attempt))
+    if content is None:
+        return None
+    cause = content.get("cause")
+    return End(
+        Cause(cause) if cause in set(Cause) else Cause.ERROR,
+        str(content.get("message") or ""),
+        content.get("time"),
+        float(content.get("seconds") or 0),
+    )
+
+
+def _write_end(attempt: Path, cause: Cause, code: int, message: str, seconds: float) -> None:
+    end = {"cause": cause.value, "code": code, "time": time.time(), "message": message, "seconds": seconds}
+    write_json(layout.end(attempt), end)
 
 
 def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
-    """Write the exit of an attempt whose process is dead and left none. False if it had left one: its word stands."""
-    path = run_dir / "attempts" / str(number)
-    if read_json(path / "exit.json") is not None:
+    """Write the end of an attempt whose process is dead and left none. False if it had left one: that stands."""
+    attempt = layout.attempt(run_dir, number)
+    if read_end(attempt) is not None:
         return False
-    job = read_json(path / "job.json") or {}
-    _write_exit(path, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
+    job = read_json(layout.job(attempt)) or {}
+    _write_end(attempt, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
     return True
 
 
 def record_rank(run_dir: Path, rank: int, cause: Cause, message: str) -> None:
     """What another rank than the first, which writes exit.json, died of: the first sees only that it is gone."""
-    path = run_dir / "attempts" / str(newest_attempt(run_dir))
-    if path.is_dir():
-        write_json(path / f"rank-{rank}.json", {"cause": cause.value, "message": f"rank {rank}: {message}"})
+    attempt = layout.attempt(run_dir, newest_attempt(run_dir))
+    if attempt.is_dir():
+        write_json(layout.rank_end(attempt, rank), {"cause": cause.value, "message": f"rank {rank}: {message}"})
 
 
 def rank_record(run_dir: Path, number: int) -> tuple[Cause, str] | None:
     """Cause and message of a rank of this attempt that wrote them down, the lowest one's."""
-    words = (read_json(path) for path in sorted((run_dir / "attempts" / str(number)).glob("rank-*.json")))
-    return next(((Cause(word["cause"]), str(word["message"])) for word in words if word), None)
+    for path in layout.rank_ends(layout.attempt(run_dir, number)):
+        if content := read_json(path):
+            return Cause(content["cause"]), str(content["message"])
+    return None
 
 
-@contextlib.contextmanager
-def logging_to(path: Path) -> Iterator[IO[str]]:
-    """Log records, prints and warnings of this attempt go to its own file."""
-    with path.open("a", buffering=1) as file:
-        handler = logging.StreamHandler(file)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        root = logging.getLogger()
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
-        try:
-            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-                yield file
-        finally:
-            root.removeHandler(handler)
+def gpu_ooms(run_dir: Path) -> int:
+    """Attempts that ran out of GPU memory. The next one halves `trainer.token_budget` so often, at most HALVINGS times.
+
+    Micro-batches have no part in what a run computes, but for rounding: the gradient is summed over the same groups.
+    """
+    ends = [read_end(layout.attempt(run_dir, n)) for n in range(1, newest_attempt(run_dir) + 1)]
+    return sum(end is not None and end.cause is Cause.GPU_OOM for end in ends)
 
 
-def brief(metrics: dict[str, float]) -> str:
-    """The few numbers of a step that a log line has room for."""
-    names = [
-        k for k in metrics if k.startswith("evaluation/") or k in ("reward/accuracy", "policy/entropy", "loss/total")
-    ]
-    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
+# --- what it is asked: to stop early, through the ledger, or to stop, by a signal
+
+
+def ask_to_prune(run_dir: Path, reason: str) -> None:
+    """The newest attempt saves after its step, on whatever node, and ends as `pruned`. A later one is asked again."""
+    path = layout.prune_request(layout.attempt(run_dir, newest_attempt(run_dir)))
+    if path.parent.is_dir() and not path.exists():
+        write_json(path, {"reason": reason})
+
+
+def asked_to_prune(attempt: Path) -> str:
+    """Why this attempt (its directory) was asked to stop; "" if it was not."""
+    path = layout.prune_request(attempt)
+    return str((read_json(path) or {}).get("reason", "")) if path.exists() else ""
+
+
+class StopFlag:
+    """While entered, a signal to stop only raises this flag: the loop finishes its step, saves and leaves.
+
+    SIGUSR2 is what SLURM is asked to send when time is nearly up. A second Ctrl-C is not swallowed: it raises
+    KeyboardInterrupt. Enter it in the main thread: Python delivers signals nowhere else.
+    """
+
+    def __init__(self, *signals: signal.Signals) -> None:
+        self.signals = signals or STOP_SIGNALS
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.received is not None
+
+    @property
+    def cause(self) -> Cause:
+        """What to close the attempt with."""
+        return Cause.TIME_LIMIT if self.received == signal.SIGUSR2 else Cause.PREEMPTED
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received == number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)
+
+    def __enter__(self) -> StopFlag:
+        for each in self.signals:
+            self._before[each] = signal.signal(each, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, before in self._before.items():
+            with contextlib.suppress(TypeError):  # None: a handler that was not installed from Python
+                signal.signal(each, before)
+        self._before.clear()

@@ -1,26 +1,25 @@
-"""Where results live, and how files are written and removed so that no reader sees half of one. Imports little."""
+"""How files are written, read and removed so that no reader ever sees half of one. Standard library only.
+
+What is being written, and what is being deleted, has the name `.<name>.<owner>.tmp` beside its place: hidden from every
+reader, and collected by `python -m sweeps gc` where the process that wrote it died. The owner is that process; none is
+named where a lock keeps all others out of the directory.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-STATE = "trainer.json"  # what a checkpoint holds beside tensors
+from rlvr.ledger import layout
 
-
-def home() -> Path:
-    """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else where you are."""
-    if chosen := os.environ.get("RLVR_HOME"):
-        return Path(chosen).expanduser().resolve()
-    root = Path(__file__).resolve().parents[2]
-    if (root / "pyproject.toml").is_file() and (root / "conf").is_dir():
-        return root
-    return Path.cwd()
+SUFFIX = ".tmp"
 
 
 def denied(error: BaseException) -> str:
@@ -28,25 +27,75 @@ def denied(error: BaseException) -> str:
     if not isinstance(error, OSError) or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ""
     return (
-        f"{error.filename} cannot be written: {error.strerror}. Runs go to {home()}: set RLVR_HOME to a directory that "
-        "you may write to (on SLURM, one that the nodes see too)."
+        f"{error.filename} cannot be written: {error.strerror}. Runs go to {layout.home()}: set RLVR_HOME to a "
+        "directory that you may write to (on SLURM, one that the nodes see too)."
     )
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a file in one step. durable=False skips the fsync: after a power cut the file may be empty."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    aside.replace(path)
+# --- writing
 
 
-def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Replace a JSON file in one step."""
-    write_text(path, json.dumps(content) + "\n", durable=durable)
+@contextlib.contextmanager
+def whole(path: Path, *, durable: bool = True, new: bool = False) -> Iterator[Path]:
+    """Write a file, or make a directory, at the path that this gives: at the end it becomes `path`, in one step.
+
+    After an error nothing of it stays. durable=False skips the fsync: after a power cut it may be empty. new: raises
+    FileExistsError if a directory with something in it has the name already, instead of taking its place.
+    """
+    aside = aside_of(path, _myself())
+    try:
+        yield aside
+        publish(aside, path, durable=durable, new=new)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            remove(aside)
+        raise
+
+
+def aside_of(path: Path, owner: str = "") -> Path:
+    """Where what is to become `path` is written. `whole` does all of it where one process writes."""
+    name = f"{path.name}.{owner}" if owner else path.name
+    return path.with_name(f".{name}{SUFFIX}")
+
+
+def owner_of(aside: Path) -> int | None:
+    """Number of the process that wrote what lies aside; None where a lock is its owner."""
+    number = aside.name.removesuffix(SUFFIX).rpartition(".")[2].partition("-")[0]
+    return int(number) if number.isdigit() else None
+
+
+def _myself() -> str:
+    """An owner that no other write has, of this process, of another host, or after a restart."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False) -> None:
+    """Give what was written aside its name; what had the name is deleted after. durable, new: as for `whole`."""
+    if durable:
+        for each in aside.rglob("*") if aside.is_dir() else ():
+            sync(each)
+        sync(aside)
+    if aside.is_dir() and path.is_dir() and not new:
+        _take_the_place(aside, path)
+        return
+    try:
+        aside.rename(path)
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            raise FileExistsError(errno.EEXIST, "another process was faster", str(path)) from None
+        raise
+
+
+def _take_the_place(aside: Path, path: Path) -> None:
+    """Of a directory: no system call replaces one that holds something."""
+    before = path.rename(aside_of(path, _myself()))
+    try:
+        aside.rename(path)
+    except OSError:
+        if not path.exists():
+            before.rename(path)
+        raise
+    shutil.rmtree(before)
 
 
 def sync(path: Path) -> None:
@@ -58,6 +107,28 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace a file in one step."""
+    with whole(path, durable=durable) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replace a JSON file in one step."""
+    write_text(path, json.dumps(content) + "\n", durable=durable)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a directory, of which no reader sees half: a directory loses its name first."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path if path.name.startswith(".") else path.rename(aside_of(path, _myself())))
+    else:
+        path.unlink()
+
+
+# --- reading
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing, torn or holds something else."""
     try:
@@ -67,19 +138,23 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints `step-<number>` of a directory, oldest first. What is visible under such a name is complete."""
-    return sorted(p for p in directory.glob("step-*") if p.name.removeprefix("step-").isdigit())
+def read_json_lines(path: Path, required: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """(the objects of a file of one JSON object a line, what is wrong with the other lines, each by its number).
 
-
-def best_checkpoint(directory: Path) -> Path | None:
-    """The checkpoint of the best evaluation, where a run keeps it (`checkpoint.keep_best`)."""
-    scores = {p: ((read_json(p / STATE) or {}).get("extra") or {}).get("score") for p in checkpoints(directory)}
-    scored = {p: score for p, score in scores.items() if score is not None}
-    return max(scored, key=scored.__getitem__, default=None)
-
-
-def remove(path: Path) -> None:
-    """Delete a directory so that no reader ever sees half of it: it loses its name first."""
-    aside = path if path.name.startswith(".") else path.rename(path.with_name(f".{path.name}.deleted"))
-    shutil.rmtree(aside)
+    required: a key that every object has. A missing file is an empty one.
+    """
+    objects: list[dict[str, Any]] = []
+    damaged: list[str] = []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+        except ValueError:
+            content = None
+        if isinstance(content, dict) and required in content:
+            objects.append(content)
+        else:
+            damaged.append(f"line {number} is {'damaged' if number < len(lines) else 'torn'}")
+    return objects, damaged

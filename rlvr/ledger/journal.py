@@ -7,6 +7,9 @@ help. Lines are strict JSON: NaN and the infinities, which JSON lacks, are the s
 
 The record of a step is what the *first* attempt to reach it measured. A resumed attempt replays the steps after its
 checkpoint; the spool drops them, so no reader ever sees a step twice.
+
+A line that is damaged costs its own step and nothing else: every reader is given the others, and its number. A torn
+last line, the mark of a crash or of a write in progress, is not read until it is whole; the next attempt cuts it.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ import zlib
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rlvr.ledger import layout
 from rlvr.ledger.files import sync
 
-FILE = "metrics.jsonl"
 _LOG = logging.getLogger(__name__)
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"}')
@@ -44,6 +47,26 @@ class Record:
     attempt: int
     metrics: dict[str, float]
     end: int = 0
+
+
+class Damage(NamedTuple):
+    """A line that is left out. As text: "line 3 is damaged (its checksum does not match)"."""
+
+    line: int  # counted from the start of the file, from 1
+    fault: str
+    end: int  # byte after it
+
+    def __str__(self) -> str:
+        return f"line {self.line} is damaged ({self.fault})"
+
+
+class Reading(NamedTuple):
+    """What `read` found."""
+
+    records: list[Record]  # in the order of the file; of a step that two attempts raced for, both
+    end: int  # byte to go on from
+    damaged: list[Damage]
+    torn: bool  # a last line that is not whole stands after `end`
 
 
 def check_name(name: str) -> None:
@@ -81,11 +104,10 @@ def decode(line: bytes, end: int = 0) -> Record:
     return Record(fields["step"], fields["time"], fields["attempt"], metrics, end)
 
 
-def read(path: Path, *, offset: int = 0) -> tuple[list[Record], int]:
-    """(records after byte `offset`, offset to go on from). A missing file is an empty one.
+def read(path: Path, *, offset: int = 0) -> Reading:
+    """What stands after byte `offset`, which must be one that `read` returned. A missing file is an empty one.
 
-    A torn last line, the mark of a crash or of a write in progress, is left for the next call. A damaged line with
-    anything after it is no torn line: ValueError, naming it. `offset` must be one that `read` returned.
+    Raises ValueError if the file is shorter than that.
     """
     try:
         with path.open("rb") as file:
@@ -97,23 +119,24 @@ def read(path: Path, *, offset: int = 0) -> tuple[list[Record], int]:
             file.seek(offset)
             *lines, tail = file.read().split(b"\n")
     except FileNotFoundError:
-        return [], offset
-    records: list[Record] = []
+        return Reading([], offset, [], torn=False)
+    reading = Reading([], offset, [], torn=bool(tail))
     for index, line in enumerate(lines):
-        end = offset + len(line) + 1
+        end = reading.end + len(line) + 1
         try:
-            records.append(decode(line, end))
-        except ValueError as why:
+            reading.records.append(decode(line, end))
+        except ValueError as fault:
             if index == len(lines) - 1 and not tail:
-                break  # torn, though its last byte is a newline: a disk may lose the middle of a write
-            raise ValueError(_damaged(path, offset, str(why))) from why
-        offset = end
-    return records, offset
+                # Torn, though its last byte is a newline: a disk may lose the middle of a write.
+                return reading._replace(torn=True)
+            reading.damaged.append(Damage(_lines_before(path, reading.end) + 1, str(fault), end))
+        reading = reading._replace(end=end)
+    return reading
 
 
-def _damaged(path: Path, offset: int, why: str) -> str:
-    number = path.read_bytes()[:offset].count(b"\n") + 1
-    return f"{path}: line {number} is damaged ({why}). Restore the file, or delete that line and lose its step."
+def _lines_before(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        return file.read(offset).count(b"\n")
 
 
 class Spool:
@@ -125,7 +148,7 @@ class Spool:
     """
 
     def __init__(self, run_dir: Path, attempt: int, *, holds_lease: Callable[[], bool] = lambda: True) -> None:
-        self._path = run_dir / FILE
+        self._path = layout.journal(run_dir)
         self._attempt = attempt
         self._holds_lease = holds_lease
         self._names: set[str] = set()  # checked once each
@@ -138,11 +161,7 @@ class Spool:
         run_dir.mkdir(parents=True, exist_ok=True)
         self._file: int | None = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         sync(run_dir)
-        try:
-            self._learn()
-        except ValueError:
-            os.close(self._file)
-            raise
+        self._learn()
 
     @property
     def steps(self) -> Set[int]:
@@ -215,13 +234,17 @@ class Spool:
         """Learn which steps are on record, and cut a torn last line if the lease is ours."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        records, end = read(self._path)
-        self._steps.update(record.step for record in records)
-        if end < size and self._holds_lease():
+        reading = read(self._path)
+        self._steps.update(record.step for record in reading.records)
+        if reading.damaged:
+            self._warn(
+                f"{', '.join(map(str, reading.damaged))}: what it said is lost, unless its step is trained again"
+            )
+        if reading.end < size and self._holds_lease():
             # Cutting is one atomic system call; a crash before it leaves the torn line for the next attempt.
-            os.ftruncate(self._file, end)
+            os.ftruncate(self._file, reading.end)
             os.fsync(self._file)
-            size = end
+            size = reading.end
             self._written = 0
         self._size = size
 

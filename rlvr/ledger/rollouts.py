@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -30,17 +29,6 @@ SCHEMA = pa.schema(
         ("outcome", pa.string()),
     ]
 )
-
-
-def file_of(run_dir: Path, step: int) -> Path:
-    """Where a run keeps the rollouts of a training step."""
-    return run_dir / "rollouts" / f"step-{step:08d}.parquet"
-
-
-def step_of(path: Path) -> int | None:
-    """The training step that a file of rollouts is named after."""
-    found = re.fullmatch(r"step-(\d+)", path.stem)
-    return int(found.group(1)) if found else None
 
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rlvr.ledger import layout
+from rlvr.ledger.files import whole
 from rlvr.records import Rollout
 
 
-def write_samples(rollouts: Sequence[Rollout], path: Path, *, step: int) -> None:
-    """One Parquet row per sample, written aside and renamed into place."""
+def write_samples(rollouts: Sequence[Rollout], run_dir: Path, *, step: int) -> None:
+    """One Parquet row per sample."""
     rows = [
         {
             "step": step,
@@ -30,18 +32,18 @@ def write_samples(rollouts: Sequence[Rollout], path: Path, *, step: int) -> None
         for g in rollouts
         for i, (completion, text, reward) in enumerate(zip(g.completions, g.texts, g.rewards, strict=True))
     ]
-    write_parquet(pa.Table.from_pylist(rows), path)
+    write_parquet(pa.Table.from_pylist(rows), layout.evaluation(run_dir, step))
 
 
-def write_policy(columns: Mapping[str, NDArray[Any]], folder: Path, *, step: int) -> None:
+def write_policy(columns: Mapping[str, NDArray[Any]], run_dir: Path, *, step: int) -> None:
     """A bandit's policy, one Parquet row per arm, beside the probabilities of the first step that was written."""
-    first = folder / "policy-00000000.parquet"
+    first = layout.policy(run_dir, 0)
     old = pq.read_table(first)["probability"].to_numpy() if first.exists() else columns["probability"]
-    write_parquet(pa.table({**columns, "probability_old": old}), folder / f"policy-{step:08d}.parquet")
+    write_parquet(pa.table({**columns, "probability_old": old}), layout.policy(run_dir, step))
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
+    """The file appears only once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".writing")
-    pq.write_table(table, aside, compression="zstd")
-    aside.replace(path)
+    with whole(path) as aside:
+        pq.write_table(table, aside, compression="zstd")

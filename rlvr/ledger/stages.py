@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvr.ledger.files import read_json, sync, write_json
+from rlvr.ledger import layout
+from rlvr.ledger.files import SUFFIX, read_json, remove, whole, write_json
 from rlvr.ledger.identity import of_engine
 from rlvr.ledger.lock import lock, unlock
 
@@ -41,12 +40,12 @@ def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapp
     if final.exists():
         return final
     store.mkdir(parents=True, exist_ok=True)
-    held = _wait_for(store / f"{name}.lock", f"{identity['source']} stage {name}")
+    held = _wait_for(layout.stage_lock(store, name), f"{identity['source']} stage {name}")
     try:
         if not final.exists():
-            for left_over in store.glob(f".{name}.*.tmp"):  # of builders that died: we hold the lock
-                shutil.rmtree(left_over)
-            _build(final, store / f".{name}.{os.getpid()}.tmp", identity, build)
+            for left_over in store.glob(f".{name}.*{SUFFIX}"):  # of builders that died: we hold the lock
+                remove(left_over)
+            _build(final, identity, build)
     finally:
         unlock(held)
     return final
@@ -63,13 +62,13 @@ def task_identity(task: TaughtTask) -> dict[str, Any]:
     The knobs are the task's own `identity` if it has one, else its public plain attributes. The demonstrations stand
     for the code that makes them: when it changes, so does the stage.
     """
+    from rlvr.records import IdentifiedTask
+
     shown = json.dumps([task.demonstration(index) for index in range(SAMPLED_DEMONSTRATIONS)])
-    knobs = getattr(task, "identity", None)
-    if knobs is None:
-        knobs = {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
+    plain = {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
     return {
         "class": f"{type(task).__module__}.{type(task).__qualname__}",
-        "knobs": knobs,
+        "knobs": task.identity if isinstance(task, IdentifiedTask) else plain,
         "vocabulary": list(task.vocabulary),
         "end_word": task.end_word,
         "demonstrations": hashlib.sha256(shown.encode()).hexdigest(),
@@ -183,12 +182,12 @@ def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def record_stages(run_dir: Path, ids: Sequence[str]) -> None:
     """Keep with a run which stages it starts from."""
     if recorded_stages(run_dir) != list(ids):
-        write_json(run_dir / "stages.json", {"stages": list(ids)})
+        write_json(layout.stages_used(run_dir), {"stages": list(ids)})
 
 
 def recorded_stages(run_dir: Path) -> list[str] | None:
     """Ids of the stages that a run starts from; None where nobody has said so yet."""
-    content = read_json(run_dir / "stages.json")
+    content = read_json(layout.stages_used(run_dir))
     return None if content is None else [str(each) for each in content["stages"]]
 
 
@@ -204,14 +203,13 @@ def _wait_for(path: Path, what: str) -> int:
     return held
 
 
-def _build(final: Path, aside: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> None:
+def _build(final: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> None:
     log.info("building the %s stage %s", identity["source"], final.name)
-    aside.mkdir()
     began = time.monotonic()
-    made = build(aside)
-    seconds = round(time.monotonic() - began, 3)
-    for file in aside.iterdir():
-        sync(file)  # after a power cut, too, the name must mean complete
-    write_json(aside / "stage.json", {"stage_id": final.name, "identity": identity, "seconds": seconds, **made})
-    aside.rename(final)
+    with whole(final, new=True) as aside:
+        aside.mkdir()
+        remembered = build(aside)
+        seconds = round(time.monotonic() - began, 3)
+        about = {"stage_id": final.name, "identity": identity, "seconds": seconds, **remembered}
+        write_json(layout.stage_info(aside), about)
     log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)

@@ -1,4 +1,4 @@
-"""How a run stands, told from the files of its attempts, and what their time was worth."""
+"""How a run stands, as the files of its attempts say, and what their time was worth."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from rlvr.ledger import lock
-from rlvr.ledger.attempt import newest_attempt
+from rlvr.ledger import layout, lock
+from rlvr.ledger.attempt import End, newest_attempt, read_end
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
+from rlvr.ledger.runs import Unreadable, read_info
 
-State = Literal["queued", "running", "finished", "diverged", "failed", "preempted", "pruned", "lost"]
-SILENT_S = 900.0  # where locks tell nothing, a run elsewhere that was not heard of for so long is lost
+SILENT_S = 900.0  # where nothing else tells, a run elsewhere that was not heard of for so long is lost
 _LOST = "the process is gone without a word (killed?)"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """How a run stands. Times in seconds; what nobody has said yet is None, 0 or ""."""
+    """How a run stands. Times in seconds; what is not known yet is None, 0 or ""."""
 
     run_id: str
     name: str
@@ -42,7 +43,10 @@ class RunState:
     eta: float | None = None  # until the last step, at the pace of this attempt
     node: str = ""  # of the newest attempt
     job: str = ""  # of SLURM, newest attempt
+    host: str = ""  # of the newest attempt, as its processes call it
     group_id: str = ""  # the same for runs that differ by their seed alone
+    arm: str = ""  # their name
+    end_time: float | None = None  # unix time, of a run that has ended and said so
     log: Path | None = None
 
     @property
@@ -53,32 +57,32 @@ class RunState:
 
     @property
     def ended(self) -> bool:
-        return self.state not in ("queued", "running")
+        return self.state.ended
 
 
 @dataclass(frozen=True)
 class _Try:
-    """One attempt, as its files tell it."""
+    """One attempt, as its files say."""
 
     path: Path
     job: Mapping[str, Any]
     beat: Mapping[str, Any]
-    exit: Mapping[str, Any] | None
+    end: End | None
 
     @classmethod
     def read(cls, path: Path) -> _Try:
-        job, beat = read_json(path / "job.json") or {}, read_json(path / "heartbeat.json") or {}
-        return cls(path, job, beat, read_json(path / "exit.json"))
+        job, beat = read_json(layout.job(path)) or {}, read_json(layout.heartbeat(path)) or {}
+        return cls(path, job, beat, read_end(path))
 
     @property
     def finished(self) -> bool:
-        return self.exit is not None and self.exit.get("cause") == "ok"
+        return self.end is not None and self.end.cause.state is State.FINISHED
 
     @property
     def seconds(self) -> float:
         """What it said at its end, else the time from its start to its last sign of life."""
-        if self.exit is not None:
-            return float(self.exit.get("seconds") or 0)
+        if self.end is not None:
+            return self.end.seconds
         started, heard = self.job.get("started"), self.beat.get("time")
         return max(0.0, heard - started) if started and heard else 0.0
 
@@ -96,64 +100,71 @@ class _Try:
         return done / passed if origin and done > 0 and passed > 0 else None
 
 
-def read(run_dir: Path, run_id: str) -> RunState:
+def read(run_dir: Path) -> RunState:
     """How a run stands, from its attempts. A run that is finished stays so, whatever came later."""
-    info = read_json(run_dir / "run.json") or {}
-    name, group = str(info.get("name") or run_id), str(info.get("group_id") or "")
+    run_id = run_dir.name
+    try:
+        info = read_info(run_dir)
+    except Unreadable as error:
+        state, why = (State.UNREADABLE, error.why) if run_dir.is_dir() else (State.MISSING, f"{run_dir} is gone")
+        return RunState(run_id, run_id, state, message=why)
     newest = newest_attempt(run_dir)
     if not newest:
-        return RunState(run_id, name, "queued", group_id=group)
-    tries = [_Try.read(run_dir / "attempts" / str(n)) for n in range(1, newest + 1)]
+        return RunState(run_id, info.name, State.QUEUED, group_id=info.group_id, arm=info.arm)
+    tries = [_Try.read(layout.attempt(run_dir, n)) for n in range(1, newest + 1)]
     number = next((n for n, each in enumerate(tries, 1) if each.finished), newest)
     shown, now = tries[number - 1], time.time()
     heard = shown.beat.get("time", shown.job.get("started"))
-    end, state = shown.exit or {}, _state(run_dir, shown, heard, now)
-    useful, replayed, wasted = _worth(tries, at_work=state == "running")
+    at_work = shown.end is None and is_at_work(run_dir, shown.job, heard, now)
+    if shown.end is None and not at_work:  # it may have ended since its files were read
+        shown = tries[number - 1] = _Try.read(shown.path)
+    if shown.end is not None:
+        state, message = shown.end.cause.state, shown.end.message
+    else:
+        state, message = (State.RUNNING, "") if at_work else (State.LOST, _LOST)
+    useful, replayed, wasted = _worth(tries, at_work=at_work)
     return RunState(
         run_id,
-        name,
+        info.name,
         state,
-        group_id=group,
         attempt=number,
         step=shown.did[1],
         steps=int(shown.beat.get("steps", 0)),
         phase=str(shown.beat.get("phase", "")),
         accuracy=shown.beat.get("accuracy"),
-        cause=str(end.get("cause") or ""),
-        message=str(end.get("message") or "") if shown.exit else _LOST if state == "lost" else "",
+        cause=shown.end.cause.value if shown.end else "",
+        message=message,
         seconds=useful + replayed + wasted,
         useful=useful,
         replayed=replayed,
         wasted=wasted,
         gpus=int(shown.job.get("gpus") or 0),
         started=shown.job.get("started"),
-        heartbeat_age=now - heard if state == "running" and heard else None,
+        heartbeat_age=now - heard if at_work and heard else None,
         rate=shown.rate,
-        eta=_eta(shown, now) if state == "running" else None,
+        eta=_eta(shown, now) if at_work else None,
         node=str(shown.job.get("node") or shown.job.get("host") or ""),
         job=str(shown.job.get("slurm_job") or ""),
-        log=shown.path / "log.txt",
+        host=str(shown.job.get("host") or ""),
+        group_id=info.group_id,
+        arm=info.arm,
+        end_time=shown.end.time if shown.end else None,
+        log=layout.log(shown.path),
     )
 
 
-def _state(run_dir: Path, shown: _Try, heard: float | None, now: float) -> State:
-    if shown.exit is None:
-        return "running" if _is_running(run_dir, shown.job, heard, now) else "lost"
-    cause = shown.exit.get("cause")
-    if cause == "ok":
-        return "finished"
-    if cause in ("diverged", "pruned"):
-        return cause
-    return "preempted" if cause in ("preempted", "time_limit") else "failed"
+def is_at_work(run_dir: Path, job: Mapping[str, Any], heard: float | None, now: float) -> bool:
+    """Is the process of an attempt that left no end still there? The one test of it.
 
-
-def _is_running(run_dir: Path, job: Mapping[str, Any], heard: float | None, now: float) -> bool:
-    """Of an attempt that left no exit.json: is its process still at it?"""
+    job: of job.json, {} if that is missing. heard: unix time of its last sign of life. First the process itself, where
+    it was started in this boot and process namespace; then the run's lock, which any process may hold; and where
+    neither can be seen from here (another machine, a file system without locks), a heartbeat of the last 15 minutes.
+    """
     alive = lock.is_alive(job) if job else None
-    held = lock.lock_is_held(run_dir / "lock")
+    path = layout.lock(run_dir)
+    held = lock.lock_is_held(path) if path.exists() else None
     if alive is False or held is False:
         return False
-    # Neither the process nor the lock can be seen from here: believe a fresh heartbeat.
     return bool(alive or held or (heard is not None and now - heard < SILENT_S))
 
 

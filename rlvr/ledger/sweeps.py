@@ -1,24 +1,28 @@
-"""What is planned and how it stands, read from the files under `runs/`: no index, no daemon, nothing to repair.
+"""The door of the ledger: what is planned and how it stands, from the files under `runs/`: no index, no daemon.
 
-runs/<run_id>/{config.yaml,run.json,lock}   attempts/<N>/{job,heartbeat,exit}.json, log.txt   (rlvr/ledger/attempt.py)
-runs/sweeps/<sweep_id>/{sweep.json,manifest.jsonl}
+A sweep is sweep.json, why, and manifest.jsonl, a line {run_id, name, arm, group_id, seed, overrides, index} for each of
+its runs. A file that is damaged, or of another format, is a problem of its run or sweep, which says so in a line;
+everything else goes on.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import os
-import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger.files import read_json, write_json, write_text
+from rlvr.ledger import layout, state
+from rlvr.ledger.cause import State
+from rlvr.ledger.files import read_json, read_json_lines, whole, write_json, write_text
 from rlvr.ledger.identity import identity
-from rlvr.ledger.state import RunState, read
+from rlvr.ledger.runs import FORMAT, Unreadable, check_format, parse_yaml, read_info, write_run
+from rlvr.ledger.state import RunState
+
+FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,38 @@ class Sweep:
     """A set of runs and why."""
 
     sweep_id: str
-    info: Mapping[str, Any]  # sweep.json
-    runs: tuple[Mapping[str, Any], ...]  # manifest.jsonl: run_id, name, overrides, index
+    info: Mapping[str, Any]  # sweep.json; {} where it cannot be read
+    runs: tuple[Mapping[str, Any], ...]  # manifest.jsonl
+    problems: tuple[str, ...] = ()  # what of it cannot be read, a line each
+
+    @functools.cached_property
+    def run_ids(self) -> list[str]:
+        return list(dict.fromkeys(run["run_id"] for run in self.runs))
+
+    @functools.cached_property
+    def trials(self) -> Mapping[str, int]:
+        """Of a search: number of the trial that made the run, by run."""
+        return {run["run_id"]: run["trial"] for run in self.runs if "trial" in run}
 
     @property
-    def run_ids(self) -> list[str]:
-        return [run["run_id"] for run in self.runs]
+    def study(self) -> str:
+        return str(self.info.get("study") or "")
+
+    @property
+    def question(self) -> str:
+        """Of the study, as its file asked it when it was launched."""
+        return str(self.info.get("question") or "")
+
+    @property
+    def command(self) -> str:
+        """What launched it, as it was typed: it may hold a password (rlvr/ledger/tags.py hides it)."""
+        return str(self.info.get("command") or "")
+
+    @property
+    def created(self) -> float:
+        """Seconds since the epoch; 0: not known."""
+        created = self.info.get("created")
+        return float(created) if isinstance(created, int | float) else 0.0
 
 
 def sweep_id(study: str, run_ids: Iterable[str]) -> str:
@@ -44,43 +74,45 @@ class Ledger:
 
     def __init__(self, home: Path | str) -> None:
         self.home = Path(home)
-        self.root = self.home / "runs"
+        self.root = layout.runs(self.home)
 
     # --- writing
 
     def create_run(self, run_id: str, config_yaml: str, info: Mapping[str, Any]) -> Path:
-        """Put a run on the ledger; harmless when repeated. Raises ValueError if the id already means another run.
+        """Put a run on the ledger; harmless when repeated. `info`: what run.json is to say.
 
-        What has no part in a run's identity (cluster, tracker, ...) may differ: the newest launch decides it, until
-        the run is finished.
+        What has no part in a run's identity (cluster, tracker, where its code is found, ...) may differ: the newest
+        launch decides it, until the run is finished. Raises ValueError if the id already means another run, or one of
+        another format.
         """
         target = self.run_dir(run_id)
-        if not (target / "config.yaml").exists() and self._build_aside(target, config_yaml, info):
+        if not layout.config(target).exists() and self._create(target, config_yaml, info):
             return target
+        if read_json(layout.info(target)) is None:  # a directory that something else began, or that was damaged
+            write_json(layout.info(target), {**info, "format": FORMAT})
+        about = read_info(target)
         try:
-            before = (target / "config.yaml").read_text(encoding="utf-8")
-        except FileNotFoundError:  # a directory that something else made
+            before = layout.config(target).read_text(encoding="utf-8")
+        except FileNotFoundError:
             before = None
         if before is not None and before != config_yaml:
             _check_same_run(run_id, before, config_yaml)
-        if before is None or (before != config_yaml and self.state(run_id).state != "finished"):
-            write_text(target / "config.yaml", config_yaml)
-        if read_json(target / "run.json") is None:
-            write_json(target / "run.json", info)
+        newest = {**about.fields, **{key: info[key] for key in FOUND_AT if key in info}}
+        if before == config_yaml and about.fields == newest:
+            return target
+        if before is None or self.state(run_id).state is not State.FINISHED:
+            write_text(layout.config(target), config_yaml)
+            write_json(layout.info(target), newest)
         return target
 
-    def _build_aside(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:
-        """Make the whole directory elsewhere and rename it into place. False if something stands there already."""
-        aside = self.root / f".{target.name}.{os.getpid()}.{time.monotonic_ns()}"
-        aside.mkdir(parents=True)
-        write_text(aside / "config.yaml", config_yaml)
-        write_json(aside / "run.json", info)
+    def _create(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:
+        """The whole directory in one step. False if something stands there already."""
+        self.root.mkdir(parents=True, exist_ok=True)
         try:
-            aside.rename(target)
-        except OSError:
-            if not target.exists():
-                raise
-            shutil.rmtree(aside)
+            with whole(target, new=True) as aside:
+                aside.mkdir()
+                write_run(aside, config_yaml, info, durable=False)  # all of it is put on disk in one go
+        except FileExistsError:
             return False
         return True
 
@@ -88,37 +120,52 @@ class Ledger:
         """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them."""
         target = self.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
-        write_text(target / "manifest.jsonl", "".join(json.dumps(run) + "\n" for run in runs))
-        write_json(target / "sweep.json", {**info, "sweep_id": sweep_id})
+        write_text(layout.manifest(target), "".join(json.dumps(run) + "\n" for run in runs))
+        write_json(layout.sweep_info(target), {**info, "sweep_id": sweep_id, "format": FORMAT})
         return target
 
     # --- reading
 
     def run_dir(self, run_id: str) -> Path:
-        return self.root / run_id
+        return layout.run(self.home, run_id)
 
     def sweep_dir(self, sweep_id: str) -> Path:
-        return self.root / "sweeps" / sweep_id
+        return layout.sweep(self.home, sweep_id)
 
     def runs(self) -> list[str]:
         """Ids of all runs, sorted."""
-        return sorted(p.parent.name for p in self.root.glob("*/config.yaml") if not p.parent.name.startswith("."))
+        return layout.run_ids(self.home)
 
     def sweeps(self) -> list[Sweep]:
         """All sweeps, the one that was launched last first."""
-        found = sorted(self.root.glob("sweeps/*/sweep.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-        return [self.sweep(p.parent.name) for p in found]
+        files = [layout.sweep_info(path) for path in layout.sweeps(self.home).glob("*")]
+        found = sorted((f for f in files if f.exists()), key=lambda f: f.stat().st_mtime_ns, reverse=True)
+        return [self._sweep(file.parent) for file in found]
 
     def sweep(self, sweep_id: str) -> Sweep:
         """One sweep by its exact id. Raises ValueError if there is none."""
-        info = read_json(self.sweep_dir(sweep_id) / "sweep.json")
-        if info is None:
+        if not layout.sweep_info(self.sweep_dir(sweep_id)).exists():
             raise ValueError(f"There is no sweep {sweep_id} in {self.root}. `python -m sweeps status --all` lists all.")
-        return Sweep(sweep_id, info, tuple(_read_lines(self.sweep_dir(sweep_id) / "manifest.jsonl")))
+        return self._sweep(self.sweep_dir(sweep_id))
+
+    def _sweep(self, directory: Path) -> Sweep:
+        path, name = layout.sweep_info(directory), directory.name
+        info = read_json(path)
+        problems: list[str] = []
+        try:
+            check_format(info, f"sweep {name}", path)
+        except Unreadable as error:
+            if info is not None:  # of another version: its manifest, too
+                return Sweep(name, {}, (), (str(error),))
+            problems.append(str(error))
+        lines, damaged = read_json_lines(layout.manifest(directory), "run_id")
+        if damaged:
+            problems.append(f"sweep {name}: {', '.join(damaged)} in {layout.manifest(directory)}: left out.")
+        return Sweep(name, info or {}, tuple(lines), tuple(problems))
 
     def state(self, run_id: str) -> RunState:
         """How a run stands, from its attempts."""
-        return read(self.run_dir(run_id), run_id)
+        return state.read(self.run_dir(run_id))
 
     def states(self, run_ids: Iterable[str]) -> list[RunState]:
         return [self.state(run_id) for run_id in run_ids]
@@ -127,7 +174,7 @@ class Ledger:
 
     def resolve_run(self, text: str) -> str:
         """The run id that an id, a name or the beginning of one stands for. Raises ValueError if none or several."""
-        names = {run_id: (read_json(self.run_dir(run_id) / "run.json") or {}).get("name", "") for run_id in self.runs()}
+        names = {run_id: self._name(run_id) for run_id in self.runs()}
         for matches in (
             [r for r in names if r == text],
             [r for r, name in names.items() if name == text],
@@ -140,10 +187,17 @@ class Ledger:
                 return matches[0]
         raise ValueError(f"There is no run {text} in {self.root}. `python -m sweeps status --all` lists all.")
 
+    def _name(self, run_id: str) -> str:
+        """ "" of a run that cannot be read: its id finds it all the same."""
+        try:
+            return read_info(self.run_dir(run_id)).name
+        except Unreadable:
+            return ""
+
     def resolve_sweep(self, text: str) -> Sweep:
         """The sweep that an id, its beginning, or the name of a study (then its newest sweep) stands for."""
         sweeps = self.sweeps()
-        exact = [s for s in sweeps if text == s.sweep_id] or [s for s in sweeps if text == s.info.get("study")][:1]
+        exact = [s for s in sweeps if text == s.sweep_id] or [s for s in sweeps if text and text == s.study][:1]
         matches = exact or [s for s in sweeps if text and s.sweep_id.startswith(text)]
         if len(matches) > 1:
             raise ValueError(
@@ -156,19 +210,16 @@ class Ledger:
 
 
 def _check_same_run(run_id: str, before: str, after: str) -> None:
-    import yaml
-
-    one, other = (identity(yaml.safe_load(text) or {}) for text in (before, after))
+    try:
+        there = parse_yaml(before)
+    except ValueError:
+        there = None
+    if not isinstance(there, dict):
+        return  # damaged: the launch that knows the config puts it back
+    one, other = identity(there), identity(parse_yaml(after) or {})
     if one != other:
         keys = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
         raise ValueError(
             f"Run {run_id} is on the ledger with another config: {', '.join(keys)} differ. An id names one config. "
             f"If runs/{run_id}/config.yaml was edited, undo that or delete runs/{run_id}."
         )
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except FileNotFoundError:
-        return []

@@ -23,7 +23,7 @@ def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta
     at most the number of responses, so nothing overflows at any η.
     Raises ValueError for η ≤ 0, an advantage per token and responses of several tokens.
     """
-    _check(batch, eta)
+    _refuse(batch, eta)
     log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
     real = batch.mask.any(-1)
@@ -45,7 +45,7 @@ def _normalised(log: Tensor, real: Tensor, batch: Batch) -> Tensor:
     return torch.where(real, log - shift - mean[batch.group].log(), 0.0)
 
 
-def _check(batch: Batch, eta: float) -> None:
+def _refuse(batch: Batch, eta: float) -> None:
     if not eta > 0:
         raise ValueError(
             f"eta={eta} with loss=lad_theoretical: η divides the advantage and must be positive, for example eta=0.25."

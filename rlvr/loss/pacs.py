@@ -42,7 +42,7 @@ def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Wei
     metrics: "implicit_reward" r̂ and "score_accuracy", 1 where ψ has the sign of R − ½, [B].
     Raises ValueError for other rewards, without a reference, and for unknown or non-positive knobs.
     """
-    _check(batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
+    _refuse(batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
     assert batch.logp_ref is not None
     log_ratio = torch.where(batch.mask, policy.logp - batch.logp_ref, 0.0)
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
@@ -109,7 +109,7 @@ def _sum(x: Tensor, batch: Batch) -> Tensor:
     return x.new_zeros(batch.num_groups).index_add(0, batch.group, x)[batch.group]
 
 
-def _check(batch: Batch, *, beta: float, score: str, weight: str, std_floor: float) -> None:
+def _refuse(batch: Batch, *, beta: float, score: str, weight: str, std_floor: float) -> None:
     if batch.logp_ref is None:
         raise ValueError(
             "loss=pacs needs the log-probabilities of a reference policy and the batch has none: set Batch.logp_ref, "

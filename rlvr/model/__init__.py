@@ -10,4 +10,5 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def native_only(function: F) -> F:
     """Declare that only the native engine can sample from a model: other engines are refused at launch."""
+    function.marks = frozenset({"native_only"})  # type: ignore[attr-defined]
     return function

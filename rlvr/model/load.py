@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from rlvr.model import table
+from rlvr.model import table_policy
 from rlvr.model.tokenizer import load_tokenizer
 
 
@@ -28,24 +28,24 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model (evaluation mode) and tokenizer of a directory in Hugging Face format. Never asks the network."""
     directory = Path(path)
-    _check(directory)
+    _require_model(directory)
     model = load_model(directory, dtype=dtype)
     model.to(torch.device(device))  # type: ignore[arg-type] - decorated without its signature
     return model, load_tokenizer(directory)
 
 
-def _check(directory: Path) -> None:
+def _require_model(directory: Path) -> None:
     if not (directory / "config.json").is_file():
-        found = "a directory without config.json" if directory.is_dir() else "no directory"
+        kind = "a directory without config.json" if directory.is_dir() else "no directory"
         raise ValueError(
-            f"{directory} is {found}. A model is a local directory with config.json, safetensors and tokenizer files; "
+            f"{directory} is {kind}. A model is a local directory with config.json, safetensors and tokenizer files; "
             f"for a model of the hub type model=hf model.path={directory}: it is downloaded first."
         )
 
 
 def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
     """Model (evaluation mode) of a directory in Hugging Face format, on the CPU."""
-    table.register()
+    table_policy.register()
     disable_progress_bar()  # weights load in milliseconds, our own log says what is slow
     return AutoModelForCausalLM.from_pretrained(
         directory, dtype=parse_dtype(dtype), attn_implementation="sdpa", local_files_only=True
@@ -54,8 +54,8 @@ def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
 
 def skeleton(directory: Path) -> PreTrainedModel:
     """The model of a directory without its weights: parameters (float32) on the meta device, buffers as they are."""
-    _check(directory)
-    table.register()
+    _require_model(directory)
+    table_policy.register()
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     with _weightless():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
@@ -77,7 +77,7 @@ def miniature(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) ->
     if getattr(inner, "layer_types", None):
         inner.layer_types = inner.layer_types[:layers]
     inner.pad_token_id = None  # an embedding refuses one beyond its words
-    table.register()
+    table_policy.register()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="sdpa").eval()
@@ -102,7 +102,7 @@ def _weightless() -> Iterator[None]:
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """`"bfloat16"` → `torch.bfloat16`; ValueError for anything that is not a floating-point format."""
-    found = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    parsed = dtype if isinstance(dtype, torch.dtype) else getattr(torch, dtype, None)
+    if not isinstance(parsed, torch.dtype) or not parsed.is_floating_point:
         raise ValueError(f"dtype={dtype} is not a floating-point format. Type float32, bfloat16 or float16.")
-    return found
+    return parsed

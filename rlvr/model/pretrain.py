@@ -103,7 +103,7 @@ class Pupil:
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
         schedule = LambdaLR(optimizer, lambda step: _share_of_lr(step, steps, warmup_steps))
         curve, began = [], time.monotonic()
-        said = began
+        last_line = began
         for step in range(steps):
             loss = self._step(range(step * batch, (step + 1) * batch))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -112,9 +112,9 @@ class Pupil:
             optimizer.zero_grad()
             if step % max(1, steps // 50) == 0 or step + 1 == steps:
                 curve.append((step, loss))
-            if time.monotonic() - said > LOG_EVERY_S or step + 1 == steps:
-                said = time.monotonic()
-                left = (said - began) / (step + 1) * (steps - step - 1)
+            if time.monotonic() - last_line > LOG_EVERY_S or step + 1 == steps:
+                last_line = time.monotonic()
+                left = (last_line - began) / (step + 1) * (steps - step - 1)
                 log.info("base policy: step %d/%d, loss %.3f, %.0f s left", step + 1, steps, loss, left)
         model.eval()
         return curve

@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import binary_rewards, needs
+from rlvr.objective.batch import binary_rewards, compares_responses, needs, uses_failed_groups
+from rlvr.objective.limits import orders, subset_sizes
 
 EPSILON = 1e-6
 WHITENING = 1e-8  # beside a variance, as the reference implementations of PPO have it
@@ -22,6 +23,7 @@ PassForm = Literal["plain", "sloo", "sloo_minus_one"]
 Over = Literal["mean", "sum"]
 
 
+@compares_responses
 def grpo(reward: Tensor, group: Tensor, *, population: bool) -> Tensor:
     """(R − mean)/(std + 1e-6) (GRPO, arXiv:2402.03300). population: divide the variance by G, not by G − 1."""
     of = _groups(reward, group)
@@ -30,18 +32,21 @@ def grpo(reward: Tensor, group: Tensor, *, population: bool) -> Tensor:
     return (of.centred / (deviation + EPSILON)).to(reward.dtype)
 
 
+@compares_responses
 def rloo(reward: Tensor, group: Tensor) -> Tensor:
     """R_i − mean of the other rewards of its group = G/(G − 1)·(R_i − mean) (RLOO, arXiv:2402.14740)."""
     of = _groups(reward, group)
     return (of.centred * of.size / (of.size - 1).clamp(min=1)).to(reward.dtype)
 
 
+@compares_responses
 def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
     """R − mean (Dr. GRPO, arXiv:2503.20783). Its expected gradient is 1 − 1/G of the true one."""
     return _groups(reward, group).centred.to(reward.dtype)
 
 
 @binary_rewards
+@compares_responses
 def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Rewards are 0 or 1.
 
@@ -58,7 +63,7 @@ def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     if order is None:
         return (of.centred / (of.mean + EPSILON)).to(reward.dtype)
     smallest = int(of.size.min()) if len(of.size) else order + 1
-    if not 1 <= order < smallest:
+    if order not in orders(smallest):
         raise ValueError(
             f"advantage.order={order} with groups of {smallest}: orders are 1 to rollout.samples − 1. "
             f"Pass rollout.samples={max(order, 1) + 1}, a lower advantage.order, or null for the highest."
@@ -89,6 +94,7 @@ def maxrl_conditional(reward: Tensor, group: Tensor) -> Tensor:
 
 
 @binary_rewards
+@uses_failed_groups
 def maxrl_control_variate(reward: Tensor, group: Tensor) -> Tensor:
     """R/mean − 1, and −1 in a group without success (MaxRL, arXiv:2602.02710, Eq. 7 as it stands). Rewards 0 or 1.
 
@@ -106,6 +112,7 @@ def reinforce(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
     return reward
 
 
+@compares_responses
 def reinforce_pp(reward: Tensor, group: Tensor) -> Tensor:
     """(R − mean)/(std + 1e-6) over all responses of the rollout batch, whatever their group; unbiased std
     (REINFORCE++, arXiv:2501.03262).
@@ -120,6 +127,7 @@ def none(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
     return torch.zeros_like(reward)
 
 
+@compares_responses
 def pkpo(reward: Tensor, group: Tensor, *, k: int, form: PassForm, over: Over) -> Tensor:
     """Weights whose policy gradient is, without bias, that of the expected best of k rewards: pass@k for rewards 0, 1
     (PKPO, arXiv:2505.15201). Any rewards; n responses in a group, I its subsets of k, s_i = C(n, k)⁻¹ Σ_{I∋i} max_I R.
@@ -139,37 +147,53 @@ def pkpo(reward: Tensor, group: Tensor, *, k: int, form: PassForm, over: Over) -
     order = torch.argsort(reward, stable=True)
     order = order[torch.argsort(group[order], stable=True)]  # by group, ascending within
     for rows in torch.tensor_split(order, torch.bincount(group).cumsum(0)[:-1].cpu()):
-        if n := rows.shape[0]:
-            R = reward[rows].double()
-            weights = torch.tensor(_pass_weights(n, k, form), dtype=torch.float64, device=reward.device) @ R
-            # n products round to about 1e-16 of the largest; where they cancel nothing may remain, not even a sign
-            weights = torch.where(weights.abs() < 1e-12 * R.abs().max(), 0.0, weights)
-            advantage[rows] = weights * n if over == "mean" else weights
+        n = len(rows)
+        if not n:
+            continue
+        R = reward[rows].double()
+        weights = torch.tensor(_pass_weights(n, k, form), dtype=torch.float64, device=reward.device) @ R
+        # n products round to about 1e-16 of the largest; where they cancel nothing may remain, not even a sign
+        weights = torch.where(weights.abs() < 1e-12 * R.abs().max(), 0.0, weights)
+        advantage[rows] = weights * n if over == "mean" else weights
     return advantage.to(reward.dtype)
 
 
 @cache
 def _pass_weights(n: int, k: int, form: PassForm) -> tuple[tuple[float, ...], ...]:
-    """[n, n] coefficients of the ascending rewards of a group in each response's weight.
+    """[n, n]: row i has the coefficients of a group's ascending rewards in the weight of the response in place i.
 
-    The reward in place j of m is the largest of the C(j, q − 1) subsets of q whose other members stand below it.
+    Of the subsets of k among n responses, C(j, k − 1) have their largest reward in place j.
     """
-    least, most = (2 if form == "sloo_minus_one" else 1), (n - 1 if form == "sloo" else n)
-    if not least <= k <= most:
+    sizes = subset_sizes(n, form)
+    if k not in sizes:
         raise ValueError(
-            f"advantage.k={k} with groups of {n} and advantage.form={form}: k is {least} to {most}. "
+            f"advantage.k={k} with groups of {n} and advantage.form={form}: k is {sizes.start} to {sizes.stop - 1}. "
             f"Pass rollout.samples={k + (form == 'sloo')} or more, another advantage.k, or another advantage.form."
         )
+    # The subsets that contain response i: their largest reward is its own, or that of a place j above it.
     own = [math.comb(j, k - 1) / math.comb(n, k) for j in range(n)]
-    above = [math.comb(j - 1, k - 2) / math.comb(n, k) if k > 1 and j else 0.0 for j in range(n)]
-    q, share = {"plain": (0, 0.0), "sloo": (k, k / max(n - 1, 1)), "sloo_minus_one": (k - 1, k / n)}[form]
-    rest = [share * math.comb(j, q - 1) / math.comb(n - 1, q) for j in range(n - 1)] if q else [0.0] * n
-    return tuple(
-        tuple(own[j] if j == i else above[j] - rest[j - 1] if j > i else -rest[j] for j in range(n)) for i in range(n)
-    )
+    above = [math.comb(j - 1, k - 2) / math.comb(n, k) if k > 1 and j > 0 else 0.0 for j in range(n)]
+    without = _pass_weights_without(n, k, form)
+    weights = list[tuple[float, ...]]()
+    for i in range(n):
+        before = [-without[j] for j in range(i)]
+        after = [above[j] - without[j - 1] for j in range(i + 1, n)]
+        weights.append((*before, own[i], *after))
+    return tuple(weights)
+
+
+def _pass_weights_without(n: int, k: int, form: PassForm) -> list[float]:
+    """[n − 1] coefficients of the ascending rewards of the others in what is taken from a response's weight: the mean
+    of their own weights (`sloo`), or the best of a subset without it (`sloo_minus_one`).
+    """
+    if form == "plain":
+        return [0.0] * (n - 1)
+    size, share = (k, k / max(n - 1, 1)) if form == "sloo" else (k - 1, k / n)
+    return [share * math.comb(j, size - 1) / math.comb(n - 1, size) for j in range(n - 1)]
 
 
 @binary_rewards
+@compares_responses
 @needs("mask", "logp_old")
 def differential_smoothing(
     reward: Tensor, group: Tensor, *, mask: Tensor, logp_old: Tensor, gamma_pos: float, gamma_neg: float
@@ -215,13 +239,16 @@ def gae(
     of the batch; one token has advantage 0. At masked places both are 0. Groups play no part.
     """
     V = torch.where(mask, value.double(), 0.0)
-    advantage, after, following = torch.zeros_like(V), V.new_zeros(len(V)), V.new_zeros(len(V))
     last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
     r = torch.where(last, reward.double()[:, None], 0.0)
+    advantage = torch.zeros_like(V)
+    next_value, next_advantage = V.new_zeros(len(V)), V.new_zeros(len(V))  # of the next token that the mask leaves
     for t in reversed(range(V.shape[1])):
-        here = r[:, t] + gamma * following - V[:, t] + gamma * lam * after
-        advantage[:, t] = torch.where(mask[:, t], here, 0.0)
-        after, following = (torch.where(mask[:, t], new, old) for new, old in ((here, after), (V[:, t], following)))
+        real = mask[:, t]
+        here = r[:, t] + gamma * next_value - V[:, t] + gamma * lam * next_advantage
+        advantage[:, t] = torch.where(real, here, 0.0)
+        next_advantage = torch.where(real, here, next_advantage)
+        next_value = torch.where(real, V[:, t], next_value)
     returns = (advantage + V).to(reward.dtype)
     if whiten:
         every = advantage[mask]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -28,6 +28,7 @@ class Batch:
     prompt_mask: Tensor  # [P, L] bool
     logp_ref: Tensor | None = None  # [B, T] nats, frozen reference policy
     kind: Tensor | None = None  # [B] int64, stream of each row
+    row: Tensor | None = None  # [B] int64, number of each row in the batch that `select` took it from
     value_old: Tensor | None = None  # [B, T] what the value head said when the advantages were taken
     returns: Tensor | None = None  # [B, T] what the value head learns
     noise: Tensor | None = None  # [B, T] in (0, 1), uniform: a function of seed, update, row's content and position
@@ -45,6 +46,7 @@ class Batch:
             "reward": (B,),
             "group": (B,),
             "kind": (B,),
+            "row": (B,),
             "prompt_mask": (P, L),
             "value_old": (B, T),
             "returns": (B, T),
@@ -70,14 +72,21 @@ class Batch:
     def select(self, groups: Tensor) -> Batch:
         """The sub-batch of the given groups ([P'] row numbers of `prompt`, ascending), renumbered from 0."""
         rows = torch.isin(self.group, groups)
-        picked: dict[str, Any] = {name: getattr(self, name) for name in (f.name for f in fields(self))}
-        picked = {k: v if v is None else v[groups if k.startswith("prompt") else rows] for k, v in picked.items()}
+        picked: dict[str, Tensor] = {}
+        for name, value in self._tensors():
+            picked[name] = value[groups if name.startswith("prompt") else rows]
         picked["group"] = torch.searchsorted(groups, picked["group"])
         return Batch(**picked)
 
     def to(self, device: torch.device) -> Batch:
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: v if v is None else v.to(device) for k, v in moved.items()})
+        return Batch(**{name: value.to(device) for name, value in self._tensors()})
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and value of every field that is there."""
+        for each in fields(self):
+            value: Tensor | None = getattr(self, each.name)
+            if value is not None:
+                yield each.name, value
 
 
 @dataclass(frozen=True)
@@ -125,18 +134,34 @@ def needs(*what: str) -> Callable[[F], F]:
 def binary_rewards(function: F) -> F:
     """Declare that a loss or an advantage takes rewards 0 and 1 only: refused at launch with a task of other rewards.
 
-    The mark is read from the source (rlvr/config/check_objective.py); the function itself checks what it gets.
+    Marks are for the checks before launch (rlvr/config/signature.py); the function itself checks what it gets.
     """
-    return function
+    return _marked(function, "binary_rewards")
 
 
 def one_token_responses(function: F) -> F:
     """Declare that a loss takes responses of one token only: refused at launch with a task of longer ones."""
-    return function
+    return _marked(function, "one_token_responses")
 
 
 def per_response(function: F) -> F:
     """Declare that a loss has one term per response: what weighs tokens is refused with it at launch."""
+    return _marked(function, "per_response")
+
+
+def compares_responses(function: F) -> F:
+    """Declare that an advantage compares responses with each other: refused at launch with one response per problem."""
+    return _marked(function, "compares_responses")
+
+
+def uses_failed_groups(function: F) -> F:
+    """Declare that an advantage learns from groups without success: refused where dynamic sampling leaves them out."""
+    return _marked(function, "uses_failed_groups")
+
+
+def _marked(function: F, mark: str) -> F:
+    marks: frozenset[str] = getattr(function, "marks", frozenset[str]())
+    function.marks = marks | {mark}  # type: ignore[attr-defined]
     return function
 
 
@@ -158,23 +183,27 @@ def first_pass(function: Callable[..., Tensor]) -> Callable[[F], F]:
 
 def needed(function: object) -> frozenset[str]:
     """What a loss, its first pass included, or an advantage declared with `needs`, knobs bound or not."""
-    while isinstance(function, partial):
-        function = cast("partial[object]", function).func
-    own: frozenset[str] = getattr(function, "needs", frozenset[str]())
-    before: object = getattr(function, "first_pass", None)
+    plain, _ = _without_knobs(function)
+    own: frozenset[str] = getattr(plain, "needs", frozenset[str]())
+    before: object = getattr(plain, "first_pass", None)
     return own if before is None else own | needed(before)
 
 
 def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:
     """The first pass of a loss, with the loss's knobs bound; None if it has none."""
-    knobs: dict[str, Any] = {}
-    function: object = loss
-    while isinstance(function, partial):
-        bound = cast("partial[object]", function)
-        knobs = {**bound.keywords, **knobs}
-        function = bound.func
-    before = getattr(function, "first_pass", None)
+    plain, knobs = _without_knobs(loss)
+    before = getattr(plain, "first_pass", None)
     if before is None:
         return None
     named = inspect.signature(before).parameters
     return partial(before, **{name: value for name, value in knobs.items() if name in named})
+
+
+def _without_knobs(function: object) -> tuple[object, dict[str, Any]]:
+    """A function as it was defined, and the knobs that were bound to it."""
+    knobs: dict[str, Any] = {}
+    while isinstance(function, partial):
+        bound = cast("partial[object]", function)
+        knobs = {**bound.keywords, **knobs}
+        function = bound.func
+    return function, knobs

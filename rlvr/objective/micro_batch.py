@@ -11,8 +11,8 @@ from torch import Tensor
 from rlvr.objective import penalty, reduce
 from rlvr.objective.batch import Batch, Loss, Policy, needed
 
-# What the trainer can give a loss; "solution" is the batch itself: rlvr/job/loop.py.
-GIVEN = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
+# What a loss may need; "solution" is the batch itself: rlvr/job/loop.py.
+AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Objective:
     max_tokens: int
 
     def __post_init__(self) -> None:
-        missing = self.needs - GIVEN
+        missing = self.needs - AVAILABLE
         if missing:
             raise ValueError(
                 f"the loss needs {', '.join(sorted(missing))}, which this trainer does not compute "
-                f"(it has: {', '.join(sorted(GIVEN))}). Pass another loss."
+                f"(it has: {', '.join(sorted(AVAILABLE))}). Pass another loss."
             )
 
     @property

@@ -48,7 +48,7 @@ def weigh(batch: Batch, importance: Importance, cap: float) -> Batch:
     - mask: ρ where 1/cap ≤ ρ ≤ cap, else 0: the token has no part in the loss, and still counts in its average
     - none: no weights
 
-    A token that the engine did not sample, or whose log-probability it did not tell, weighs 1.
+    A token that the engine did not sample, or whose log-probability it did not give, weighs 1.
     """
     if importance not in get_args(Importance):
         raise ValueError(f"rollout.importance={importance} is unknown. Pass one of: {', '.join(get_args(Importance))}.")
@@ -60,7 +60,7 @@ def weigh(batch: Batch, importance: Importance, cap: float) -> Batch:
 
 
 def _sampled(batch: Batch) -> Tensor:
-    """[B, T] bool: response tokens of kind 0 whose log-probability the engine told."""
+    """[B, T] bool: response tokens of kind 0 whose log-probability the engine gave."""
     assert batch.logp_engine is not None
     own = batch.mask & ~batch.logp_engine.isnan()
     return own if batch.kind is None else own & (batch.kind == 0)[:, None]

@@ -33,10 +33,11 @@ def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | N
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy H = logsumexp(z) − Σ p·z of softmax(z), [...] nats, with gradient; a bonus enters a loss as −coef·H.
+    """Entropy H = −Σ p log p of softmax(z), [...] nats, with gradient; a bonus enters a loss as −coef·H.
 
-    logits: [..., V]; computed in float32 at least. Tokens with logit −inf have p = 0 and add nothing.
+    logits: [..., V]; computed in float32 at least, from log-probabilities: logsumexp(z) − Σ p·z is the same number, but
+    a difference of two as large as the logits. Tokens with logit −inf have p = 0 and add nothing.
     """
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    finite = torch.where(z == -torch.inf, 0.0, z)  # 0 · −inf is NaN
-    return z.logsumexp(-1) - (z.softmax(-1) * finite).sum(-1)
+    log_p = z.clamp(min=torch.finfo(z.dtype).min / 2).log_softmax(-1)  # finite: 0 · −inf is NaN
+    return -(log_p.exp() * log_p).sum(-1)

@@ -140,4 +140,6 @@ def shared_prompt_attention(
     return shared_prompt.attend(module.layer_idx, query, scaling).to(query.dtype), None  # type: ignore[arg-type]
 
 
-ALL_ATTENTION_FUNCTIONS.register(SHARED_PROMPT, shared_prompt_attention)
+def register() -> None:
+    """Make it known to transformers, under `SHARED_PROMPT`. Harmless when repeated."""
+    ALL_ATTENTION_FUNCTIONS.register(SHARED_PROMPT, shared_prompt_attention)

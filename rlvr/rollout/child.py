@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,11 +20,23 @@ from rlvr.rollout.vllm_server import Arrays, pack, receive
 
 log = logging.getLogger("rlvr.vllm")
 
-LAST_WORDS = 30  # lines
+LAST_LINES = 30  # lines
 CHUNK = 1 << 20  # bytes
 # SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its group; the trainer finishes its step after
 # either, and needs the child for that.
-NOT_FOR_THE_CHILD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+NOT_FOR_A_CHILD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+
+
+@contextlib.contextmanager
+def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the environment of this process has these too; after, it is what it was before, whoever changed it."""
+    before = os.environ.copy()
+    try:
+        os.environ.update(variables)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class Lost(RuntimeError):
@@ -45,7 +58,7 @@ class Child:
 
     def __init__(self, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         command = [python, "-P", str(script), json.dumps({**options, "parent": os.getpid()})]
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_THE_CHILD)  # a child inherits what is blocked
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_A_CHILD)  # a child inherits what is blocked
         try:
             self.process = subprocess.Popen(
                 command,
@@ -58,7 +71,7 @@ class Child:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.words: deque[str] = deque(maxlen=LAST_WORDS)
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         assert self.process.stdin is not None
@@ -70,8 +83,8 @@ class Child:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
-                self.words.append(line.decode(errors="replace").rstrip())
-                log.info("%s", self.words[-1])
+                self.last_lines.append(line.decode(errors="replace").rstrip())
+                log.info("%s", self.last_lines[-1])
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
         """Raises Lost if the child does not take it in time."""
@@ -84,7 +97,7 @@ class Child:
             try:
                 data = data[os.write(self._in, data[:CHUNK]) :]
             except BrokenPipeError:
-                raise Lost(self._verdict()) from None
+                raise Lost(self._how_it_ended()) from None
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
         """The next message. Raises Lost if the child dies, or says nothing for `timeout_s`."""
@@ -98,15 +111,15 @@ class Child:
                 raise Lost(f"it has said nothing for {timeout_s:.0f} s")
             chunk = os.read(self._out, min(CHUNK, count - len(data)))
             if not chunk:
-                raise Lost(self._verdict())
+                raise Lost(self._how_it_ended())
             data += chunk
         return bytes(data)
 
-    def _verdict(self) -> str:
+    def _how_it_ended(self) -> str:
         code = self.process.wait()
         self._listener.join(timeout=5)
-        said = [line for line in self.words if line.strip()]
-        return f"it ended with exit status {code}: {said[-1] if said else ''}\n" + "\n".join(said)
+        lines = [line for line in self.last_lines if line.strip()]
+        return f"it ended with exit status {code}: {lines[-1] if lines else ''}\n" + "\n".join(lines)
 
     @property
     def pid(self) -> int:

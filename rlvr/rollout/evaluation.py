@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlvr.metrics import distinct_at_k, pass_at_k
-from rlvr.records import CanonicalAnswers, Problem, Rollout, Sampling, Task
-from rlvr.rollout.collect import Sampler, Spent
+from rlvr.records import ArmedTask, CanonicalTask, Problem, Rollout, Sampling, Task
+from rlvr.rollout.sampler import Sampler, Spent
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
 # common random numbers.
@@ -33,36 +33,36 @@ def held_out(task: Task, limit: int | None) -> list[Problem]:
 def evaluate(
     sampler: Sampler, problems: Sequence[Problem], *, samples: int, k: Sequence[int], sampling: Sampling
 ) -> tuple[dict[str, float], list[Rollout]]:
-    """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the rollouts they come from.
+    """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups they come from.
 
     A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
     samples leaves pass@k; `…/error` is the share of such samples. Where the task says which right answers are the same
-    (`CanonicalAnswers`), `…/distinct_correct_at_<n>` is the mean number of different ones of a problem whose n samples
+    (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of different ones of a problem whose n samples
     were all judged.
     """
-    rollouts = sampler(problems, samples, sampling, Spent())
+    groups = sampler(problems, samples, sampling, Spent())
     by_source: dict[str, list[Rollout]] = defaultdict(list)
-    for rollout in rollouts:
-        by_source[rollout.problem.source].append(rollout)
+    for group in groups:
+        by_source[group.problem.source].append(group)
     metrics: dict[str, float] = {}
-    for source, groups in by_source.items():
-        n = np.array([sum(r.outcome != "error" for r in g.rewards) for g in groups])
-        c = np.array([sum(r.correct for r in g.rewards) for g in groups])
+    for source, own in by_source.items():
+        n = np.array([sum(r.outcome != "error" for r in g.rewards) for g in own])
+        c = np.array([sum(r.correct for r in g.rewards) for g in own])
         where = f"evaluation/{source}"
-        metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(groups) * samples)
+        metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(own) * samples)
         if (n > 0).any():
             metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
-        if isinstance(sampler.task, CanonicalAnswers) and (n == samples).any():
-            judged = [g for g, num in zip(groups, n, strict=True) if num == samples]
+        if isinstance(sampler.task, CanonicalTask) and (n == samples).any():
+            judged = [g for g, num in zip(own, n, strict=True) if num == samples]
             distinct = [distinct_at_k(_right_answers(sampler.task, g), samples) for g in judged]
             metrics[f"{where}/distinct_correct_at_{samples}"] = float(np.mean(distinct))
-    return metrics, rollouts
+    return metrics, groups
 
 
-def _right_answers(task: CanonicalAnswers, group: Rollout) -> list[str | None]:
+def _right_answers(task: CanonicalTask, group: Rollout) -> list[str | None]:
     return [
         task.canonical(group.problem, text) if reward.correct else None
         for text, reward in zip(group.texts, group.rewards, strict=True)
@@ -71,10 +71,10 @@ def _right_answers(task: CanonicalAnswers, group: Rollout) -> list[str | None]:
 
 def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:
     """What an evaluation of this task on these problems measures."""
-    if hasattr(task, "arms"):
+    if isinstance(task, ArmedTask):
         return ["evaluation/bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
     names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
-    if isinstance(task, CanonicalAnswers):
+    if isinstance(task, CanonicalTask):
         names.append(f"distinct_correct_at_{samples}")
     return [f"evaluation/{source}/{name}" for source in sources for name in names]

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from rlvr.model.load import load, parse_dtype
 from rlvr.noise import uniform
 from rlvr.records import Completion, Request, Sampling
-from rlvr.rollout.cache import SHARED_PROMPT
+from rlvr.rollout.cache import SHARED_PROMPT, register
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
 
@@ -99,12 +99,12 @@ class NativeEngine:
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
-        self._check(requests, sampling)
-        found: list[list[Completion]] = [[] for _ in requests]
+        self._check_requests(requests, sampling)
+        sampled: list[list[Completion]] = [[] for _ in requests]
         for batch in self._batches(requests, sampling.max_tokens):
             for piece, completions in zip(batch, self._sample(requests, batch, sampling), strict=True):
-                found[piece.request] += completions
-        return [tuple(completions) for completions in found]
+                sampled[piece.request] += completions
+        return [tuple(completions) for completions in sampled]
 
     def sleep(self) -> None:
         """Nothing to give back: keys and values live only while a batch is sampled."""
@@ -112,7 +112,7 @@ class NativeEngine:
     def close(self) -> None:
         """Nothing to stop: the engine has no process of its own."""
 
-    def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
+    def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not self.synced:
             raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
         if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
@@ -227,6 +227,7 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
     own = model.config._attn_implementation or "eager"
     if model._supports_attention_backend and full:
         expected = _trial(model, RecomputingDecoder)
+        register()
         model.set_attn_implementation(SHARED_PROMPT)
         error = (_trial(model, SharedPromptDecoder) - expected).std()
         if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
@@ -20,11 +22,25 @@ def on_node() -> tuple[int, int]:
     return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if several() else (0, 1)
 
 
-def from_first(found: T | None) -> T:
+def from_first(mine: T | None) -> T:
     """What the first rank of this node has, on every rank of it. All ranks of the run together."""
+    of_first = mine
     if several():
         everyone: list[T | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, found)
-        found = everyone[dist.get_rank() - on_node()[0]]  # torchrun numbers ranks node by node
-    assert found is not None
-    return found
+        dist.all_gather_object(everyone, mine)
+        of_first = everyone[dist.get_rank() - on_node()[0]]  # torchrun numbers ranks node by node
+    assert of_first is not None
+    return of_first
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this run was given, as CUDA_VISIBLE_DEVICES names them."""
+    named = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    return named or [str(index) for index in range(torch.cuda.device_count())]
+
+
+def gpus_beside(gpus: Sequence[str], rank: int, ranks: int, workers: int) -> Sequence[str]:
+    """Those of a node for the workers of one of its ranks: the ranks have the first ones."""
+    if len(gpus) < ranks + ranks * workers:
+        raise RuntimeError(f"{len(gpus)} GPUs for the {ranks} ranks and {ranks * workers} workers of this node")
+    return gpus[ranks + rank * workers :][:workers]

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.ledger.stages import base_identity, presample_identity, presample_settings, presampled_problems, stage
 from rlvr.records import Problem, Rollout, Sampling, Task
-from rlvr.rollout.collect import Sampler, Spent
+from rlvr.rollout.sampler import Sampler, Spent
 
 log = logging.getLogger("rlvr")
 
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 )
 
 
-def samples(config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int) -> Samples | None:
+def samples_of_run(config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int) -> Samples | None:
     """The stage of a run whose loss brings `presample` along, built if need be, else None. `config`: the frozen one.
 
     sampler: its engine still holds the base policy, of directory `base`. store: where stages are kept.
@@ -102,14 +102,15 @@ class Presample:
 
 
 def _row(group: Rollout) -> dict[str, Any]:
-    found = next((c for c, r in zip(group.completions, group.rewards, strict=True) if r.correct), None)
+    right = [c for c, r in zip(group.completions, group.rewards, strict=True) if r.correct]
+    kept = right[0] if right else None
     return {
         "problem_id": group.problem.id,
         "judged": sum(r.outcome != "error" for r in group.rewards),
         "correct": sum(r.correct for r in group.rewards),
-        "prompt": None if found is None else group.prompt.tolist(),
-        "tokens": None if found is None else found.tokens.tolist(),
-        "logp": None if found is None else found.logp.tolist(),
+        "prompt": None if kept is None else group.prompt.tolist(),
+        "tokens": None if kept is None else kept.tokens.tolist(),
+        "logp": None if kept is None else kept.logp.tolist(),
     }
 
 

@@ -80,7 +80,7 @@ class VllmEngine:
         }
         self._environment = environment(device, eager=eager)
         self.version, self.synced = 0, True
-        self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` tells the process
+        self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` sends the process
         self._max_tokens = 0  # of prompt and response together; known once the process has started
         self._ready = False
         self._child = self._launch()
@@ -93,22 +93,22 @@ class VllmEngine:
         Only the first rank of each node keeps them, in memory that all processes of the node read, until the next sync:
         a process that has to be replaced gets them from there.
         """
-        self.take(self.keep(weights))
+        self.use_weights(self.write_weights(weights))
 
-    def keep(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-        """Put them in memory. Returns where they lie: what `take` wants, here or in another engine of this node."""
+    def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+        """Put them in memory. Returns where they lie: for `use_weights`, here or in another engine of this node."""
         self.synced = False
         if several():
             dist.barrier()  # nobody still needs the old ones
         self._weights = {"file": "", "tensors": []}
-        return from_first(self._keep(weights))
+        return from_first(self._write_weights(weights))
 
-    def take(self, weights: dict[str, Any]) -> None:
+    def use_weights(self, weights: dict[str, Any]) -> None:
         """Sample from the weights that lie there from now on."""
         self._weights, self.version = weights, self.version + 1
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
-        self._insist(lambda _: None)  # it is told whatever it does not know
+        self._with_process(lambda _: None)  # it is sent whatever it does not have
         self.synced = True
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
@@ -118,8 +118,8 @@ class VllmEngine:
         """
         if not self.synced:
             raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
-        self._insist(lambda _: None)  # it has started: its limits are known
-        self._check(requests, sampling)
+        self._with_process(lambda _: None)  # it has started: its limits are known
+        self._check_requests(requests, sampling)
         names = [(row, sample) for row, request in enumerate(requests) for sample in range(request.num_samples)]
         header = {
             "do": "generate",
@@ -136,14 +136,14 @@ class VllmEngine:
             "prompt": np.array([row for row, _ in names]),
             "seed": seeds(sampling.seed, sampling.step, [requests[r].key for r, _ in names], [s for _, s in names]),
         }
-        found = self._insist(lambda child: self._sample(child, header, arrays))
-        completions = iter([self._completion(*each, sampling) for each in found])
+        sampled = self._with_process(lambda child: self._sample(child, header, arrays))
+        completions = iter([self._completion(*each, sampling) for each in sampled])
         return [tuple(next(completions) for _ in range(request.num_samples)) for request in requests]
 
     def sleep(self) -> None:
         """Give the GPU's memory back. The engine is of no use until the next `sync`."""
         if self.device.type == "cuda":
-            self._insist(lambda child: self._ask(child, {"do": "sleep"}, {}))
+            self._with_process(lambda child: self._request(child, {"do": "sleep"}, {}))
 
     def __del__(self) -> None:
         self.close()  # a run that could not be set up is never closed
@@ -164,62 +164,62 @@ class VllmEngine:
     # --- the process ---
 
     def _launch(self) -> Process:
-        self._ready, self._told = False, 0  # told: the version of the weights that it has
+        self._ready, self._sent_version = False, 0  # whether it has started, and the version of its weights
         return self._process()
 
     def _process(self) -> Process:
         return Child(self._python, SERVER, self._options, self._environment)
 
-    def _insist(self, talk: Callable[[Process], T]) -> T:
-        """What `talk` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
+    def _with_process(self, work: Callable[[Process], T]) -> T:
+        """What `work` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
         for attempt in range(1, ATTEMPTS + 1):
             child = self._child = self._child or self._launch()
             try:
                 if not self._ready:
                     self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
                     self._ready = True
-                if self._told != self.version:
-                    self._tell(child)
-                return talk(child)
+                if self._sent_version != self.version:
+                    self._send_weights(child)
+                return work(child)
             except Lost as lost:
                 code = child.kill()
                 self._child = None
                 # What raised by itself will most likely raise again.
                 raised = code > 0 and (not self._ready or attempt > 1)
                 if raised or attempt == ATTEMPTS:
-                    what = "was lost" if self._ready else "did not start"
-                    raise RuntimeError(f"vLLM ({self._python}) {what}: {lost}") from lost
+                    event = "was lost" if self._ready else "did not start"
+                    raise RuntimeError(f"vLLM ({self._python}) {event}: {lost}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
 
-    def _ask(self, child: Process, header: dict[str, Any], arrays: Arrays) -> Arrays:
+    def _request(self, child: Process, header: dict[str, Any], arrays: Arrays) -> Arrays:
         child.send(header, arrays, self.timeout_s)
-        return self._hear(child)
+        return self._receive(child)
 
-    def _hear(self, child: Process) -> Arrays:
+    def _receive(self, child: Process) -> Arrays:
         header, arrays = child.receive(self.timeout_s)
-        if header["version"] != self._told:
-            raise RuntimeError(f"vLLM answers from weights {header['version']}, it was given {self._told}")
+        if header["version"] != self._sent_version:
+            raise RuntimeError(f"vLLM answers from weights {header['version']}, it was given {self._sent_version}")
         return arrays
 
-    def _tell(self, child: Process) -> None:
+    def _send_weights(self, child: Process) -> None:
         child.send({"do": "sync", "to_version": self.version, **self._weights}, {}, self.timeout_s)
-        self._told = self.version
-        self._hear(child)
+        self._sent_version = self.version
+        self._receive(child)
 
     def _sample(
         self, child: Process, header: dict[str, Any], arrays: Arrays
     ) -> list[tuple[NDArray[np.int64], NDArray[np.float32], bool]]:
         """(tokens, log-probabilities, finished) of each sample."""
         child.send(header, arrays, self.timeout_s)
-        found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], bool]] = {}
-        while len(found) < len(arrays["seed"]):
-            said = self._hear(child)
-            cuts = np.cumsum(said["lengths"])[:-1]
-            parts = (np.split(said["tokens"], cuts), np.split(said["logp"], cuts), said["finished"].tolist())
-            for sample, tokens, logp, finished in zip(said["sample"].tolist(), *parts, strict=False):
-                found[sample] = (tokens, logp, bool(finished))
-        return [found[sample] for sample in range(len(found))]
+        sampled: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], bool]] = {}
+        while len(sampled) < len(arrays["seed"]):
+            answer = self._receive(child)
+            cuts = np.cumsum(answer["lengths"])[:-1]
+            parts = (np.split(answer["tokens"], cuts), np.split(answer["logp"], cuts), answer["finished"].tolist())
+            for sample, tokens, logp, finished in zip(answer["sample"].tolist(), *parts, strict=False):
+                sampled[sample] = (tokens, logp, bool(finished))
+        return [sampled[sample] for sample in range(len(sampled))]
 
     def _completion(
         self, tokens: NDArray[np.int64], logp: NDArray[np.float32], finished: bool, sampling: Sampling
@@ -231,7 +231,7 @@ class VllmEngine:
             tokens.copy(), logp.copy() if sampling.top_p == 1 else np.full_like(logp, np.nan), drawn, finished
         )
 
-    def _check(self, requests: Sequence[Request], sampling: Sampling) -> None:
+    def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
             raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
         lengths = [len(request.prompt) for request in requests]
@@ -246,7 +246,7 @@ class VllmEngine:
 
     # --- weights ---
 
-    def _keep(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any] | None:
+    def _write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any] | None:
         """Write them into memory, one after the other; None on all ranks but the node's first, which only take part."""
         if on_node()[0]:
             for _ in weights:

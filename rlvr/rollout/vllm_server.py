@@ -84,7 +84,7 @@ class Server:
         )
         self.asleep = False
 
-    def say(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
+    def answer(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
         self.answers.write(pack({**header, "version": self.version}, arrays))
         self.answers.flush()
 
@@ -102,7 +102,7 @@ class Server:
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not forget its cached prefixes: the next samples would mix two policies")
         self.version = header["to_version"]
-        self.say({})
+        self.answer({})
 
     def generate(self, header: dict[str, Any], arrays: Arrays) -> None:
         """One request per sample, so that each has a seed of its own and does not depend on the batch.
@@ -125,22 +125,22 @@ class Server:
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             engine.add_request(str(index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
-        said = time.monotonic()
+        last_sent = time.monotonic()
         while engine.has_unfinished_requests():
             done = [output for output in engine.step() if output.finished]
-            if done or time.monotonic() - said > SIGN_OF_LIFE_S:
-                said = time.monotonic()
+            if done or time.monotonic() - last_sent > SIGN_OF_LIFE_S:
+                last_sent = time.monotonic()
                 self._send(done)
 
     def _send(self, outputs: list[Any]) -> None:
-        found = [output.outputs[0] for output in outputs]
-        tokens = [np.asarray(each.token_ids, dtype=np.int64) for each in found]
-        logp = [np.asarray(each.logprobs.logprobs, dtype=np.float32) for each in found]
+        completions = [output.outputs[0] for output in outputs]
+        tokens = [np.asarray(each.token_ids, dtype=np.int64) for each in completions]
+        logp = [np.asarray(each.logprobs.logprobs, dtype=np.float32) for each in completions]
         none = [np.zeros(0)]
-        self.say(
+        self.answer(
             {},
             sample=np.array([int(output.request_id) for output in outputs], dtype=np.int64),
-            finished=np.array([each.finish_reason == "stop" for each in found], dtype=np.bool_),
+            finished=np.array([each.finish_reason == "stop" for each in completions], dtype=np.bool_),
             lengths=np.array([len(each) for each in tokens], dtype=np.int64),
             tokens=np.concatenate(tokens or none).astype(np.int64),
             logp=np.concatenate(logp or none).astype(np.float32),
@@ -150,7 +150,7 @@ class Server:
         if not self.on_cpu and not self.asleep:
             self.llm.sleep(level=2)  # the weights too: the next use of the engine begins with a sync
             self.asleep = True
-        self.say({})
+        self.answer({})
 
 
 def tensors(header: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -181,7 +181,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what vLLM prints goes to standard error: it is the trainer's to log
     server = Server(answers, **options)
-    server.say({"max_tokens": server.llm.llm_engine.model_config.max_model_len})
+    server.answer({"max_tokens": server.llm.llm_engine.model_config.max_model_len})
     while True:
         try:
             header, arrays = receive(_exactly)

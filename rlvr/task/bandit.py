@@ -26,7 +26,6 @@ class Bandit:
     name = "bandit"
     end_word = "END"
     max_tokens = 1
-    graded = True  # rewards other than 0 and 1, unless binary
 
     def __init__(
         self,
@@ -57,6 +56,11 @@ class Bandit:
             arm: Reward(float(value), "correct" if near else "wrong")
             for arm, value, near in zip(self.arms, self.rewards(), self._near(), strict=True)
         }
+
+    @property
+    def graded(self) -> bool:
+        """Whether there are rewards other than 0 and 1."""
+        return not self.binary
 
     def rewards(self) -> NDArray[np.float64]:
         """The reward of every arm: [arms], in (0, 1], maximum 1; or 0 and 1."""

@@ -58,7 +58,6 @@ class ReasoningGym(Procedural[Item]):
     source = "reasoning_gym"
     end_word = "end"
     vocabulary = ("PAD", end_word, *CHARACTERS)
-    graded = True  # rewards other than 0 and 1, unless binary
 
     def __init__(
         self,
@@ -96,6 +95,11 @@ class ReasoningGym(Procedural[Item]):
         self._pool = Pool("rlvr.task.verify.reasoning", **limits, sandbox=sandbox)
         self._made = functools.lru_cache(maxsize=4096)(self._make)
         self._check_generators()
+
+    @property
+    def graded(self) -> bool:
+        """Whether there are rewards other than 0 and 1."""
+        return not self._binary
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from rlvr.ledger import files as paths
-from rlvr.ledger import tags as runs
+from rlvr.ledger import layout
+from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.shipper import Report, Shipper
 
 __all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]
@@ -26,18 +26,18 @@ LEFT = 3  # exit code: something could not be shipped
 
 def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
     """Directories of the runs of these sweeps, or of every run on the ledger. ValueError: no such sweep."""
+    ledger = Ledger(home)
     if not sweep_ids:
-        found = (path.parent for path in (home / "runs").glob("*/run.json"))
-        return sorted(path for path in found if not path.name.startswith("."))  # such a one is being made
-    known = {sweep.sweep_id: sweep for sweep in runs.sweeps(home)}
+        return [ledger.run_dir(run_id) for run_id in ledger.runs()]
+    known = {sweep.sweep_id: sweep for sweep in ledger.sweeps()}
     for sweep_id in sweep_ids:
         if sweep_id not in known:
             raise ValueError(
-                f"no sweep {sweep_id!r} in {home / 'runs' / 'sweeps'}. Sweeps there: {', '.join(known) or 'none'}. "
+                f"no sweep {sweep_id!r} in {layout.sweeps(home)}. Sweeps there: {', '.join(known) or 'none'}. "
                 f"Leave --sweep out to ship every run."
             )
     ids = dict.fromkeys(run_id for sweep_id in sweep_ids for run_id in known[sweep_id].run_ids)
-    return [home / "runs" / run_id for run_id in ids]
+    return [ledger.run_dir(run_id) for run_id in ids]
 
 
 def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        shipper = Shipper((options.home or paths.home()).resolve(), options.uri)
+        shipper = Shipper((options.home or layout.home()).resolve(), options.uri)
         if options.follow or options.until_done:
             stop = threading.Event()
             _stop_on(stop)
@@ -113,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = shipper.ship(run_dirs(shipper.home, options.sweep))
             if report.warning:
                 print(f"MLflow: {report.warning}", file=sys.stderr)
+        for sweep in shipper.ledger.sweeps():
+            if not options.sweep or sweep.sweep_id in options.sweep:
+                report.name(sweep)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

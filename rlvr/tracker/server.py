@@ -31,7 +31,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rlvr.ledger import lock
-from rlvr.ledger.files import home, read_json, write_json
+from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.layout import home, tracking
 
 PORT = 5050
 START_S = 120.0
@@ -106,7 +107,7 @@ class Server:
         command += ["--artifacts-destination", str(self.root / "artifacts"), "--workers", "2"]
         with (self.root / "mlflow.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow", *command, "--app-name", "basic-auth"],
+                [sys.executable, "-P", "-m", "mlflow", *command, "--app-name", "basic-auth"],
                 env={**self._environment(), **self._authentication(password)},
                 cwd=self.root / "artifacts",
                 stdin=subprocess.DEVNULL,
@@ -240,7 +241,7 @@ class Server:
 
     def _mlflow(self, identity: dict[str, Any], *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "mlflow", *arguments],
+            [sys.executable, "-P", "-m", "mlflow", *arguments],
             env=self._environment(),
             cwd=self.root / "artifacts",
             capture_output=True,
@@ -332,7 +333,7 @@ def _group(pid: int) -> int:
 
 def default_root() -> Path:
     """As root where the database's own user can enter; else beside runs/."""
-    return Path("/var/lib/rlvr-tracking") if os.geteuid() == 0 else home() / "tracking"
+    return Path("/var/lib/rlvr-tracking") if os.geteuid() == 0 else tracking(home())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from rlvr.ledger.layout import mlflow_database
 from rlvr.ledger.tags import redact
 
 ANSWER_S = 3.0  # how long a store may take to say that it is there
@@ -51,19 +52,23 @@ def resolve(home: Path, uri: str | None) -> str:
 
     A relative sqlite path counts from `home`, not from the directory that happens to be current.
     """
-    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
+    chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or _sqlite(home)
     scheme = _scheme(chosen)
     if scheme not in _ALLOWED:
         raise ValueError(
             f"tracking URI {redact(chosen)!r} has no usable scheme. Allowed: {', '.join(_ALLOWED)}; for example "
-            f"sqlite:///{home / 'mlflow.db'} or http://127.0.0.1:5000."
+            f"{_sqlite(home)} or http://127.0.0.1:5000."
         )
     if scheme != "sqlite":
         return chosen.rstrip("/")
     path, _, query = chosen.partition(":///")[2].partition("?")
     if not path or path == ":memory:":
-        raise ValueError(f"tracking URI {chosen!r} names no file: type sqlite:///{home / 'mlflow.db'}")
+        raise ValueError(f"tracking URI {chosen!r} names no file: type {_sqlite(home)}")
     return f"sqlite:///{(home / path).resolve()}{'?' + query if query else ''}"
+
+
+def _sqlite(home: Path) -> str:
+    return f"sqlite:///{mlflow_database(home)}"
 
 
 def _scheme(uri: str) -> str:

@@ -7,7 +7,6 @@ queries and keys of equal shape into segments, runs PyTorch's attention on each,
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,33 +15,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from rlvr.trainer.layout import Packed, Segment
+
 NAME = "rlvr_packed"
 # Variants of attention that change the scores in a way that segments do not know.
 UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 
-@dataclass(frozen=True)
-class Segment:
-    """b sequences cut to one shape. Padding repeats position 0; its results are never read."""
-
-    query: Tensor  # [b, t] int64, positions in the row
-    key: Tensor  # [b, s] int64
-    mask: Tensor | None  # [b or 1, 1, t, s] bool, True: sees it; None: causal, where query and key are the same
-
-    def to(self, device: torch.device) -> Segment:
-        mask = None if self.mask is None else self.mask.to(device)
-        return Segment(self.query.to(device), self.key.to(device), mask)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Who attends to whom among the N tokens of a row."""
-
-    segments: tuple[Segment, ...]
-    order: Tensor  # [N] int64, place of each token among the segments' queries laid end to end
-
-    def to(self, device: torch.device) -> Packed:
-        return Packed(tuple(s.to(device) for s in self.segments), self.order.to(device))
+def register() -> None:
+    """Make it known to transformers, under `NAME`. Harmless when repeated."""
+    AttentionInterface.register(NAME, attend)
 
 
 @torch.compiler.disable  # what it gathers differs from one micro-batch to the next: a compiler would never end
@@ -112,6 +94,3 @@ def can_pack(model: PreTrainedModel) -> bool:
         and getattr(config, "sliding_window", None) is None
         and takes
     )
-
-
-AttentionInterface.register(NAME, attend)

@@ -18,13 +18,11 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
-from rlvr.ledger.files import STATE, sync, write_json
+from rlvr.ledger.files import aside_of, publish, sync, write_json
+from rlvr.ledger.layout import trainer_state
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora
-
-# One rank saves without collectives, which may not run beside training's own: that is meant.
-warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 
 class Writer:
@@ -32,6 +30,8 @@ class Writer:
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
+        if world == 1:  # it saves without collectives, which may not run beside training's own: that is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         self._group: dist.ProcessGroup | None = None
         self._pending: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
@@ -42,24 +42,30 @@ class Writer:
         state: dict[str, Any],
         *,
         background: bool = False,
-        beside: Callable[[Path], None] = lambda _: None,
-        then: Callable[[], None] = lambda: None,
+        write_more: Callable[[Path], None] = lambda _: None,
+        when_visible: Callable[[], None] = lambda: None,
     ) -> None:
         """Write a checkpoint. `tensors`: nested names to (sharded) tensors, `state`: plain JSON.
 
-        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. beside:
-        the first rank's, writes further files into the checkpoint's directory; then: what it does once that is visible.
+        background: a thread writes a copy of the tensors in main memory, while they may change; `wait` for it. Of the
+        first rank alone: `write_more` writes further files into the checkpoint's directory, and `when_visible` is
+        called once that has its name.
         """
+
+        def write_rest(directory: Path) -> None:
+            write_more(directory)
+            write_json(trainer_state(directory), state)
+
         self.wait()
         if not background:
-            self._write(path, tensors, state, beside, then)
+            self._write(path, tensors, write_rest, when_visible)
             return
         self._group = self._group or distributed.another_group()
         stager = DefaultStager(StagingOptions(False, False, False, False))  # a plain copy, complete on return
         staged = stager.stage(tensors)
         stager.close()
         thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending = thread, thread.submit(self._write, path, staged, state, beside, then)
+        self._pending = thread, thread.submit(self._write, path, staged, write_rest, when_visible)
 
     def wait(self, *, block: bool = True) -> None:
         """Until what was begun is visible, or with `block=False` see whether it has failed. Raises what failed."""
@@ -70,26 +76,26 @@ class Writer:
         future.result()
 
     def _write(
-        self, path: Path, tensors: Any, state: dict[str, Any], beside: Callable[[Path], None], then: Callable[[], None]
+        self, path: Path, tensors: Any, write_rest: Callable[[Path], None], when_visible: Callable[[], None]
     ) -> None:
         def write(directory: Path) -> None:
             storage = FileSystemWriter(directory, sync_files=True)
             write_tensors(tensors, storage_writer=storage, process_group=self._group, no_dist=self.world == 1)
             if self.rank == 0:
-                beside(directory)
-                write_json(directory / STATE, state)
+                write_rest(directory)
 
         _publish(path, write, rank=self.rank, group=self._group)
         if self.rank == 0:
-            then()
+            when_visible()
 
 
 def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     """Read a checkpoint into `tensors`, in place, and return its state; called by all ranks."""
-    if not (path / STATE).is_file():
-        raise ValueError(f"{path} is not a checkpoint of this trainer: it has no {STATE}.")
+    file = trainer_state(path)
+    if not file.is_file():
+        raise ValueError(f"{path} is not a checkpoint of this trainer: it has no {file.name}.")
     read_tensors(tensors, storage_reader=FileSystemReader(path))
-    return json.loads((path / STATE).read_text())
+    return json.loads(file.read_text())
 
 
 def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
@@ -97,7 +103,8 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
-    if adapters := json.loads((source / STATE).read_text()).get("lora"):
+    adapters = json.loads(trainer_state(source).read_text())["lora"]
+    if adapters is not None:
         lora.adapt(model, **adapters, seed=0)
     load(source, {"parameter": {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}})
     weights = dict(lora.merged(model))
@@ -106,15 +113,16 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     def write(directory: Path) -> None:
         model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
         tokenizer.save_pretrained(directory)
-        for file in directory.iterdir():
-            sync(file)
 
     _publish(path, write, rank=0)
 
 
 def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dist.ProcessGroup | None = None) -> None:
-    """Run `write` on a directory that only gets its name once it is complete and on disk."""
-    aside = path.with_name(f".{path.name}.partial")
+    """Run `write` on a directory that only gets its name once it is complete and on disk.
+
+    All ranks write into it, so it is named after none of them; the lock of the run keeps all others out.
+    """
+    aside = aside_of(path)
     if rank == 0:
         shutil.rmtree(aside, ignore_errors=True)  # what a killed process left behind
         aside.mkdir(parents=True)
@@ -122,20 +130,9 @@ def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dis
     write(aside)
     distributed.barrier(group)
     if rank == 0:
-        sync(aside)
-        _rename(aside, path)
+        publish(aside, path)
         sync(path.parent)
     distributed.barrier(group)
-
-
-def _rename(new: Path, path: Path) -> None:
-    """Give `new` its name; an older directory of that name is moved away first and deleted after."""
-    old = path.with_name(f".{path.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 TIMEOUT = timedelta(hours=2)
 
 
-def start() -> tuple[int, int, torch.device]:
+def join_group() -> tuple[int, int, torch.device]:
     """(rank, world size, device) of this process. Joins torchrun's group, or makes one of a single process.
 
     Safe to call again: a group that exists is kept, so a process can run one run after another.
@@ -44,7 +44,7 @@ def _device() -> torch.device:
     return device
 
 
-def stop() -> None:
+def leave_group() -> None:
     """Leave the group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -61,14 +61,14 @@ def lost_a_rank(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
-def leave(code: int) -> NoReturn:
+def end_process(code: int) -> NoReturn:
     """Leave the group and end this process with `code`, without tearing the interpreter down if there were several.
 
     gloo's threads outlive `destroy_process_group`: one that lets go of its last tensor while the interpreter is being
     torn down aborts the process (SIGABRT), and a finished run would be called failed.
     """
     several = dist.is_initialized() and dist.get_world_size() > 1
-    stop()
+    leave_group()
     if several:
         atexit._run_exitfuncs()
         logging.shutdown()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlvr.ledger.cause import Cause
+
 
 class Diverged(ArithmeticError):
     """Training cannot or should not go on from here; the message says at which step, and why."""
+
+    cause = Cause.DIVERGED
 
 
 def check_limits(metrics: Mapping[str, float], step: int, *, min_entropy: float | None, max_kl: float | None) -> None:

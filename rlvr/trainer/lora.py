@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from rlvr.trainer.shard import decoder_layers
+from rlvr.model.structure import decoder_layers
 
 NAMES = ("lora_a", "lora_b")
 
@@ -46,11 +46,11 @@ def adapt(model: PreTrainedModel, *, rank: int, alpha: float, seed: int, dtype: 
     model.requires_grad_(False)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-    found = [m for layer in decoder_layers(model) for m in layer.modules() if type(m) is nn.Linear]
-    if not found:
+    linear = [m for layer in decoder_layers(model) for m in layer.modules() if type(m) is nn.Linear]
+    if not linear:
         raise ValueError(f"trainer.lora_rank={rank}: {type(model).__name__} has no linear layers to adapt. Drop it.")
     generator = torch.Generator().manual_seed(seed)
-    for module in found:
+    for module in linear:
         module.__class__ = Adapted
         assert isinstance(module, Adapted)
         bound = 1 / math.sqrt(module.in_features)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from rlvr.objective.batch import Batch
-from rlvr.records import Rollout
+from rlvr.records import Reward, Rollout
 
 
 def penalty(length: int, *, max_tokens: int, buffer: float, factor: float) -> float:
@@ -16,41 +16,37 @@ def penalty(length: int, *, max_tokens: int, buffer: float, factor: float) -> fl
     return min((max_tokens - buffer - length) / buffer * factor, 0.0)
 
 
-def penalised(
-    rollouts: Sequence[Rollout], *, max_tokens: int, buffer: float | None, factor: float
-) -> Sequence[Rollout]:
+def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: float | None, factor: float) -> Sequence[Rollout]:
     """The groups with the penalty of its length added to every reward. Outcomes stay: accuracy is what it was.
 
     buffer: tokens; below 1 a share of max_tokens; None for no penalty. Raises ValueError for one longer than a response
     may be.
     """
     if buffer is None:
-        return rollouts
+        return groups
     buffer = buffer * max_tokens if buffer < 1 else buffer
     if buffer > max_tokens:
         raise ValueError(
             f"rollout.overlong_buffer={buffer:g} is more than the {max_tokens} tokens of a response: every response "
             "would be penalised. Pass a smaller buffer."
         )
-    return [
-        replace(
-            group,
-            rewards=tuple(
-                replace(r, value=r.value + penalty(len(c.tokens), max_tokens=max_tokens, buffer=buffer, factor=factor))
-                for c, r in zip(group.completions, group.rewards, strict=True)
-            ),
-        )
-        for group in rollouts
-    ]
+    penalised_groups = list[Rollout]()
+    for group in groups:
+        rewards = list[Reward]()
+        for completion, reward in zip(group.completions, group.rewards, strict=True):
+            lost = penalty(len(completion.tokens), max_tokens=max_tokens, buffer=buffer, factor=factor)
+            rewards.append(replace(reward, value=reward.value + lost))
+        penalised_groups.append(replace(group, rewards=tuple(rewards)))
+    return penalised_groups
 
 
-def without_cut(batch: Batch, rollouts: Sequence[Rollout]) -> Batch:
+def without_cut(batch: Batch, groups: Sequence[Rollout]) -> Batch:
     """The collated groups, without the tokens of responses that were cut at the limit: neither their loss nor their
     number counts, their rewards have had their part in the advantages (section 3.4, overlong filtering).
 
     Raises ValueError if nothing is left.
     """
-    finished = torch.tensor([c.finished for group in rollouts for c in group.completions])
+    finished = torch.tensor([c.finished for group in groups for c in group.completions])
     if not bool(finished.any()):
         raise ValueError(
             f"all {len(finished)} responses of a step were cut: rollout.overlong_filter=true leaves nothing to learn "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr.objective.batch import Batch
-from rlvr.trainer.attention import Packed, Segment
+from rlvr.trainer.layout import Layout, Packed, Segment
 
 # Longest sequence for which responses share their prompt: their attention needs a mask, which grows with its square
 # and rules out the flash kernel. Longer than this, a prompt is a small part of the work anyway.
@@ -17,44 +17,6 @@ MAX_SHARED = 2048
 MIN_SAVED = 0.1  # share of all tokens below which sharing prompts is not worth a mask
 # Sequences are padded, in attention only, to the longest of their segment: at most this factor.
 MAX_STRETCH = 1.5
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A batch as the model reads it, and where in it each response token is predicted. R = 1 when packed."""
-
-    input_ids: Tensor  # [R, W] int64
-    position_ids: Tensor | None  # [R, W]; None: 0, 1, 2, …
-    packed: Packed | None
-    predict: Tensor  # [n] int64, place in R·W of the token *before* each response token
-    target: Tensor  # [n] int64, the response token
-    place: Tensor  # [n] int64, its place in B·T
-    num_tokens: int  # tokens that the model reads, padding not counted
-    prompt_place: Tensor  # [m] int64, place in R·W of the tokens of one copy of each prompt
-    prompt_owner: Tensor  # [m] int64, prompt of each
-    num_prompts: int
-
-    def to(self, device: torch.device) -> Layout:
-        if device.type == "cpu":
-            return self
-        return Layout(
-            self.input_ids.to(device),
-            None if self.position_ids is None else self.position_ids.to(device),
-            None if self.packed is None else self.packed.to(device),
-            self.predict.to(device),
-            self.target.to(device),
-            self.place.to(device),
-            self.num_tokens,
-            self.prompt_place.to(device),
-            self.prompt_owner.to(device),
-            self.num_prompts,
-        )
-
-
-def empty(pad_token_id: int) -> Layout:
-    """One token that predicts nothing: what a rank reads while the others still have work."""
-    nothing = torch.zeros(0, dtype=torch.int64)
-    return Layout(torch.tensor([[pad_token_id]]), None, None, nothing, nothing, nothing, 0, nothing, nothing, 0)
 
 
 @dataclass(frozen=True)
@@ -117,8 +79,8 @@ def plan(cost: Tensor, *, budget: int, num_ranks: int) -> list[list[Tensor]]:
 def pack(batch: Batch, *, shared: bool) -> Layout:
     """All sequences end to end in one row, without padding; with `shared`, one copy of each prompt.
 
-    Needs `rlvr.trainer.attention`. Positions count from the start of each sequence, so that they are those of a row
-    of its own.
+    For a model that attends as `rlvr.trainer.attention` does. Positions count from the start of each sequence, so that
+    they are those of a row of its own.
     """
     row = _Row.of(batch, shared=shared)
     segments = row.shared_segments() if shared else row.separate_segments()

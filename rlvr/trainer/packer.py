@@ -9,9 +9,12 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
+from rlvr.model.structure import num_embeddings
 from rlvr.objective.batch import Batch
 from rlvr.trainer import attention, pack
-from rlvr.trainer.logprob import Actor, num_embeddings
+from rlvr.trainer.actor import Actor
+from rlvr.trainer.knobs import Knobs
+from rlvr.trainer.layout import Layout, empty
 
 log = logging.getLogger("rlvr")
 
@@ -44,9 +47,9 @@ class Packer:
             cost = torch.bincount(lengths.group, minlength=batch.num_groups) * widest
         return pack.plan(cost, budget=max(1, int(cost.sum()) if budget is None else budget), num_ranks=num_ranks)
 
-    def layout(self, part: Batch, *, shared: bool) -> pack.Layout:
+    def layout(self, part: Batch, *, shared: bool) -> Layout:
         if not bool(part.mask.any()):
-            return pack.empty(self.pad_token_id)
+            return empty(self.pad_token_id)
         if self.packing:
             return pack.pack(part, shared=shared)
         return pack.pad(part, pad_token_id=self.pad_token_id)
@@ -57,29 +60,30 @@ def fitting(token_budget: int, device: torch.device) -> int:
     return min(token_budget, CPU_TOKENS) if device.type == "cpu" else token_budget
 
 
-def choose(actor: Actor, trial: Actor, *, packing: bool, shared_prompt: Sharing, pad_token_id: int) -> Packer:
+def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int) -> Packer:
     """Packed if the model can and gives the same hidden states as in padded rows; padded rows, with a warning, if not.
 
     trial: what the numbers are compared on, the actor itself or a small one like it. Packing sets the model's attention
     function. Raises ValueError if prompts must be shared and cannot be.
     """
-    why = "trainer.packing is false" if not packing else ""
-    if packing and not attention.can_pack(actor.model):
+    why = "" if knobs.packing else "trainer.packing is false"
+    if knobs.packing and not attention.can_pack(actor.model):
         why = f"{type(actor.model).__name__} has other than plain, full attention"
         if hasattr(actor.model.config, "num_attention_heads"):
             log.warning("sequences are padded, not packed: %s", why)
     if not why:
+        attention.register()
         for each in (actor, trial):
             each.model.set_attn_implementation(attention.NAME)
         difference = packing_error(trial, pad_token_id % num_embeddings(trial.model))
         if difference <= TOLERANCE:
-            return Packer(True, shared_prompt, pad_token_id)
+            return Packer(True, knobs.shared_prompt, pad_token_id)
         actor.model.set_attn_implementation("sdpa")
         why = f"packed and padded sequences differ by {difference:.2g} of the largest hidden state"
         log.warning("sequences are padded, not packed: %s", why)
-    if shared_prompt == "always":
+    if knobs.shared_prompt == "always":
         raise ValueError(f"trainer.shared_prompt=always is impossible: {why}. Pass trainer.shared_prompt=auto.")
-    return Packer(False, shared_prompt, pad_token_id)
+    return Packer(False, knobs.shared_prompt, pad_token_id)
 
 
 @torch.no_grad()
@@ -87,16 +91,16 @@ def packing_error(actor: Actor, pad_token_id: int) -> float:
     """Largest difference between packed and padded hidden states on a small batch, over their largest value."""
     batch = _sample(actor.model)
     device = next(actor.model.parameters()).device
-    padded, apart, shared = (
-        actor.hidden(layout.to(device)).flatten(0, 1)[layout.predict.to(device)]
-        for layout in (
-            pack.pad(batch, pad_token_id=pad_token_id),
-            pack.pack(batch, shared=False),
-            pack.pack(batch, shared=True),
-        )
-    )
+
+    def predicting(reads: Layout) -> torch.Tensor:
+        """[n, h] hidden states of the tokens that predict a response's."""
+        reads = reads.to(device)
+        return actor.hidden(reads).flatten(0, 1)[reads.predict]
+
+    padded = predicting(pack.pad(batch, pad_token_id=pad_token_id))
+    packed = [predicting(pack.pack(batch, shared=shared)) for shared in (False, True)]
     largest = padded.abs().max()
-    return max(float((each - padded).abs().max() / largest) for each in (apart, shared))
+    return max(float((each - padded).abs().max() / largest) for each in packed)
 
 
 def _sample(model: PreTrainedModel) -> Batch:

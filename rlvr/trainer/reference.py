@@ -4,62 +4,48 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from rlvr.trainer import lora
-from rlvr.trainer.logprob import Actor, Seen
-from rlvr.trainer.pack import Layout
-from rlvr.trainer.shard import release, shard
+from rlvr.trainer.actor import Actor, ActorOutput
+from rlvr.trainer.knobs import Knobs
+from rlvr.trainer.layout import Layout
+from rlvr.trainer.shard import Sharding, release, shard
 from rlvr.trainer.sharded_load import fill, is_empty
 
 
-class Frozen:
+class FrozenPolicies:
     """What the policy was. Made before the policy itself is sharded; only what is asked for is held."""
 
-    def __init__(
-        self,
-        actor: Actor,
-        mesh: DeviceMesh,
-        dtype: torch.dtype,
-        *,
-        base: bool,
-        reference: bool,
-        every: int | None,
-        offload: bool,
-    ) -> None:
-        """base, reference: whether each is asked for. every: steps between resets of the reference; None: never, and
-        the two are one copy. offload: they rest in main memory. A policy of adapters needs no copy: without them it is
-        the base policy. Raises ValueError for resets of a reference that nothing asks for, or of adapters.
+    def __init__(self, actor: Actor, sharding: Sharding, knobs: Knobs, *, needs_reference: bool) -> None:
+        """sharding: of the policy itself. A reference without resets is the base policy, one copy for both. A policy of
+        adapters needs no copy: without them it is the base policy. Raises ValueError for resets of a reference that
+        nothing asks for, or of adapters.
         """
-        if every is not None and (every < 1 or not reference):
-            reason = "must be 1 or more" if reference else "has no effect: neither the loss nor trainer.kl uses one"
+        self.every = every = knobs.reference_every  # steps between resets of the reference; None: never
+        if every is not None and (every < 1 or not needs_reference):
+            reason = (
+                "must be 1 or more" if needs_reference else "has no effect: neither the loss nor trainer.kl uses one"
+            )
             raise ValueError(f"trainer.reference_every={every} {reason}. Pass trainer.reference_every=null.")
         adapted = any(lora.is_adapter(name) for name, _ in actor.named_parameters())
-        if adapted and (every is not None or offload):
-            what = "reference_every" if every is not None else "reference_offload"
-            raise ValueError(f"trainer.{what} has no use with trainer.lora_rank: no copy is made. Drop one of them.")
-        self.every = every
+        if adapted and (every is not None or knobs.reference_offload):
+            idle = "reference_every" if every is not None else "reference_offload"
+            raise ValueError(f"trainer.{idle} has no use with trainer.lora_rank: no copy is made. Drop one of them.")
+        resting = replace(sharding, checkpointing=False, compiled=False, offload=knobs.reference_offload)
 
-        def without_adapters(layout: Layout) -> Seen:
+        def without_adapters(layout: Layout) -> ActorOutput:
             with lora.off(actor):
                 return actor(layout)
 
-        def frozen() -> Actor:
-            made = Actor(copy.deepcopy(actor.model).requires_grad_(False), actor.temperature)
-            for parameter in made.parameters():  # in the precision that mixed precision computes with anyway
-                parameter.data = parameter.data.to(dtype)
-            shard(made, mesh, dtype, offload=offload)
-            if is_empty(made):
-                fill(made, made.model, torch.device("cpu" if offload else mesh.device_type))
-            return made
-
-        base = base or (reference and every is None)
-        self.base: Callable[[Layout], Seen] | None = (without_adapters if adapted else frozen()) if base else None
-        self.moving = frozen() if reference and every is not None else None
+        self.base: Callable[[Layout], ActorOutput] | None = None
+        if knobs.base_kl or (needs_reference and every is None):
+            self.base = without_adapters if adapted else _frozen_copy(actor, resting)
+        self.moving = _frozen_copy(actor, resting) if needs_reference and every is not None else None
         self.reference = self.base if every is None else self.moving
 
     def due(self, step: int) -> bool:
@@ -93,6 +79,16 @@ class Frozen:
             return {}
         release(self.moving)
         return {name: p.detach() for name, p in self.moving.model.named_parameters()}
+
+
+def _frozen_copy(actor: Actor, sharding: Sharding) -> Actor:
+    frozen = Actor(copy.deepcopy(actor.model).requires_grad_(False), actor.temperature)
+    for parameter in frozen.parameters():  # in the precision that mixed precision computes with anyway
+        parameter.data = parameter.data.to(sharding.dtype)
+    shard(frozen, sharding)
+    if is_empty(frozen):
+        fill(frozen, frozen.model, torch.device("cpu" if sharding.offload else sharding.mesh.device_type))
+    return frozen
 
 
 def _local(parameter: Tensor) -> Tensor:

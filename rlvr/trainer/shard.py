@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,40 +12,40 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
-from rlvr.trainer.logprob import Actor
+from rlvr.model.structure import decoder_layers
+from rlvr.trainer.actor import Actor
 
 
-def shard(
-    actor: Actor,
-    mesh: DeviceMesh,
-    dtype: torch.dtype,
-    *,
-    checkpointing: bool = False,
-    compiled: bool = False,
-    offload: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class Sharding:
+    """How an actor lies on the ranks, and how its layers are computed."""
+
+    mesh: DeviceMesh
+    dtype: torch.dtype  # of forward and backward passes; heads compute in float32, weights stay in their own precision
+    checkpointing: bool = False  # a layer's activations are computed anew in the backward pass
+    compiled: bool = False  # layers by torch.compile, but for packed attention
+    offload: bool = False  # shards rest in main memory
+
+
+def shard(actor: Actor, sharding: Sharding) -> None:
     """Shard the decoder's layers and the heads one by one and the rest (embeddings, which may be tied) as the root.
 
-    Weights stay in their own precision; `dtype` is what forward and backward compute in, heads in float32. Gradients
-    are a true sum over ranks, in float32: the loss is already divided by counts of the whole mini-batch.
-    checkpointing: a layer's activations are computed anew in the backward pass. compiled: layers by torch.compile, but
-    for packed attention. offload: shards rest in main memory.
+    Gradients are a true sum over ranks, in float32: the loss is already divided by counts of the whole mini-batch.
     """
-    single = mesh.size() == 1
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    single = sharding.mesh.size() == 1
+    policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
     # One rank has nothing to free: keep the weights between forward and backward.
     options: dict[str, Any] = {
-        "mesh": mesh,
+        "mesh": sharding.mesh,
         "mp_policy": policy,
         "reshard_after_forward": False if single else None,
-        "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
     }
     for layer in decoder_layers(actor.model):
-        if compiled:  # shapes differ from micro-batch to micro-batch
+        if sharding.compiled:  # shapes differ from micro-batch to micro-batch
             layer.forward = torch.compile(layer.forward, dynamic=True)
-        if checkpointing:
+        if sharding.checkpointing:
             layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         fully_shard(layer, **options)
     exact = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
@@ -56,12 +57,6 @@ def shard(
         module.set_force_sum_reduction_for_comms(True)
         # A rank may route no token to some expert: it still takes part in every sum.
         module.set_reduce_scatter_unused_params(True)
-
-
-def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The decoder's stack of layers: its largest list of modules; none for a table policy."""
-    stacks = [m for m in model.get_decoder().children() if isinstance(m, nn.ModuleList)]
-    return list(max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=[]))
 
 
 def before_backward(actor: nn.Module, *, last: bool, single: bool) -> None:

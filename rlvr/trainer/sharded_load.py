@@ -50,21 +50,23 @@ def fill(module: nn.Module, model: PreTrainedModel, device: torch.device) -> Non
 
 def stored_shapes(directory: Path) -> dict[str, torch.Size]:
     """Shape of each tensor in the safetensors files of a directory, from their headers."""
-    found = dict[str, torch.Size]()
+    shapes = dict[str, torch.Size]()
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(file, framework="pt") as opened:
-            found |= {name: torch.Size(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
-    return found
+            for name in opened.keys():  # noqa: SIM118 - what is opened is no mapping
+                shapes[name] = torch.Size(opened.get_slice(name).get_shape())
+    return shapes
 
 
 def _named(model: nn.Module) -> dict[int, tuple[list[str], Tensor]]:
     """Each parameter with all its names: a tied one has several, and a file may hold it under any of them."""
-    found = dict[int, tuple[list[str], Tensor]]()
+    named = dict[int, tuple[list[str], Tensor]]()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if is_adapter(name):
             continue  # no file holds it
-        found.setdefault(id(parameter), ([], parameter))[0].append(name)
-    return found
+        names, _ = named.setdefault(id(parameter), ([], parameter))
+        names.append(name)
+    return named
 
 
 def _stored(names: list[str], shapes: dict[str, torch.Size]) -> str:

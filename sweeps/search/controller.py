@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from optuna import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from rlvr.ledger import journal as spool
-from rlvr.ledger.attempt import Cause
-from rlvr.ledger.prune import ask_to_prune
+from rlvr.ledger import journal, layout
+from rlvr.ledger.attempt import ask_to_prune
+from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Planned, write_runs
 from sweeps.search.space import Space
@@ -70,7 +70,7 @@ class Search:
         """plan_point: the run of a trial's overrides; ValueError if they make no legal run. Hold the lock."""
         self.ledger, self.sweep_id, self.info = ledger, sweep_id, info
         self.study, self.space, self.goal, self.plan_point = study, space, goal, plan_point
-        known = ledger.sweep(sweep_id).runs if (ledger.sweep_dir(sweep_id) / "sweep.json").exists() else ()
+        known = ledger.sweep(sweep_id).runs if layout.sweep_info(ledger.sweep_dir(sweep_id)).exists() else ()
         self.lines = {run["run_id"]: dict(run) for run in known}  # of the manifest
         self.open: dict[int, Open] = {}  # by trial
         self.started: set[str] = set()
@@ -142,7 +142,7 @@ class Search:
         self._record(trial.number, run, own)
         one = self.open[trial.number] = Open(trial, run.run_id, " ".join(own))
         state = self.ledger.state(run.run_id)
-        if state.state == "finished" or (judged and state.state in ("pruned", "diverged", "failed")):
+        if state.state is State.FINISHED or (judged and state.state in (State.PRUNED, State.DIVERGED, State.FAILED)):
             self._watch(one, prune=False)
             self._tell(one)
         elif run.run_id not in self.started:
@@ -159,24 +159,27 @@ class Search:
 
     def _record(self, number: int, run: Planned, own: Sequence[str]) -> None:
         """The run on the ledger and in the sweep, in this order."""
-        write_runs([run], self.ledger, study=self.info["study"], command=self.info["command"])
+        write_runs([run], self.ledger, self.info)
         if run.run_id not in self.lines:
-            line = {"run_id": run.run_id, "name": run.name, "overrides": list(own), "index": len(self.lines)}
-            self.lines[run.run_id] = {**line, "trial": number}
+            self.lines[run.run_id] = {**run.line(len(self.lines), own), "trial": number}
             self.ledger.record_sweep(self.sweep_id, self.info, list(self.lines.values()))
 
     # --- watch
 
     def _watch(self, one: Open, *, prune: bool = True) -> None:
         """Report what the run has measured since, and ask it to stop where the pruner says so."""
-        records, one.offset = spool.read(self.ledger.run_dir(one.run_id) / spool.FILE, offset=one.offset)
-        for record in records:
+        path = layout.journal(self.ledger.run_dir(one.run_id))
+        reading = journal.read(path, offset=one.offset)
+        one.offset = reading.end
+        for damage in reading.damaged:
+            self.runs.say(f"trial {one.trial.number}: {path}: {damage}: left out")
+        for record in reading.records:
             self._check_metrics(record)
             self._report(one, record, prune=prune)
         if prune and (why := one.trial.user_attrs.get("pruned")) and self.runs.may_prune(one.run_id):
             ask_to_prune(self.ledger.run_dir(one.run_id), why)
 
-    def _report(self, one: Open, record: spool.Record, *, prune: bool) -> None:
+    def _report(self, one: Open, record: journal.Record, *, prune: bool) -> None:
         """Step 0, the base policy's, is the same for all: nothing is judged by it."""
         value = record.metrics.get(self.goal.metrics[0], math.nan)
         if len(self.goal.metrics) > 1 or not record.step or math.isnan(value) or "pruned" in one.trial.user_attrs:
@@ -190,7 +193,7 @@ class Search:
             why = f"{pruner} at step {record.step}: trial {one.trial.number} of search {self.sweep_id}"
             one.trial.set_user_attr("pruned", why)
 
-    def _check_metrics(self, record: spool.Record) -> None:
+    def _check_metrics(self, record: journal.Record) -> None:
         """What one training step lacks, all will lack: found in seconds, not at the end."""
         missing = [m for m in self.goal.metrics if not m.startswith("evaluation/") and m not in record.metrics]
         if record.step and missing:
@@ -205,20 +208,20 @@ class Search:
     def _tell(self, one: Open, why: str = "") -> None:
         state = self.ledger.state(one.run_id)
         del self.open[one.trial.number]
-        if state.state == "finished":
+        if state.state is State.FINISHED:
             self._tell_values(one)
-        elif state.state == "pruned":
+        elif state.state is State.PRUNED:
             one.trial.set_user_attr("pruned", state.message)
             self.study.tell(one.trial, state=TrialState.PRUNED)
             self.runs.say(f"trial {one.trial.number}: pruned at step {state.step}   {one.point}")
         else:
-            cause = state.cause or ("cancelled" if state.state == "queued" else state.state)
+            cause = state.cause or ("cancelled" if state.state is State.QUEUED else state.state.value)
             self._tell_failed(one.trial, cause, state.message or why)
 
     def _tell_values(self, one: Open) -> None:
         """The values at the last step. None, or NaN, is a failed trial: a broken verifier measures nothing."""
-        records, _ = spool.read(self.ledger.run_dir(one.run_id) / spool.FILE)
-        last = max(records, key=lambda record: record.step).metrics
+        records = journal.read(layout.journal(self.ledger.run_dir(one.run_id))).records
+        last = max(records, key=lambda record: record.step).metrics if records else {}
         values = [last.get(metric, math.nan) for metric in self.goal.metrics]
         if any(map(math.isnan, values)):
             lacking = [m for m, value in zip(self.goal.metrics, values, strict=True) if math.isnan(value)]

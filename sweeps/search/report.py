@@ -10,6 +10,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from rlvr.ledger import layout
 from rlvr.ledger.files import write_text
 from sweeps.search.controller import Search
 
@@ -24,9 +25,9 @@ def report(search: Search) -> list[dict[str, Any]]:
     best = [_best(trial) for trial in _front(search)]
     lines = [f"Search {search.sweep_id}: {counts or 'no trials'}.", *_table(search, best)]
     commands = [f"    python -m rlvr.run {shlex.join(each['overrides'])}" for each in best]
-    write_text(target / "best.md", "\n".join([*lines, "", *commands]) + "\n")
-    write_text(target / "trials.csv", _csv(search))
-    places = f"All trials: {target / 'trials.csv'}   Commands of the best: {target / 'best.md'}"
+    write_text(layout.search_best(target), "\n".join([*lines, "", *commands]) + "\n")
+    write_text(layout.search_trials(target), _csv(search))
+    places = f"All trials: {layout.search_trials(target)}   Commands of the best: {layout.search_best(target)}"
     more = [] if search.done else ["Not at its end: the same command goes on with it."]
     print("\n".join(["", *lines, "", places, *more]), flush=True)
     return best

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rlvr.ledger.stop import StopFlag
+from rlvr.ledger import layout
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import Launch
 from sweeps.plan import Planned
@@ -32,7 +34,7 @@ class _Shipping(contextlib.ExitStack):
 
     def ship(self) -> None:
         if self.command and self.shipper is None:
-            self.shipper = Shipper(self.command, self.logs / "shipper.log")
+            self.shipper = Shipper(self.command, layout.shipper_log(self.logs))
 
     def finish(self, hurry: Callable[[], bool]) -> str:
         """What to tell the user, or nothing."""
@@ -138,7 +140,7 @@ class SlurmRuns(_Shipping):
         queue = submissions.read_queue(self.ledger)
         states = submissions.joined(self.ledger, self.ledger.states(self.followed), queue)
         for state in states:
-            known = queue.answered and state.run_id not in queue.tasks and state.state != "running"
+            known = queue.answered and state.run_id not in queue.tasks and state.state is not State.RUNNING
             self.followed[state.run_id] = self.followed[state.run_id] + 1 if known else 0
         # Twice: one look may fall between the end of a job and its return to the queue.
         ended = {state.run_id: state.message for state in states if self.followed[state.run_id] >= 2}

@@ -8,28 +8,26 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config.overrides import key_of
-from rlvr.config.schema import run_name
-from rlvr.config.signature import bind, close_match
-from rlvr.ledger.files import home
+from rlvr.config.binding import bind, close_match
+from rlvr.config.freeze import arm_name, run_name
+from rlvr.config.overrides import key_of, parse
+from rlvr.ledger import layout
 from rlvr.ledger.identity import NOT_IDENTITY, identity
+from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
-from sweeps import launcher, local
+from sweeps import launcher, local, session
+from sweeps.grid_sweep import usual
 from sweeps.plan import Plan, Planned, plan
+from sweeps.session import Launch
 from sweeps.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -39,12 +37,6 @@ if TYPE_CHECKING:
 
 STUDY = "search"  # of runs that a study file did not ask for: they stay out of the tables of grids
 N_TRIALS = 20
-
-
-def register() -> None:
-    """Make the sweeper known to Hydra; its config is conf/hydra/sweeper/optuna.yaml. Harmless when repeated."""
-    setattr(sys.modules[launcher.PLUGIN], OptunaSweeper.__qualname__, OptunaSweeper)
-    Plugins.instance().register(OptunaSweeper)
 
 
 @dataclass
@@ -61,13 +53,13 @@ class Searched(Outcome):
         return 0 if self.done and self.complete else 1
 
 
-class OptunaSweeper(Sweeper):
+class SearchSweep:
     """Checks everything that can be checked, then hands over to the controller (sweeps/search/controller.py)."""
-
-    __module__ = launcher.PLUGIN
 
     def __init__(
         self,
+        config: DictConfig,
+        *,
         metrics: str | Sequence[str] | None,
         directions: str | Sequence[str] | None,
         n_trials: int | None,
@@ -77,25 +69,19 @@ class OptunaSweeper(Sweeper):
         pruner: DictConfig,
         params: Mapping[str, str] | None,
     ) -> None:
+        """config: as Hydra composed it for the command; the rest: conf/hydra/sweeper/optuna.yaml."""
+        self.base, self.session = config, session.current()
+        self.points = self.session.points(config, [])
         self.metrics, self.directions, self.params = _words(metrics), _words(directions), dict(params or {})
         self.n_trials, self.n_jobs, self.retries = n_trials, n_jobs, retries
         self.sampler, self.pruner = sampler, pruner
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.context, self.base = hydra_context, config
-        made = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
-        assert isinstance(made, launcher.RlvrLauncher)
-        self.composer = made
 
     def sweep(self, arguments: list[str]) -> list[dict[str, Any]]:
         """Search; returns the best trials."""
         from sweeps.search.space import search_space
 
-        typed = [*(f"{k}={v}" for k, v in self.params.items()), *arguments]
-        overrides = OverridesParser.create(self.context.config_loader).parse_overrides(typed)
-        space = search_space(overrides, list(self.base.when), functools.partial(launcher.usual, self.base))
+        overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
+        space = search_space(overrides, list(self.base.when), functools.partial(usual, self.base))
         self.swept = [key_of(axis.key) for axis in space.axes]
         self._check()
         goal = self._goal(space.axes)
@@ -103,12 +89,15 @@ class OptunaSweeper(Sweeper):
         on_slurm = launcher.is_for_slurm(self.base.cluster.backend)
         at_once = min(self._at_once(on_slurm=on_slurm), goal.n_trials)
         sweep_id, first = self._sweep_id(space, goal), self._first(space, goal, at_once)
-        if launcher.on_paper is not None:
-            told = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
-            print(f"Search {sweep_id}: {goal.n_trials} trials of {told}, {at_once} at a time. The first ones:")
-            launcher.on_paper.append((Plan(sweep_id, self.study, launcher.command(), tuple(first)), on_slurm))
+        question = self.session.registry.question(self.study)
+        folders = self.session.registry.folders
+        planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
+        if self.session.dry_run:
+            axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
+            print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")
+            self.session.launches.append(Launch(planned, Outcome(), on_slurm=on_slurm, dry_run=True))
             return []
-        return self._search(Ledger(home()), sweep_id, space, goal, at_once, on_slurm=on_slurm)
+        return self._search(Ledger(home()), planned, space, goal, at_once, on_slurm=on_slurm)
 
     # --- before
 
@@ -209,8 +198,11 @@ class OptunaSweeper(Sweeper):
 
     def _plan_point(self, overrides: Sequence[str]) -> Planned:
         """The run of a trial. Its name has four digits of each number; its config has all."""
-        (run,) = plan([self.composer.compose(overrides)], command=launcher.command()).runs
-        return replace(run, name=run_name(run.config, [_short(o) for o in run.overrides], self.swept))
+        point = self.points.full(list(overrides))
+        (run,) = plan([point], command=self.session.command, checker=self.session.checker).runs
+        short = [_short(override) for override in run.overrides]
+        arm = arm_name(run.config, short, self.swept)
+        return replace(run, name=run_name(run.config, short, self.swept), arm=arm)
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
         """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""
@@ -223,31 +215,30 @@ class OptunaSweeper(Sweeper):
     # --- the search
 
     def _search(
-        self, ledger: Ledger, sweep_id: str, space: Space, goal: Goal, at_once: int, *, on_slurm: bool
+        self, ledger: Ledger, planned: Plan, space: Space, goal: Goal, at_once: int, *, on_slurm: bool
     ) -> list[dict[str, Any]]:
         from sweeps.search.controller import Search
         from sweeps.search.report import report
         from sweeps.search.runs import LocalRuns, SlurmRuns
         from sweeps.search.study import open_study
 
+        sweep_id = planned.sweep_id
         target = ledger.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
-        held = lock(target / "lock")
+        held = lock(layout.lock(target))
         if held is None:
             raise ValueError(
-                f"another process is at work on this search ({target}/lock). Look at it: python -m sweeps watch "
-                f"{sweep_id}. A second search beside it: another seed, hydra.sweeper.sampler.seed=1."
+                f"another process is at work on this search ({layout.lock(target)}). Look at it: python -m sweeps "
+                f"watch {sweep_id}. A second search beside it: another seed, hydra.sweeper.sampler.seed=1."
             )
         try:
             info = {
-                "sweep_id": sweep_id,
-                "study": self.study,
-                "command": launcher.command(),
+                **planned.about,
                 "created": time.time(),
                 "swept": {axis.key: [axis.typed] for axis in space.axes},
                 "metrics": list(goal.metrics),
             }
-            study = open_study(target / "optuna.journal", goal)
+            study = open_study(layout.search_study(target), goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
             cluster, shipper = self.base.cluster, launcher.shipper_of(ledger, sweep_id, self.base.tracker)
             made = (
@@ -260,7 +251,8 @@ class OptunaSweeper(Sweeper):
             best = report(search)
         finally:
             unlock(held)
-        launcher.outcomes.append(_outcome(search, interrupted=made.stopping))
+        outcome = _outcome(search, interrupted=made.stopping)
+        self.session.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=False))
         return best
 
 

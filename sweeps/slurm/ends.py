@@ -1,4 +1,8 @@
-"""Ends that no process could write down: SLURM killed all of a job, or it ended before its run began. Its log tells."""
+"""What SLURM says of an end, in the ledger's words: ends that no process could write down.
+
+SLURM killed all of a job, which its log tells, or started it again, which accounting tells, or the job ended before its
+run began.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger.attempt import Cause
-from rlvr.ledger.state import RunState, State
+from rlvr.ledger import layout
+from rlvr.ledger.cause import Cause, State
+from rlvr.ledger.state import RunState
 
 TAIL = 4096  # bytes
 # What slurmstepd writes when it kills a job's process and supervisor together. The first that fits counts.
-KILLED: tuple[tuple[str, State, Cause, str], ...] = (
-    ("exceeded memory limit", "failed", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
-    ("oom_kill event", "failed", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
-    ("DUE TO TIME LIMIT", "preempted", Cause.TIME_LIMIT, "killed at its time limit before it could save"),
-    ("DUE TO NODE FAILURE", "preempted", Cause.NODE, "its node failed"),
-    ("DUE TO PREEMPTION", "preempted", Cause.PREEMPTED, "preempted before it could save"),
+KILLED: tuple[tuple[str, Cause, str], ...] = (
+    ("exceeded memory limit", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
+    ("oom_kill event", Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"),
+    ("DUE TO TIME LIMIT", Cause.TIME_LIMIT, "killed at its time limit before it could save"),
+    ("DUE TO NODE FAILURE", Cause.NODE, "its node failed"),
+    ("DUE TO PREEMPTION", Cause.PREEMPTED, "preempted before it could save"),
 )
 CANCELLED = "CANCELLED AT"
-
+# What accounting says of a job that SLURM started again; anything else was a preemption.
+STARTED_AGAIN: Mapping[str, Cause] = {
+    "NODE_FAIL": Cause.NODE,
+    "BOOT_FAIL": Cause.NODE,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "OUT_OF_MEMORY": Cause.HOST_OOM,
+}
 
 Submission = tuple[Path, Mapping[str, Any]]  # its folder, and what it says
 
@@ -35,8 +47,8 @@ def explained(
 
     def is_open(state: RunState) -> bool:
         if state.attempt:
-            return state.state == "lost" and bool(state.job)
-        return state.state == "queued" and state.run_id not in waiting
+            return state.state is State.LOST and bool(state.job)
+        return state.state is State.QUEUED and state.run_id not in waiting
 
     if not any(map(is_open, states)):
         return list(states)
@@ -48,8 +60,8 @@ def task_logs(history: Sequence[Submission]) -> dict[str, Path]:
     """The log of the newest job of each run that SLURM ever started. history: newest first."""
     found: dict[str, Path] = {}
     for submission, content in history:
-        for number, run_id in enumerate(content.get("runs", [])):
-            log = submission / f"task_{number // int(content.get('pack', 1))}.out"
+        for number, run_id in enumerate(content["runs"]):
+            log = layout.task_log(submission, number // content["pack"])
             if run_id not in found and log.exists():
                 found[run_id] = log
     return found
@@ -59,14 +71,16 @@ def _named(state: RunState, log: Path) -> RunState:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - TAIL))
         words = file.read().decode(errors="replace")
-    for text, becomes, cause, message in KILLED:
+    for text, cause, message in KILLED:
         if text in words:
-            return replace(state, state=becomes, cause=cause.value, message=f"{message}; see {log}", log=log)
+            return _ended(state, cause, f"{message}; see {log}", log)
     if state.attempt or not words.strip():
         return state
     if CANCELLED in words:
-        return replace(
-            state, state="preempted", cause=Cause.PREEMPTED.value, message="cancelled before it began", log=log
-        )
-    message = f"its job ended before the run began: {words.strip().splitlines()[-1]}"
-    return replace(state, state="failed", cause=Cause.ERROR.value, message=message, log=log)
+        return _ended(state, Cause.PREEMPTED, "cancelled before it began", log)
+    last = words.strip().splitlines()[-1]
+    return _ended(state, Cause.ERROR, f"its job ended before the run began: {last}", log)
+
+
+def _ended(state: RunState, cause: Cause, message: str, log: Path) -> RunState:
+    return replace(state, state=cause.state, cause=cause.value, message=message, log=log)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
@@ -25,12 +27,12 @@ def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequen
     from rich.live import Live
 
     run_ids = ledger.sweep(sweep_id).run_ids
-    shipper = Shipper(command, ledger.sweep_dir(sweep_id) / "shipper.log") if command else None
+    shipper = Shipper(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
     began = time.monotonic()
     states = joined(ledger, ledger.states(run_ids))
     try:
         with Live(console=Console(), auto_refresh=False) as live:
-            while any(state.state in ("queued", "running") for state in states) and not _abandoned(ledger, states):
+            while not all(state.ended for state in states) and not _abandoned(ledger, states):
                 live.update(table(states, title=f"{sweep_id}: {count(states)}"), refresh=True)
                 time.sleep(LOOK_S)
                 states = joined(ledger, ledger.states(run_ids))
@@ -44,30 +46,25 @@ def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequen
         print(trouble, flush=True)
     for state in states:
         if state.run_id in outcome.messages:
-            print(f"FAILED {state.name} ({state.run_id}): {why(state)}\n       {state.log or ''}", flush=True)
+            print(
+                f"{state.state.upper()} {state.name} ({state.run_id}): {why(state)}\n       {state.log or ''}",
+                flush=True,
+            )
     print(outcome.summary(), flush=True)
     return outcome
 
 
 def _abandoned(ledger: Ledger, states: Sequence[RunState]) -> bool:
     """Only queued runs are left, and SLURM, asked again, has a job for none of them: they were cancelled."""
-    if any(state.state == "running" for state in states):
+    if any(state.state is State.RUNNING for state in states):
         return False
     queue = submissions.read_queue(ledger)
     return queue.answered and not any(state.run_id in queue.tasks for state in states)
 
 
 def _outcome(states: Sequence[RunState], before: Sequence[str]) -> Outcome:
-    by_state: dict[str, list[str]] = {}
+    outcome = Outcome(skipped=list(before))
     for state in states:
-        by_state.setdefault(state.state, []).append(state.run_id)
-    failed = [run_id for state in ("diverged", "failed", "lost") for run_id in by_state.get(state, [])]
-    return Outcome(
-        finished=[r for r in by_state.get("finished", []) if r not in before],
-        failed=failed,
-        preempted=by_state.get("preempted", []),
-        pruned=by_state.get("pruned", []),
-        skipped=list(before),
-        queued=by_state.get("queued", []),
-        messages={state.run_id: why(state) for state in states if state.run_id in failed},
-    )
+        if state.run_id not in before:
+            outcome.add(state.run_id, state.state, why(state))
+    return outcome

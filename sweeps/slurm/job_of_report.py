@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlvr.config import imports
+from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger
 from sweeps.worker import shipping
 
@@ -24,19 +26,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sweep", type=Path, metavar="runs/sweeps/SWEEP")
     parser.add_argument("--ship", action="store_true", help="ship metrics to MLflow first")
     options = parser.parse_args(arguments)
-    home, sweep_id = options.sweep.resolve().parents[2], options.sweep.name
+    home, sweep_id = layout.home_of(options.sweep), options.sweep.name
     shipped = ship(home, sweep_id) if options.ship else True
-    study = str(Ledger(home).sweep(sweep_id).info["study"])
-    built = subprocess.run(
-        [sys.executable, "-m", "analysis", "--home", str(home), "--study", study], check=False
-    ).returncode
+    study = Ledger(home).sweep(sweep_id).study
+    command = imports.python("-m", "analysis", "--home", str(home), "--study", study)
+    built = subprocess.run(command, env=imports.environment(), check=False).returncode
     return built or (0 if shipped else 1)
 
 
 def ship(home: Path, sweep_id: str) -> bool:
     """Did MLflow get everything? `python -m sweeps sync` ships the rest any time."""
     try:
-        code = subprocess.run(shipping(home, "--sweep", sweep_id), timeout=SHIP_S, check=False).returncode
+        command = shipping(home, "--sweep", sweep_id)
+        code = subprocess.run(command, env=imports.environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124
     if code:

@@ -1,7 +1,7 @@
 """A task of an array: `python -m sweeps.slurm.job_of_runs SUBMISSION` runs its runs and decides what their ends mean.
 
 A task has one run, or `cluster.pack` of them side by side, each with attempts and an end of its own. Its exit code is
-that of the first cause that was not wanted (rlvr/ledger/attempt.py): a failed training is FAILED in SLURM too, so
+that of the first cause that was not wanted (rlvr/ledger/cause.py): a failed training is FAILED in SLURM too, so
 nothing that depends on it is released. A job that was told to stop goes back into the queue, for the runs that have
 not ended.
 """
@@ -13,11 +13,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlvr.ledger.attempt import Cause
+from rlvr.ledger import layout
+from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.sweeps import Ledger
 from slurm.supervise import Allocation, Supervisor
-from sweeps import verdict
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.nodes import Nodes
 from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
@@ -30,7 +30,7 @@ class ArrayTask:
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
         self.submission, self.settings = submission, submissions.read(submission)
         self.supervisor, self.here = supervisor, Allocation.here()
-        self.ledger = Ledger(submission.parent.parent.parent)
+        self.ledger = Ledger(layout.home_of(submission))
         self.run_ids = submissions.runs_of(self.settings, self.here.index)
         submissions.record_job(submission, self.here.number)
 
@@ -45,30 +45,30 @@ class ArrayTask:
             ends = list(pool.map(lambda place: self._one(place, nodes), range(len(self.run_ids))))
         if nodes is not None:
             nodes.over()
-        if any(end.cause in verdict.AGAIN for end in ends):
+        if any(end.cause.goes_on and end.cause is not Cause.BUSY for end in ends):
             self._requeue()
         return next((end.cause.code for end in ends if end.cause is not Cause.OK), 0)
 
     def _nodes(self) -> Nodes | None:
-        count, here = int(self.settings.get("nodes", 1)), self.here
-        folder = self.submission / f"task_{here.index}.nodes-{here.restarts}"
+        count, here = int(self.settings["nodes"]), self.here
+        folder = layout.task_nodes(self.submission, here.index, here.restarts)
         return Nodes(folder, here.node, count, self.supervisor) if count > 1 else None
 
     def _one(self, place: int, nodes: Nodes | None) -> Verdict:
         """One run to its end, unless it has ended: before this launch, or before this job was requeued."""
         run_id = self.run_ids[place]
-        settled = submissions.settled(self.submission, run_id)
-        if self.ledger.state(run_id).state == "finished":
+        settled = layout.run_end(self.submission, run_id)
+        if self.ledger.state(run_id).state is State.FINISHED:
             self._say("finished before", run_id)
             return Verdict(Cause.OK, "")
         if (before := read_json(settled)) is not None:
             self._say(f"ended before the job was requeued: {before['cause']}", run_id)
             return Verdict(Cause(before["cause"]), str(before["message"]))
-        log = self.submission / f"task_{self.here.index}.out"
+        log = layout.task_log(self.submission, self.here.index)
         devices = share(os.environ.get("CUDA_VISIBLE_DEVICES"), place, len(self.run_ids))
         end = SupervisedRun(self.ledger, run_id, self.settings, self.supervisor, self.here, log, devices, nodes).train()
         self._say(f"{end.cause.value} {end.message}", run_id)
-        if end.cause not in (*verdict.AGAIN, Cause.BUSY) and len(self.run_ids) > 1:
+        if not end.cause.goes_on and len(self.run_ids) > 1:
             write_json(settled, {"cause": end.cause.value, "message": end.message})
         return end
 

@@ -9,7 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from rlvr.ledger.attempt import EXIT_CODES, Cause
+from rlvr.ledger import layout
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import jobs, submissions
@@ -22,8 +23,8 @@ class StageTask:
     def __init__(self, submission: Path, supervisor: Supervisor) -> None:
         self.submission, self.settings = submission, submissions.read(submission)
         self.supervisor, self.here = supervisor, Allocation.here()
-        self.root = submission.parent.parent
-        self.stage = self.root / "stages" / self.settings["stage"]
+        self.home = layout.home_of(submission)
+        self.stage = layout.stages(self.home) / self.settings["stage"]
         submissions.record_job(submission, self.here.number)
 
     def run(self) -> int:
@@ -39,14 +40,14 @@ class StageTask:
         if preempted and self.here.requeue():
             return Cause.PREEMPTED.code
         cause, message = self._why(ended)
-        write_json(self.submission / "end.json", {"cause": cause.value, "message": message})
+        write_json(layout.stage_end(self.submission), {"cause": cause.value, "message": message})
         print(f"{cause.value}: {message}", flush=True)
         return cause.code
 
     def _build(self) -> Ended:
         tag = new_tag()
-        run_dir = self.root / str(self.settings["run"])
-        command = [*jobs.python(self.settings), "-m", "rlvr.job.start", str(run_dir), self.stage.name]
+        run_dir = layout.run(self.home, str(self.settings["run"]))
+        command = [*jobs.python(self.settings), "-m", "rlvr.job.build_stage", str(run_dir), self.stage.name]
         ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended
@@ -60,8 +61,7 @@ class StageTask:
             return Cause.HOST_OOM, "out of memory: raise cluster.memory_gb"
         if ended.status < 0:
             return Cause.ERROR, f"its process was killed by signal {-ended.status}"
-        cause = next((c for c, code in EXIT_CODES.items() if code == ended.status), Cause.ERROR)
-        return cause, _last_line(self.submission / submissions.STAGE_LOG)
+        return Cause.of_code(ended.status), _last_line(layout.job_log(self.submission, submissions.STAGE))
 
 
 def _last_line(log: Path) -> str:

@@ -4,13 +4,15 @@ a job begins there.
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlvr.config import imports
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.runs import Unreadable
 from slurm.submit import Resources
 from slurm.supervise import Supervisor
 
@@ -51,22 +53,20 @@ def resources(cluster: Mapping[str, Any], **amounts: Any) -> Resources:
 
 def command(module: str, target: Path) -> list[str]:
     """Run a module of this package, as the submitter sees it, wherever the job starts."""
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return ["env", f"PYTHONPATH={path}", sys.executable, "-m", module, str(target)]
+    return ["env", f"PYTHONPATH={imports.environment()['PYTHONPATH']}", *imports.python("-m", module, str(target))]
 
 
 def python(settings: Mapping[str, Any]) -> list[str]:
     """The words that start Python for a run on a node: this one, or that of the container."""
-    container = settings.get("container")
-    return [*shlex.split(container), "python"] if container else [sys.executable]
+    container = settings["container"]
+    return [*(shlex.split(container) if container else []), "python" if container else sys.executable, "-P"]
 
 
 class Task(Protocol):
     """What a job does."""
 
     def run(self) -> int:
-        """Exit code, one of rlvr/ledger/attempt.py."""
+        """Exit code, one of rlvr/ledger/cause.py."""
         ...
 
 
@@ -76,4 +76,8 @@ def on_node(task: Callable[[Path, Supervisor], Task], *, usage: str | None) -> i
         print(usage)
         return 2
     with Supervisor() as supervisor:
-        return task(Path(sys.argv[1]), supervisor).run()
+        try:
+            return task(Path(sys.argv[1]), supervisor).run()
+        except Unreadable as error:  # handed in by another version
+            print(error, flush=True)
+            return Cause.USER_ERROR.code

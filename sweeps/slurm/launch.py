@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_text
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.stages import recorded_stages
@@ -58,14 +60,14 @@ def run_slurm(
     shipper: Sequence[str] | None,
     wait: bool = False,
 ) -> Outcome:
-    """Submit what has neither finished nor a job. `configs`: the frozen ones, by run id.
+    """Submit what has neither finished nor a job. `configs`: the frozen ones, by run id; what has none is left out.
 
     shipper: command that carries the metrics away beside the jobs, with `wait`; without, the report's job ships.
     ValueError when SLURM does not answer or refuses: then it says what to do, and what was submitted stays.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
     began = time.monotonic()
-    done = submit(ledger, sweep_id, [(r, configs[r]) for r in run_ids], ship=shipper is not None)
+    done = submit(ledger, sweep_id, [(r, configs[r]) for r in run_ids if r in configs], ship=shipper is not None)
     done.seconds = time.monotonic() - began
     print(done.summary(), flush=True)
     return (follow(ledger, sweep_id, done.skipped, shipper) if wait else None) or done
@@ -77,11 +79,11 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
     A lock lets one submitter at a time look at the queue and add to it. sbatch inherits it: a submitter that is killed
     keeps others out until its sbatch has ended too.
     """
-    target = submissions.folder(ledger)
+    target = layout.submissions(ledger.home)
     target.mkdir(parents=True, exist_ok=True)
-    held = lock(target / "lock", LOCK_S)
+    held = lock(layout.lock(target), LOCK_S)
     if held is None:
-        raise ValueError(f"another launch has been submitting for {LOCK_S:.0f} s ({target}/lock). Try again.")
+        raise ValueError(f"another launch has been submitting for {LOCK_S:.0f} s ({layout.lock(target)}). Try again.")
     try:
         done, queue = _sort(ledger, [run_id for run_id, _ in runs])
         todo = [(run_id, config) for run_id, config in runs if run_id not in {*done.skipped, *done.before}]
@@ -116,8 +118,8 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
             break
         time.sleep(0.5)
     states = {state.run_id: state for state in ledger.states(run_ids)}
-    done = Submitted(skipped=[r for r in run_ids if states[r].state == "finished"])
-    done.before = [r for r in run_ids if r not in done.skipped and (r in tasks or states[r].state == "running")]
+    done = Submitted(skipped=[r for r in run_ids if states[r].state is State.FINISHED])
+    done.before = [r for r in run_ids if r not in done.skipped and (r in tasks or states[r].state is State.RUNNING)]
     return done, queue
 
 
@@ -159,14 +161,15 @@ def _send(
         resources,
         name=submissions.job_name(target),
         folder=target,
-        log="task_%a.out",
+        log=layout.task_log(target, "%a").name,
         count=math.ceil(len(members) / cluster["pack"]),
         max_parallel=parallel,
         after_ok=after,
         requeues=cluster["requeues"],
     )
-    write_text(target / "array.sbatch", text)
-    job = hand_in(target / "array.sbatch", resources, keep_open=[held])
+    path = layout.script(target, "array")
+    write_text(path, text)
+    job = hand_in(path, resources, keep_open=[held])
     submissions.record_job(target, job)
     return job
 
@@ -193,10 +196,11 @@ def _send_report(
     command = jobs.command("sweeps.slurm.job_of_report", target) + (["--ship"] if ship else [])
     resources = jobs.resources(cluster, time_min=min(60, cluster["time_min"]), memory_gb=REPORT_GB, cpus=1)
     name = submissions.job_name(submissions.record(ledger, sweep_id, [], {"report": sweep_id}))
-    text = script(command, resources, name=name, folder=target, log="report.out", count=None, after_any=sorted(running))
-    write_text(target / "report.sbatch", text)
+    log, path = layout.job_log(target, "report").name, layout.script(target, "report")
+    text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=sorted(running))
+    write_text(path, text)
     try:
-        return hand_in(target / "report.sbatch", resources, keep_open=[held])
+        return hand_in(path, resources, keep_open=[held])
     except ValueError as error:  # the runs are what matters: they have their jobs
         print(f"no report at the end: {error} `python -m analysis` builds it.", file=sys.stderr, flush=True)
         return ""

@@ -12,6 +12,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 
+from rlvr.ledger import layout
 from rlvr.ledger.files import write_text
 from rlvr.ledger.stages import Stage, record_stages, stages
 from rlvr.ledger.sweeps import Ledger
@@ -26,7 +27,7 @@ class StageJobs:
     def __init__(self, ledger: Ledger, sweep_id: str, queue: Sequence[Task], held: int) -> None:
         """held: the submitter's lock, which sbatch inherits."""
         self.ledger, self.sweep_id, self.held = ledger, sweep_id, held
-        self.store = ledger.root / "stages"
+        self.store = layout.stages(ledger.home)
         self.jobs = {stage: task.job for stage, task in submissions.by_word(ledger, queue, "stage").items()}
         self.fresh: list[str] = []  # ids of stages submitted here
         self._known: dict[str, list[Stage]] = {}
@@ -75,11 +76,11 @@ class StageJobs:
             asked,
             name=submissions.job_name(target),
             folder=target,
-            log=submissions.STAGE_LOG,
+            log=layout.job_log(target, submissions.STAGE).name,
             count=None,
             after_ok=after,
         )
-        path = target / "stage.sbatch"
+        path = layout.script(target, submissions.STAGE)
         write_text(path, text)
         job = hand_in(path, asked, keep_open=[self.held])
         submissions.record_job(target, job)

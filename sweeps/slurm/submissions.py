@@ -23,7 +23,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.runs import FORMAT, check_format
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
@@ -43,7 +46,7 @@ WAITING = (
     "RESV_DEL_HOLD",
 )
 UNKNOWN = "SLURM does not answer"
-STAGE_LOG = "stage.out"
+STAGE = "stage"  # what the script and the log of a stage's job are called
 
 
 @dataclass(frozen=True)
@@ -55,36 +58,34 @@ class Queue:
     stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that it builds
 
 
-def folder(ledger: Ledger) -> Path:
-    return ledger.root / "submissions"
-
-
 def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapping[str, Any]) -> Path:
     """Write down what is about to be submitted. The directory's name is its token."""
-    target = folder(ledger) / uuid.uuid4().hex[:12]
+    target = layout.submissions(ledger.home) / uuid.uuid4().hex[:12]
     target.mkdir(parents=True)
-    content = {"sweep_id": sweep_id, "runs": list(run_ids), "created": time.time(), **settings}
-    write_json(target / "submission.json", content)
+    content = {"sweep_id": sweep_id, "runs": list(run_ids), "created": time.time(), **settings, "format": FORMAT}
+    write_json(layout.submission_info(target), content)
     return target
 
 
 @functools.cache
 def read(submission: Path) -> Mapping[str, Any]:
     """What its job is to do; it never changes, so a process reads it once. ValueError where it cannot be read."""
-    content = read_json(submission / "submission.json")
+    path = layout.submission_info(submission)
+    content = read_json(path)
     if content is None:
-        raise ValueError(f"{submission}/submission.json cannot be read: can this node see {submission}?")
-    return content
+        raise ValueError(f"{path} cannot be read: can this node see {submission}?")
+    return check_format(content, f"submission {submission.name}", path)
 
 
 def history(ledger: Ledger) -> list[Submission]:
     """Every submission of this home and what it says, newest first."""
-    found = _readable(path.parent for path in folder(ledger).glob("*/submission.json"))
-    return sorted(found, key=lambda each: each[1].get("created", 0), reverse=True)
+    every = layout.submissions(ledger.home).glob("*")
+    found = _readable(path for path in every if layout.submission_info(path).exists())
+    return sorted(found, key=lambda each: each[1]["created"], reverse=True)
 
 
 def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
-    """Without those of other homes, and torn ones."""
+    """Without those of other homes, and those that are torn or of another version: their runs say so."""
     for submission in submissions:
         with contextlib.suppress(ValueError):
             yield submission, read(submission)
@@ -96,13 +97,13 @@ def job_name(submission: Path) -> str:
 
 def record_job(submission: Path, job: str) -> None:
     """The number that SLURM gave. Harmless when repeated."""
-    if read_json(submission / "job.json") is None:
-        write_json(submission / "job.json", {"job": job, "time": time.time()})
+    if read_json(layout.job(submission)) is None:
+        write_json(layout.job(submission), {"job": job, "time": time.time()})
 
 
 def read_queue(ledger: Ledger) -> Queue:
     """One call of squeue; none where nothing was ever submitted from this home."""
-    if not folder(ledger).is_dir():
+    if not layout.submissions(ledger.home).is_dir():
         return Queue({})
     if shutil.which("squeue") is None:
         return Queue({}, answered=False)
@@ -120,20 +121,15 @@ def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
         if task.index is not None:
             members = runs_of(content, task.index)
             if len(members) > 1:  # one that has ended for good has no job, though others beside it go on
-                members = [run_id for run_id in members if not settled(submission, run_id).exists()]
+                members = [run_id for run_id in members if not layout.run_end(submission, run_id).exists()]
             found.update(dict.fromkeys(members, task))
     return found
 
 
 def runs_of(submission: Mapping[str, Any], index: int) -> list[str]:
     """The runs of one task of an array: one, or as many as a job packs."""
-    pack = int(submission.get("pack", 1))
-    return [str(run_id) for run_id in submission.get("runs", [])[index * pack : (index + 1) * pack]]
-
-
-def settled(submission: Path, run_id: str) -> Path:
-    """How a run that shares its job with others ended, where the job is not to try it again."""
-    return submission / f"end_{run_id}.json"
+    pack = submission["pack"]
+    return [str(run_id) for run_id in submission["runs"][index * pack : (index + 1) * pack]]
 
 
 def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "report"]) -> dict[str, Task]:
@@ -143,7 +139,7 @@ def by_word(ledger: Ledger, tasks: Iterable[Task], word: Literal["stage", "repor
 
 def _ours(ledger: Ledger, tasks: Iterable[Task]) -> list[tuple[Task, Path, Mapping[str, Any]]]:
     """The tasks of this home, each with its submission and what that says."""
-    named = [(task, folder(ledger) / task.name.removeprefix(PREFIX)) for task in tasks]
+    named = [(task, layout.submissions(ledger.home) / task.name.removeprefix(PREFIX)) for task in tasks]
     known = dict(_readable({submission for _, submission in named}))
     return [(task, submission, known[submission]) for task, submission in named if submission in known]
 
@@ -153,28 +149,28 @@ def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = Non
     queue = read_queue(ledger) if queue is None else queue
     if queue.answered:
         known = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
-        lost = [s.run_id for s in known if s.state == "queued" and not s.attempt and s.run_id not in queue.tasks]
+        lost = [s.run_id for s in known if s.state is State.QUEUED and not s.attempt and s.run_id not in queue.tasks]
         missing = _missing_stages(ledger, lost, queue) if lost else {}
         known = [_without_stage(state, missing.get(state.run_id)) for state in known]
         return explained(known, functools.partial(history, ledger), queue.tasks)
-    ours = {run_id for _, content in history(ledger) for run_id in content.get("runs", [])}
+    ours = {run_id for _, content in history(ledger) for run_id in content["runs"]}
     return [_unknown(state) if state.run_id in ours else state for state in states]
 
 
 def _with_task(state: RunState, task: Task | None) -> RunState:
-    if task is None or state.state in ("finished", "running"):
+    if task is None or state.state in (State.FINISHED, State.RUNNING, State.MISSING, State.UNREADABLE):
         return state
     if task.state in WAITING:
         reason = f" ({task.reason})" if task.reason not in ("", "None") else ""
-        return replace(state, state="queued", phase=f"{task.state}{reason}")
+        return replace(state, state=State.QUEUED, phase=f"{task.state}{reason}")
     if task.state == "COMPLETING":
         return replace(state, phase="COMPLETING")
-    return replace(state, state="running", phase=f"{task.state} on {task.node}")
+    return replace(state, state=State.RUNNING, phase=f"{task.state} on {task.node}")
 
 
 def _unknown(state: RunState) -> RunState:
     """What is not known is not an end."""
-    return replace(state, state="queued", phase=UNKNOWN) if state.state in ("queued", "lost") else state
+    return replace(state, state=State.QUEUED, phase=UNKNOWN) if state.state in (State.QUEUED, State.LOST) else state
 
 
 # --- runs whose stage was not built
@@ -189,7 +185,7 @@ def _missing_stages(ledger: Ledger, run_ids: Sequence[str], queue: Queue) -> dic
     found: dict[str, Submission] = {}
     for run_id in run_ids:
         for stage in recorded_stages(ledger.run_dir(run_id)) or []:
-            if stage in newest and stage not in queue.stages and not (ledger.root / "stages" / stage).is_dir():
+            if stage in newest and stage not in queue.stages and not (layout.stages(ledger.home) / stage).is_dir():
                 found.setdefault(run_id, newest[stage])  # the first: the others wait for it
     return found
 
@@ -198,7 +194,11 @@ def _without_stage(state: RunState, stage: Submission | None) -> RunState:
     if stage is None:
         return state
     path, about = stage
-    end = read_json(path / "end.json") or {"cause": "ended", "message": "without a word: cancelled, or its node failed"}
+    end = read_json(layout.stage_end(path)) or {
+        "cause": "ended",
+        "message": "without a word: cancelled, or its node failed",
+    }
     text = f"the {about['source']} stage {about['stage']} that it starts from was not built: {end['cause']}: "
     text += f"{end['message']} (the same command, or `python -m sweeps retry`, tries again)"
-    return replace(state, state="failed", cause="stage", message=text, log=path / STAGE_LOG)
+    log = layout.job_log(path, STAGE)
+    return replace(state, state=State.FAILED, cause="stage", message=text, log=log)

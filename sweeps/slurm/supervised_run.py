@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import lock
-from rlvr.ledger.attempt import Cause, newest_attempt, record_death
+from rlvr.ledger import layout, lock
+from rlvr.ledger.attempt import newest_attempt, record_death
+from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps import verdict
+from sweeps.slurm.ends import STARTED_AGAIN
 from sweeps.slurm.jobs import python
 from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import Verdict
@@ -20,15 +22,6 @@ from sweeps.worker import environment, kill_tagged, new_tag, torchrun
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
 BUSY_S = 600.0  # patience with a run that another process holds
-
-# What SLURM says of a job that it started again, and what the ledger calls it.
-ENDS = {
-    "NODE_FAIL": Cause.NODE,
-    "BOOT_FAIL": Cause.NODE,
-    "TIMEOUT": Cause.TIME_LIMIT,
-    "DEADLINE": Cause.TIME_LIMIT,
-    "OUT_OF_MEMORY": Cause.HOST_OOM,
-}
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ class SupervisedRun:
             end = self._attempt()
             if self.supervisor.told is not None:
                 return end
-            if end.cause is Cause.BUSY and self.ledger.state(self.run_id).state == "finished":
+            if end.cause is Cause.BUSY and self.ledger.state(self.run_id).state is State.FINISHED:
                 return Verdict(Cause.OK, "finished by another process")
             if end.cause is Cause.BUSY:
                 if waited >= BUSY_S:
@@ -91,7 +84,7 @@ class SupervisedRun:
     def _write_cause(self, before: int, ended: Ended) -> None:
         """Where the process could not say itself how it ended, and we know more than its exit code."""
         newest = newest_attempt(self.dir)
-        if newest <= before or lock.lock_is_held(self.dir / "lock") is not False:
+        if newest <= before or lock.lock_is_held(layout.lock(self.dir)) is not False:
             return
         if ended.out_of_memory:
             cause, message = Cause.HOST_OOM, f"out of memory: raise cluster.memory_gb; see {self.log}"
@@ -105,10 +98,10 @@ class SupervisedRun:
     def _name_the_end_before(self) -> None:
         """Of the attempt before, when this job was started again and its process left no word."""
         newest = newest_attempt(self.dir)
-        if not self.here.restarts or not newest or lock.lock_is_held(self.dir / "lock") is not False:
+        if not self.here.restarts or not newest or lock.lock_is_held(layout.lock(self.dir)) is not False:
             return
         said = client.last_end(self.here.job)
-        cause = ENDS.get(said, Cause.PREEMPTED)
+        cause = STARTED_AGAIN.get(said, Cause.PREEMPTED)
         if record_death(self.dir, newest, cause, cause.code, f"SLURM started the job again: {said or 'no reason'}"):
             self._say(f"attempt {newest} ended without a word: {cause.value} ({said or 'SLURM gives no reason'})")
 

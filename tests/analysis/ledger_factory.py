@@ -9,7 +9,10 @@ from typing import Any
 from zlib import crc32
 
 import pandas as pd
-import yaml
+from omegaconf import OmegaConf
+
+from rlvr.ledger.journal import encode
+from rlvr.ledger.runs import FORMAT
 
 K = (1, 8)
 Counts = Mapping[str, Sequence[tuple[int, int, int]]]  # benchmark -> (n, correct, errors) of each problem
@@ -91,17 +94,19 @@ def write_run(
     run_id = f"id-{name or name_of(made)}"
     folder = home / "runs" / run_id
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(dict(made)))
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(made))))
     info = {
         "run_id": run_id,
         "group_id": group_of(made),
         "name": name or name_of(made),
+        "arm": (name or name_of(made)).removesuffix(f"-s{made['seed']}"),
         "study": study,
         "created": created,
         "git_sha": "0123456789abcdef",
         "git_dirty": False,
         "host": "here",
         "command": "python -m rlvr.run",
+        "format": FORMAT,
     }
     (folder / "run.json").write_text(json.dumps(info))
     for number in range(1, attempts + 1):
@@ -120,9 +125,9 @@ def write_run(
     for step, counts in evaluations.items():
         lines.setdefault(step, {}).update(logged(counts))
         write_samples(folder, step, counts)
-    with (folder / "metrics.jsonl").open("w") as file:
+    with (folder / "metrics.jsonl").open("wb") as file:
         for step, metrics in sorted(lines.items()):
-            file.write(json.dumps({"step": step, "time": 2.0 + step, "attempt": 1, "metrics": metrics}) + "\n")
+            file.write(encode(step, 2.0 + step, 1, metrics))
     return run_id
 
 
@@ -156,14 +161,18 @@ def write_sweep(
     *,
     study: str = "default",
     created: float = 1000.0,
+    configs: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """A sweep of (run_id, name, overrides)."""
+    """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else."""
     folder = home / "runs" / "sweeps" / sweep_id
     folder.mkdir(parents=True)
     command = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
     info = {"sweep_id": sweep_id, "study": study, "command": command, "created": created, "swept": {}}
+    info["format"] = FORMAT
     (folder / "sweep.json").write_text(json.dumps(info))
     lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
+    for line, made in zip(lines, configs, strict=bool(configs)):
+        line |= {"arm": line["name"].rpartition("-s")[0], "group_id": group_of(made), "seed": made["seed"]}
     (folder / "manifest.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
 
 
@@ -197,11 +206,12 @@ def final(correct: Sequence[int]) -> Counts:
 
 def write_study(home: Path, *, grpo: bool = True, spoil: bool = False) -> None:
     """lad x {js, hd, tv} x 4 η, and GRPO. `spoil`: hd at 4 failed, tv at 2 runs, tv at 4 was only planned."""
-    planned = []
+    planned, configs = [], []
     for (divergence, eta), correct in FINAL.items():
         made = config(divergence=divergence, eta=eta)
         overrides = ("loss=lad", f"divergence={divergence}", f"eta={eta:g}")
         planned.append((f"id-{name_of(made)}", name_of(made), overrides))
+        configs.append(made)
         fate: dict[str, Any] = {}
         evaluations = {0: BASE, 40: final(correct)}
         if spoil and (divergence, eta) == ("tv", 4.0):
@@ -213,7 +223,7 @@ def write_study(home: Path, *, grpo: bool = True, spoil: bool = False) -> None:
         run_id = write_run(home, made, evaluations, training=curves(divergence, eta), **fate)
         if fate.get("cause", "") is None:
             beat(home / "runs" / run_id / "attempts" / "1")
-    write_sweep(home, "abc12345", planned)
+    write_sweep(home, "abc12345", planned, configs=configs)
     if grpo:
         made = config(loss="grpo")
         write_run(home, made, {0: BASE, 40: final((8, 4, 4, 0))}, training=curves("grpo", 1.0))

@@ -3,15 +3,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from analysis.frames.ledger import flatten, parse, plain, read_lines, tidy_metrics
 from analysis.frames.load import catalogue, load
+from analysis.frames.runs import tidy_metrics
+from rlvr.ledger import lock
+from rlvr.ledger.journal import encode
 from tests.analysis.ledger_factory import (
     BASE,
     FINAL,
@@ -33,7 +34,7 @@ def test_every_planned_run_is_a_row_whatever_became_of_it(tmp_path):
     frames = load(tmp_path)
     state = frames.runs.set_index("name")["state"]
     assert len(frames.runs) == 13
-    assert state["lad-js-eta0.5-s0"] == "done"
+    assert state["lad-js-eta0.5-s0"] == "finished"
     assert state["lad-hd-eta4-s0"] == "failed"
     assert state["lad-tv-eta2-s0"] == "running"
     assert state["lad-tv-eta4-s0"] == "missing"  # no folder at all
@@ -56,32 +57,47 @@ def test_a_planned_seed_without_files_joins_the_group_of_its_siblings(tmp_path):
     made = [config(seed=s) for s in (0, 1)]
     write_run(tmp_path, made[0], {0: BASE, 40: final((8, 8, 4, 0))})
     plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in made]
-    write_sweep(tmp_path, "s", plan)
+    write_sweep(tmp_path, "s", plan, configs=made)
     runs = load(tmp_path).runs
-    assert runs["state"].tolist() == ["done", "missing"]
+    assert runs["state"].tolist() == ["finished", "missing"]
     assert runs["group_id"].nunique() == 1
     assert runs["seed"].tolist() == [0, 1]
+    assert runs["divergence"].tolist() == ["js", "js"]  # not in its overrides: as its siblings have it
+    assert runs["config.lr"].tolist() == [1e-06, 1e-06]
+
+
+def test_a_planned_run_without_files_takes_knobs_from_runs_of_its_own_loss_alone(tmp_path):
+    made = [config(eta=2.0), config(eta=2.0, divergence="hd"), config(loss="grpo"), config(loss="grpo", seed=1)]
+    for each in made[:2]:
+        write_run(tmp_path, each, {0: BASE})
+    plan = [(f"id-{name_of(m)}", name_of(m), (f"loss={m['choices']['loss']}",)) for m in made]
+    write_sweep(tmp_path, "s", plan, configs=made)
+    runs = load(tmp_path).runs.set_index("name")
+    assert runs.loc["lad-hd-eta2-s0", "eta"] == 2.0
+    assert runs.loc["grpo-s1", ["loss", "task", "seed"]].tolist() == ["grpo", "maze", 1]
+    assert runs.loc[["grpo-s0", "grpo-s1"], "group_id"].nunique() == 1
 
 
 @pytest.mark.parametrize(
     ("exit_file", "job", "expected"),
     [
-        ({"cause": "ok"}, {}, "done"),
+        ({"cause": "ok"}, {}, "finished"),
         ({"cause": "gpu_oom"}, {}, "failed"),
         ({"cause": "diverged"}, {}, "diverged"),
-        ({"cause": "preempted"}, {}, "interrupted"),
-        ({"cause": "time_limit"}, {}, "interrupted"),
-        (None, {"host": socket.gethostname(), "pid": os.getpid()}, "running"),
-        (None, {"host": socket.gethostname(), "pid": 2**22 + 1}, "interrupted"),  # above Linux's largest pid
-        (None, {"host": "elsewhere", "pid": 1, "started": time.time()}, "running"),
-        (None, {"host": "elsewhere", "pid": 1, "started": 1.0}, "interrupted"),
+        ({"cause": "preempted"}, {}, "preempted"),
+        ({"cause": "time_limit"}, {}, "preempted"),
+        (None, {"pid": os.getpid(), "process_start": lock.process_start(os.getpid())}, "running"),
+        (None, {"pid": os.getpid(), "process_start": 1}, "lost"),  # another process had the number before
+        (None, {"pid": 2**22 + 1, "process_start": 1}, "lost"),  # above Linux's largest pid
+        (None, {"host": "elsewhere", "boot": "another", "pid": 1, "started": time.time()}, "running"),
+        (None, {"host": "elsewhere", "boot": "another", "pid": 1, "started": 1.0}, "lost"),
     ],
 )
 def test_the_newest_attempt_decides_the_state(tmp_path, exit_file, job, expected):
-    run_id = write_run(tmp_path, config(), {}, cause="ok", attempts=2)
+    run_id = write_run(tmp_path, config(), {}, cause="error", attempts=2)
     attempt = tmp_path / "runs" / run_id / "attempts" / "10"  # newer than 2, although "10" < "2" as text
     attempt.mkdir()
-    (attempt / "job.json").write_text(json.dumps(job))
+    (attempt / "job.json").write_text(json.dumps({**lock.machine(), **job}))
     if exit_file:
         (attempt / "exit.json").write_text(json.dumps(exit_file))
     assert load(tmp_path).runs["state"].tolist() == [expected]
@@ -89,7 +105,7 @@ def test_the_newest_attempt_decides_the_state(tmp_path, exit_file, job, expected
 
 def test_a_heartbeat_keeps_a_run_elsewhere_alive(tmp_path):
     run_id = write_run(tmp_path, config(), {}, cause=None)
-    assert load(tmp_path).runs["state"].tolist() == ["interrupted"]
+    assert load(tmp_path).runs["state"].tolist() == ["lost"]
     beat(tmp_path / "runs" / run_id / "attempts" / "1")
     assert load(tmp_path).runs["state"].tolist() == ["running"]
 
@@ -97,27 +113,52 @@ def test_a_heartbeat_keeps_a_run_elsewhere_alive(tmp_path):
 def test_metrics_are_long_and_the_first_record_of_a_step_counts(tmp_path):
     run_id = write_run(tmp_path, config(), {0: BASE}, training={"reward/mean": [0.25, 0.5]})
     file = tmp_path / "runs" / run_id / "metrics.jsonl"
-    with file.open("a") as spool:
-        spool.write('{"step": 2, "time": 9.0, "attempt": 2, "metrics": {"reward/mean": 0.75}}\n')
-        spool.write('{"step": 3, "time": 9.0, "attempt": 2, "metrics": {"reward/mean": "nan"}}\n')
-        spool.write('{"step": 4, "time": 9.0, "att')
+    with file.open("ab") as spool:
+        spool.write(encode(2, 9.0, 2, {"reward/mean": 0.75}))
+        spool.write(encode(3, 9.0, 2, {"reward/mean": math.nan}))
+        spool.write(b'{"step": 4, "time": 9.0, "att')
     frames = load(tmp_path)
     values = frames.metrics[frames.metrics["name"] == "reward/mean"]
     assert values["step"].tolist() == [1, 2, 3]
     assert values["value"].tolist()[:2] == [0.25, 0.5]
     assert math.isnan(values["value"].iloc[2])
-    assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out.",)
+    assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out: the last one is torn.",)
 
 
 def test_a_line_that_contradicts_its_checksum_is_left_out(tmp_path):
-    from zlib import crc32
+    run_id = write_run(tmp_path, config(), {}, training={"a": [1.0, 3.0, 5.0]})
+    file = tmp_path / "runs" / run_id / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"a":3.0', '"a":2.0'))
+    frames = load(tmp_path)
+    assert frames.metrics["value"].tolist() == [1.0, 5.0]
+    why = "line 2 is damaged (its checksum does not match)"
+    assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out: {why}.",)
 
-    good = '{"step":1,"time":1.0,"attempt":1,"metrics":{"a":1.0}'
-    sealed = f'{good},"crc":"{crc32(good.encode()):08x}"}}'
-    (tmp_path / "m.jsonl").write_text(f"{sealed}\n{sealed.replace('1.0}', '2.0}')}\n")
-    lines, torn = read_lines(tmp_path / "m.jsonl")
-    assert (len(lines), torn) == (1, 1)
-    assert lines[0]["metrics"] == {"a": 1.0}
+
+def test_runs_that_cannot_be_read_are_named_and_cost_no_other(tmp_path):
+    made = [config(seed=seed) for seed in range(4)]
+    ids = [write_run(tmp_path, each, {0: BASE, 40: BASE}) for each in made]
+    plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in made]
+    write_sweep(tmp_path, "s", plan, configs=made)
+    (tmp_path / "runs" / ids[1] / "config.yaml").write_text("loss: {")
+    (tmp_path / "runs" / ids[2] / "run.json").write_text('{"name": "lad", "format": 0}')
+    (tmp_path / "runs" / ids[3] / "run.json").write_text("")
+    frames = load(tmp_path)
+    assert frames.runs["state"].tolist() == ["finished", "unreadable", "unreadable", "unreadable"]
+    assert frames.runs["group_id"].nunique() == 1
+    assert len(frames.notes) == 3
+    told = " ".join(frames.notes)
+    assert f"runs/{ids[1]}/config.yaml is no YAML" in told
+    assert f"run {ids[2]}: made by another version of rlvr (format 0; this one reads format 1)" in told
+    assert f"runs/{ids[3]}/run.json is missing or damaged" in told
+
+
+def test_a_home_of_another_version_is_one_clear_line(tmp_path):
+    for seed in range(5):
+        run_id = write_run(tmp_path, config(seed=seed), {0: BASE})
+        (tmp_path / "runs" / run_id / "run.json").write_text('{"name": "lad"}')
+    with pytest.raises(LookupError, match="no run in .*run id-lad-js-eta1-s0, .* and 2 more: made by another version"):
+        load(tmp_path)
 
 
 def test_only_the_columns_that_are_needed_are_read(tmp_path):
@@ -174,20 +215,6 @@ def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path
     assert runs.loc[runs["reference"], "name"].tolist() == ["grpo-s0"]
 
 
-def test_numbers_survive_as_omegaconf_writes_them():
-    assert parse("1e-06") == 1e-06
-    assert plain("1e-06") == 1e-06
-    assert plain("null") is None
-    assert plain("true") is True
-    assert plain("[1, 8]") == "[1, 8]"
-    assert flatten({"a": {"b": 1, "c": [1, 8]}, "d": "js", "e": None}) == {
-        "a.b": 1,
-        "a.c": "[1, 8]",
-        "d": "js",
-        "e": None,
-    }
-
-
 # --- MLflow ---------------------------------------------------------------------------------------
 
 
@@ -220,6 +247,8 @@ def ship(home: Path) -> None:
         tags = {
             "rlvr.run_id": info["run_id"],
             "rlvr.group_id": info["group_id"],
+            "rlvr.arm": info["arm"],
+            "rlvr.state": {"ok": "finished", "diverged": "diverged"}[cause],
             "rlvr.cause": cause,
             "rlvr.created": str(info["created"]),
             "rlvr.git_sha": info["git_sha"],
@@ -294,7 +323,7 @@ def test_infinity_and_nan_come_back_from_mlflow(tmp_path):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(uri)
     experiment = client.create_experiment("e", artifact_location=tmp_path.as_uri())
-    run = client.create_run(experiment, tags={"rlvr.run_id": "a"}).info.run_id
+    run = client.create_run(experiment, tags={"rlvr.run_id": "a", "rlvr.state": "finished"}).info.run_id
     for step, value in enumerate((float("inf"), float("-inf"), float("nan"))):
         client.log_metric(run, "x", value, step=step, timestamp=1)
     reader = MlflowReader(uri)

@@ -159,7 +159,7 @@ def test_the_bandit_figure_prints_distance_and_modes(tmp_path):
 def test_the_command_prints_tables_and_paths(home, tmp_path):
     done = command("--home", str(home), "--out", str(tmp_path), "--no-figures")
     assert done.returncode == 0, done.stderr
-    states = "12 runs (9 done, 1 running, 1 failed, 1 missing)"
+    states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
     hint = "GRPO: missing – run `python -m rlvr.run loss=grpo`"
     for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
         assert needed in done.stdout
@@ -199,7 +199,7 @@ def test_an_unknown_table_is_refused_with_those_there_are(home, tmp_path):
 
 
 def test_help_needs_no_pandas(tmp_path):
-    code = "import sys, analysis.__main__ as m; m.parser().format_help(); print('pandas' in sys.modules)"
+    code = "import sys, analysis.command as m; m.parser().format_help(); print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert "examples:" in command("--help").stdout

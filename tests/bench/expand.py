@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from rlvr.config import schema
-from rlvr.config.compose import Points
+from rlvr.config.compose import Points, composing
+from rlvr.config.freeze import frozen
 from rlvr.config.overrides import parse
-from sweeps import grid, launcher
+from rlvr.ledger.identity import run_id
+from sweeps import grid
 from sweeps.plan import Plan, plan
 
 # 5 · 4 · 10 · 5 · 10 = 10,000 points
@@ -34,10 +34,8 @@ LIMIT_S, SAMPLE = 90.0, 20
 
 def rows(*, quick: bool) -> Iterator[dict[str, Any]]:
     """Seconds of one core for all points beside the limit, and for one of them beside a full compose."""
-    schema.register()
-    launcher.register()
     axes = [*AXES[:3], "lr=1e-4", "seed=0"] if quick else AXES
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with composing():
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
         master = loader.load_configuration("run", [], RunMode.MULTIRUN)
@@ -75,5 +73,5 @@ def _full_s(points: Points, made: Plan) -> float:
         began = time.process_time()
         _, config, choices = points.full(list(made.runs[index].overrides))
         seconds += time.process_time() - began
-        assert schema.run_id(schema.frozen(config, choices)) == made.runs[index].run_id, made.runs[index].overrides
+        assert run_id(frozen(config, choices)) == made.runs[index].run_id, made.runs[index].overrides
     return seconds / SAMPLE

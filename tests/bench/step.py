@@ -21,19 +21,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
 from rlvr.model.load import load
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.records import Problem, Reward, Sampling, Split
-from rlvr.rollout.collect import Sampler, Stream, collect
+from rlvr.rollout.sampler import Sampler
+from rlvr.rollout.selection import Selection, select_groups
+from rlvr.rollout.stream import Stream
 from rlvr.task.maze import VOCABULARY, Maze
+from rlvr.trainer import distributed
 from rlvr.trainer.collate import collate, decode, encode
-from sweeps import launcher
+from rlvr.trainer.fsdp import Trainer
+from rlvr.trainer.knobs import Place
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-trl"
@@ -77,8 +81,6 @@ class Parity:
 
 def composed(work: Work, dtype: str) -> DictConfig:
     """The configuration of a user who asks for this work; what TRL does not compute is off."""
-    schema.register()
-    launcher.register()
     overrides = [
         "loss=grpo",
         "model=maze_3m",
@@ -92,7 +94,7 @@ def composed(work: Work, dtype: str) -> DictConfig:
         f"trainer.dtype={dtype}",
         "trainer.base_kl=false",
     ]
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with composing():
         return compose("run", overrides)
 
 
@@ -116,10 +118,10 @@ def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
     rollout = config.rollout
     model, tokenizer = load(directory, dtype="float32")
     own, _ = load(directory, dtype="float32")
-    pad, cpu = tokenizer.pad_token_id, torch.device("cpu")
-    trainer = instantiate(config.trainer, _partial_=True, _convert_="all")(
-        model, loss=instantiate(config.loss), device=cpu, pad_token_id=pad, max_tokens=work.new_tokens
-    )
+    pad = tokenizer.pad_token_id
+    rank, world, _ = distributed.join_group()
+    place = Place(torch.device("cpu"), rank, world, pad, work.new_tokens)
+    trainer = Trainer(model, instantiate(config.loss), place, instantiate(config.trainer, _convert_="all"))
     # End token −1 never comes: responses have full length, as TRL's have under min_new_tokens.
     engine = instantiate(rollout.engine, _partial_=True)(own, eos_token_ids=[-1], pad_token_id=pad)
     advantage = instantiate(config.advantage)
@@ -131,15 +133,8 @@ def ours(directory: Path, work: Work, dtype: str) -> Callable[[], float]:
         start = time.perf_counter()
         engine.sync(trainer.weights())
         sampling = Sampling(work.new_tokens, config.seed, stream.position, rollout.temperature, rollout.top_p)
-        groups, spent = collect(
-            sampler,
-            stream,
-            sampling,
-            prompts=rollout.prompts,
-            samples=rollout.samples,
-            dynamic=rollout.dynamic_sampling,
-            max_rounds=rollout.max_rounds,
-        )
+        selection = Selection(rollout.prompts, rollout.samples, rollout.dynamic_sampling, rollout.max_rounds)
+        groups, spent = select_groups(sampler, stream, sampling, selection)
         assert spent.tokens == work.prompts * work.samples * work.new_tokens
         trainer.learn(collate(groups, advantage, pad_token_id=engine.pad_token_id))
         return time.perf_counter() - start

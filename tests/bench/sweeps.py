@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.packages import obstacle

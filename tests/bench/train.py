@@ -18,14 +18,17 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.objective.batch import Batch, Policy, Terms
+from rlvr.trainer import distributed
+from rlvr.trainer.actor import Actor
 from rlvr.trainer.fsdp import Trainer
-from rlvr.trainer.logprob import Actor
+from rlvr.trainer.knobs import Knobs, Place
 from rlvr.trainer.pack import pack
 
 VOCABULARY = 32
@@ -79,12 +82,8 @@ def surrogate(policy: Policy, batch: Batch) -> Terms:
     return Terms(-(policy.logp - batch.logp_old).exp() * batch.advantage[:, None])
 
 
-def trainer(model: Qwen2ForCausalLM, device: torch.device, **knobs: object) -> Trainer:
-    settings = {
-        "loss": surrogate,
-        "device": device,
-        "pad_token_id": 0,
-        "max_tokens": 32,
+def trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 32, **knobs: Any) -> Trainer:
+    defaults: dict[str, Any] = {
         "seed": 0,
         "temperature": 1.0,
         "steps": 100,
@@ -110,8 +109,16 @@ def trainer(model: Qwen2ForCausalLM, device: torch.device, **knobs: object) -> T
         "head_lr": None,
         "reference_every": None,
         "reference_resets_optimiser": False,
+        "decay_steps": None,
+        "final_lr": 0.0,
+        "compile": False,
+        "reference_offload": False,
+        "lora_rank": None,
+        "lora_alpha": 32.0,
     }
-    return Trainer(model, **{**settings, **knobs})
+    rank, world, _ = distributed.join_group()
+    place = Place(device, rank, world, pad_token_id=0, max_tokens=max_tokens)
+    return Trainer(model, surrogate, place, Knobs(**{**defaults, **knobs}))
 
 
 def median_s(work: Callable[[], object], device: torch.device, repeats: int, *, warm: bool = True) -> float:

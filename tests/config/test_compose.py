@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
-from hydra.types import HydraContext, RunMode
+from hydra.types import RunMode
 
 from rlvr.config import schema
 from rlvr.config.compose import SAMPLE, Points
-from sweeps import launcher
+from rlvr.config.freeze import frozen
+from rlvr.ledger.identity import run_id
+from sweeps.grid_sweep import GridSweep
 from sweeps.plan import plan
 
 pytestmark = pytest.mark.usefixtures("composing")
@@ -44,7 +45,7 @@ def test_patching_is_composing() -> None:
         patched, full = points[index], points.full(overrides)
         assert patched == full
         assert repr(patched[1]) == repr(full[1])  # 1 and 1.0 too
-        assert schema.frozen(*patched[1:]) == schema.frozen(*full[1:])
+        assert frozen(*patched[1:]) == frozen(*full[1:])
 
 
 @pytest.mark.parametrize("study", sorted(p.stem for p in (schema.CONF / "study").glob("*.yaml")))
@@ -55,13 +56,11 @@ def test_points_of_every_study_have_the_identity_of_a_full_compose(
     loader = GlobalHydra.instance().config_loader()
     assert isinstance(loader, ConfigLoaderImpl)
     master = loader.load_configuration("run", [f"study={study}"], RunMode.MULTIRUN)
-    sweeper = launcher.GridSweeper(master.hydra.sweeper.params)
-    sweeper.config, sweeper.context = master, HydraContext(loader, Callbacks())
-    points = Points(loader, master, sweeper.points([f"study={study}"]))
+    points = Points(loader, master, GridSweep(master, master.hydra.sweeper.params).points([f"study={study}"]))
     for index in {0, len(points) // 2, len(points) - 1}:
         overrides, *patched = points[index]
         full = points.full(overrides)
-        assert schema.run_id(schema.frozen(*patched)) == schema.run_id(schema.frozen(*full[1:]))
+        assert run_id(frozen(*patched)) == run_id(frozen(*full[1:]))
     assert capsys.readouterr().err == ""
 
 

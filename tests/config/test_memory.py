@@ -194,7 +194,7 @@ def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        made._micro_batch(part, layout, counts_of_streams(batch.mask, batch.kind), measure_base=False)
+        made._loss_of(part, layout, counts_of_streams(batch.mask, batch.kind), measure_base=False)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), layout.num_tokens
 
 

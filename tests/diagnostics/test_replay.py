@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlvr.config import schema
 from rlvr.diagnostics.replay import arms, main
-from sweeps import launcher
+from tests.support.composed import REGISTRY
 
 BANDIT = [
     "task=bandit",
@@ -25,12 +24,6 @@ BANDIT = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _hydra() -> None:
-    schema.register()
-    launcher.register()
-
-
 def test_a_knob_reaches_the_losses_that_read_it() -> None:
     found = arms(["loss=grpo,lad", "eta=0.25,1", "divergence=js,tv", "advantage=rloo"], None)
     names = ["grpo", *(f"lad-{d} eta={e}" for e in ("0.25", "1") for d in ("js", "tv"))]
@@ -43,7 +36,7 @@ def test_a_knob_reaches_the_losses_that_read_it() -> None:
 COMPANIONS = {"lad_theoretical": BANDIT, "cross_entropy": ["rollout.dynamic_sampling=none"]}
 
 
-@pytest.mark.parametrize("loss", schema.options("loss"))
+@pytest.mark.parametrize("loss", REGISTRY.options("loss"))
 def test_every_loss_of_conf_is_usable_by_name(loss: str) -> None:
     (arm,) = arms([f"loss={loss}", *COMPANIONS.get(loss, [])], None)
     assert arm.name == loss
@@ -62,6 +55,11 @@ def test_what_is_not_said_is_as_in_the_run() -> None:
     assert (found.trainer.kl, found.trainer.aggregation) == (0.1, "seq-mean-token-mean")
     # A loss that brings its own advantage keeps it.
     assert arms(["loss=maxrl"], run.config)[0].config.advantage["_target_"] == "rlvr.objective.advantage.maxrl"
+    # A run whose loss reads none leaves others theirs.
+    (silent,) = arms(["loss=pacs"], None)
+    silent.config.choices = {"task": "maze", "advantage": "none", "model": "maze_tiny", "loss": "pacs"}
+    (other,) = arms(["loss=grpo"], silent.config)
+    assert other.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
     (own,) = arms(["loss=grpo", "advantage=grpo"], run.config)
     assert own.config.advantage["_target_"] == "rlvr.objective.advantage.grpo"
 

@@ -12,7 +12,8 @@ import pytest
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import memory, schema
+from rlvr.config import memory
+from tests.support.composed import REGISTRY
 
 ROOT = Path(__file__).parents[2]
 PRINTED = ROOT.parent / "shared" / "papers" / "hyperparameters.csv"
@@ -203,7 +204,7 @@ def knob(plain: dict[str, Any], key: str) -> Any:
 
 @pytest.mark.parametrize("recipe", sorted(MODELS))
 def test_a_recipe_sets_what_its_paper_prints(recipe: str) -> None:
-    assert sorted(MODELS) == schema.options("paper")
+    assert sorted(MODELS) == REGISTRY.options("paper")
     plain = composed(recipe)
     wanted = {key: value for name, key, value, _ in SETTINGS if name == recipe}
     wanted = {k: v for k, v in wanted.items() if k != "model.path"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +202,59 @@ def test_two_ranks_train_the_same_run_as_one(tmp_path: Path, ahead: int) -> None
     assert final[1] == pytest.approx(final[0], rel=1e-4, abs=1e-6)
 
 
-def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
-    """Built, unpacked away from the checkout and started somewhere else: results go to where you are."""
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(Path(__file__).parents[2])]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built and installed by pip away from the checkout."""
+    root = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(root), str(Path(__file__).parents[2])]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
-    site, work = tmp_path / "site", tmp_path / "work"
-    work.mkdir()
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        wheel.extractall(site)
-    env = {k: v for k, v in os.environ.items() if k != "RLVR_HOME"} | {"PYTHONPATH": str(site)}
-    command = [sys.executable, "-m", "rlvr.run", *SMALL, "steps=1", "loss=grpo"]
-    done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [p.parent.parent for p in (work / "runs").glob("*/run.json")] == [work / "runs"]
-    show = subprocess.run(
-        [*command[:3], "--cfg", "job", "study=eta"], cwd=work, env=env, capture_output=True, text=True, check=False
-    )
-    assert "rlvr.loss.lad.lad" in show.stdout, show.stderr
+    (wheel,) = root.glob("*.whl")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(root / "site"),
+        str(wheel),
+    ]
+    subprocess.run(install, check=True, capture_output=True, timeout=300)
+    return root / "site"
+
+
+def test_the_wheel_holds_every_file_once(site: Path) -> None:
+    files = [p.relative_to(site) for p in site.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    assert {p.suffix for p in files if p.is_relative_to("rlvr/conf")} == {".yaml"}
+    studies = {p.name for p in (Path(__file__).parents[2] / "sweeps").glob("*.yaml")}
+    assert {p.name for p in files if p.is_relative_to("rlvr/conf/study")} == studies
+    assert not [p for p in files if p.is_relative_to("sweeps") and p.suffix != ".py"]
+    assert Path("hydra_plugins/rlvr.py") in files
+    assert Path("hydra_plugins/__init__.py") not in files
+
+
+def test_an_installed_wheel_runs_from_any_directory(site: Path, tmp_path: Path) -> None:
+    """By its command, in a directory where files of its names lie: results go to where you are."""
+    for name in ("slurm.py", "analysis.py", "sweeps.py"):
+        (tmp_path / name).write_text("raise RuntimeError('somebody else')\n")
+    env = {k: v for k, v in os.environ.items() if k != "RLVR_HOME"} | {"PYTHONPATH": str(site), "COLUMNS": "160"}
+
+    def rlvr(*words: str) -> str:
+        command = [sys.executable, str(site / "bin/rlvr"), *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert rlvr("--version").startswith("rlvr ")
+    assert "rlvr.loss.lad.lad" in rlvr("run", "--cfg", "job", "study=eta")
+    shown = rlvr("run", "study=eta", "cluster=local", "--dry-run")
+    assert re.search(r"^eta [0-9a-f]{8}: 9 runs, 0 finished, 9 to do", shown, re.MULTILINE)
+    rlvr("run", *SMALL, "steps=1", "loss=grpo")
+    (run_json,) = tmp_path.glob("runs/*/run.json")
+    assert json.loads(run_json.read_text())["git_sha"] == ""  # its code is no checkout's
+    assert "1 finished" in rlvr("status")
+    rlvr("report")
+    assert (tmp_path / "reports/main/index.html").exists()
+    rlvr("weights", "loss=rloo", "rollout.samples=4")
+    assert (tmp_path / "reports/weights/weights.png").exists()

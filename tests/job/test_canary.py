@@ -10,8 +10,9 @@ import torch
 
 from rlvr.job import canary
 from rlvr.records import Problem
-from rlvr.rollout.collect import Sampler
 from rlvr.rollout.native import NativeEngine
+from rlvr.rollout.sampler import Sampler
+from rlvr.trainer.knobs import Place
 from tests.trainer.tiny import plain_logp, qwen2, trainer
 
 PROBLEMS = [Problem(f"p{i}", f"{i} 3 5") for i in range(3)]
@@ -32,19 +33,19 @@ def engine(tolerance: float | None) -> NativeEngine:
     return made
 
 
-KNOBS = {"pad_token_id": 0, "max_tokens": 6, "temperature": 0.8}
+PLACE = Place(torch.device("cpu"), rank=0, world=1, pad_token_id=0, max_tokens=6)
 
 
 def test_an_engine_with_the_trainers_weights_passes_and_one_without_stops_the_run() -> None:
     learner, own = trainer(temperature=0.8), engine(1e-4)
-    canary.check(sampler(own), learner.logp, PROBLEMS, **KNOBS)  # both start from the same weights
+    canary.compare(sampler(own), learner.logp, PROBLEMS, PLACE, 0.8)  # both start from the same weights
     with torch.no_grad():
         for parameter in learner.actor.model.parameters():
             parameter.mul_(1.01)  # trained on, and the engine not told
     with pytest.raises(canary.EngineDisagrees, match=r"differ by up to 0\.\d+ nats .*canary=0.0001.*answer to p[01], "):
-        canary.check(sampler(own), learner.logp, PROBLEMS, **KNOBS)
+        canary.compare(sampler(own), learner.logp, PROBLEMS, PLACE, 0.8)
     own.sync(learner.weights())
-    canary.check(sampler(own), learner.logp, PROBLEMS, **KNOBS)
+    canary.compare(sampler(own), learner.logp, PROBLEMS, PLACE, 0.8)
 
 
 def test_the_worst_token_is_named() -> None:
@@ -57,21 +58,21 @@ def test_the_worst_token_is_named() -> None:
         return stacked
 
     with pytest.raises(canary.EngineDisagrees, match=r"up to 0\.25 nats \(mean 0\.01\).*token 3 of an answer to p1"):
-        canary.check(sampler(engine(0.2)), off, PROBLEMS, **KNOBS)
-    canary.check(sampler(engine(0.3)), off, PROBLEMS, **KNOBS)
+        canary.compare(sampler(engine(0.2)), off, PROBLEMS, PLACE, 0.8)
+    canary.compare(sampler(engine(0.3)), off, PROBLEMS, PLACE, 0.8)
 
 
 def test_not_a_number_is_no_agreement() -> None:
     nothing = lambda batch: torch.full(batch.tokens.shape, torch.nan)  # noqa: E731
     with pytest.raises(canary.EngineDisagrees):
-        canary.check(sampler(engine(1e9)), nothing, PROBLEMS, **KNOBS)
+        canary.compare(sampler(engine(1e9)), nothing, PROBLEMS, PLACE, 0.8)
 
 
 def test_the_same_code_is_not_asked() -> None:
     def never(batch: object) -> torch.Tensor:
         raise AssertionError
 
-    canary.check(sampler(engine(None)), never, PROBLEMS, **KNOBS)
+    canary.compare(sampler(engine(None)), never, PROBLEMS, PLACE, 0.8)
 
 
 def test_every_rank_asks_its_own_engine_and_hears_of_all() -> None:
@@ -92,5 +93,5 @@ def test_every_rank_asks_its_own_engine_and_hears_of_all() -> None:
         return rows
 
     with pytest.raises(canary.EngineDisagrees, match=r"token 1 of an answer to p1, rank 1"):
-        canary.check(one, logp, PROBLEMS, **KNOBS)
+        canary.compare(one, logp, PROBLEMS, PLACE, 0.8)
     assert seen == [canary.PROMPTS]

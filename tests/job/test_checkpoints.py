@@ -14,7 +14,7 @@ from tests.trainer.tiny import trainer
 ACCURACY = {1: 0.2, 2: 0.1, 3: 0.5, 4: 0.4, 5: 0.6, 6: 0.6, 7: 0.3}
 
 
-def made(directory: Path, **knobs: object) -> Checkpoints:
+def make_checkpoints(directory: Path, **knobs: object) -> Checkpoints:
     config = OmegaConf.create({"every": 2, "keep": 1, "keep_best": True, "background": False, **knobs})
     return Checkpoints(trainer(), directory, config, steps=9)
 
@@ -33,7 +33,7 @@ def finish(kept: Checkpoints, *steps: int) -> list[str]:
 
 @pytest.mark.parametrize("background", [False, True])
 def test_the_newest_and_the_best_are_kept(tmp_path: Path, background: bool) -> None:
-    assert finish(made(tmp_path, background=background), *range(10)) == [
+    assert finish(make_checkpoints(tmp_path, background=background), *range(10)) == [
         "",
         "1",
         "1 2",
@@ -48,7 +48,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path, background: bool) -> N
 
 
 def test_without_keep_best_the_newest_alone_are_kept(tmp_path: Path) -> None:
-    assert finish(made(tmp_path, keep_best=False, keep=2), *range(10)) == [
+    assert finish(make_checkpoints(tmp_path, keep_best=False, keep=2), *range(10)) == [
         "",
         "",
         "2",
@@ -63,8 +63,8 @@ def test_without_keep_best_the_newest_alone_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
-    finish(made(tmp_path), 1, 2, 3, 4)
-    again = made(tmp_path)
+    finish(make_checkpoints(tmp_path), 1, 2, 3, 4)
+    again = make_checkpoints(tmp_path)
     extra = again.resume()
     assert extra is not None
     assert (extra["step"], extra["position"], again.best) == (4, 40, 0.5)
@@ -73,11 +73,11 @@ def test_a_resumed_run_knows_what_was_best(tmp_path: Path) -> None:
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
-    assert made(tmp_path).resume() is None
+    assert make_checkpoints(tmp_path).resume() is None
 
 
 def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_path: Path) -> None:
-    kept = made(tmp_path, every=100)
+    kept = make_checkpoints(tmp_path, every=100)
     assert kept.due(1, {"evaluation/bandit/expected_reward": 0.0})
     assert not kept.due(1, {"evaluation/maze/avg_at_8": float("nan")})
     assert not kept.due(1, {"evaluation/maze/error": 1.0})

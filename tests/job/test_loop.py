@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import Cause
-from rlvr.ledger.stop import StopFlag
-from sweeps import launcher
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.journal import Spool
 
 OVERRIDES = (
     "task=classes",
@@ -35,19 +36,21 @@ OVERRIDES = (
 )
 
 
-def made(tmp_path: Path, *overrides: str) -> Run:
-    schema.register()
-    launcher.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        config = OmegaConf.create(schema.frozen(compose("run", [*OVERRIDES, *overrides]), {}))
-    return Run(config, tmp_path / "runs" / "x", None, None)
+def make_run(tmp_path: Path, *overrides: str, journal: bool = False) -> Run:
+    """A run in `tmp_path`, fresh or where its checkpoints left it. journal: it records its metrics."""
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", [*OVERRIDES, *overrides]), {}))
+    run_dir = tmp_path / "runs" / "x"
+    return Run(config, run_dir, None, Spool(run_dir, 1) if journal else None)
 
 
 def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
     """Responses of one token where one is allowed: rewards lose the whole penalty. Each group's first was not cut."""
-    run = made(tmp_path, "rollout.overlong_buffer=1", "rollout.overlong_penalty=0.5", "rollout.overlong_filter=true")
+    run = make_run(
+        tmp_path, "rollout.overlong_buffer=1", "rollout.overlong_penalty=0.5", "rollout.overlong_filter=true"
+    )
     try:
-        groups = run.collector.collect(1).groups
+        groups = run.step_sampler.take(1).groups
         ended = [replace(g, completions=(replace(g.completions[0], finished=True), g.completions[1])) for g in groups]
         batch = run.batch(ended, 1)
     finally:
@@ -60,8 +63,8 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
     """4 steps of 2 updates, evaluations before the first, after the second and the fourth: 7 times of sampling.
 
     The steps after an evaluation sample from what was evaluated: 5 policies, of 0, 2, 4, 6 and 8 updates."""
-    run = made(tmp_path)
-    sync, generate = run.engine.sync, run.engine.generate
+    run = make_run(tmp_path)
+    sync, generate = run.parts.engine.sync, run.parts.engine.generate
     handed, sampled = list[int](), list[int]()
 
     def watched_sync(weights: Iterable[tuple[str, Any]]) -> None:
@@ -69,12 +72,12 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
         sync(weights)
 
     def watched_generate(*arguments: Any) -> Any:
-        own = dict(run.engine.model.named_parameters())
+        own = dict(run.parts.engine.model.named_parameters())
         assert all(torch.equal(own[name], weight) for name, weight in run.trainer.weights())
         sampled.append(run.trainer.num_updates)
         return generate(*arguments)
 
-    run.engine.sync, run.engine.generate = watched_sync, watched_generate
+    run.parts.engine.sync, run.parts.engine.generate = watched_sync, watched_generate
     try:
         assert run.train(StopFlag()) is Cause.OK
     finally:

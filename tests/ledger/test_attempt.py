@@ -3,22 +3,30 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from rlvr.ledger import attempt as attempts
-from rlvr.ledger import files as paths
 from rlvr.ledger import lock
-from rlvr.ledger.attempt import Attempt, Busy, Cause, newest_attempt, record_death
-from rlvr.ledger.stop import StopFlag
+from rlvr.ledger.attempt import (
+    Attempt,
+    Busy,
+    StopFlag,
+    ask_to_prune,
+    asked_to_prune,
+    gpu_ooms,
+    newest_attempt,
+    rank_record,
+    read_end,
+    record_death,
+    record_rank,
+)
+from rlvr.ledger.cause import Cause
 
 HOLD = (
     "import sys, time; from rlvr.ledger.attempt import Attempt; a = Attempt.open(sys.argv[1]); "
@@ -154,40 +162,6 @@ def test_the_first_verdict_stands(tmp_path: Path) -> None:
     assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
 
 
-def test_an_exception_has_the_cause_of_its_nearest_named_class() -> None:
-    class OutOfMemoryError(RuntimeError):  # as torch names its own
-        pass
-
-    class Diverged(ArithmeticError):
-        pass
-
-    raised = [OutOfMemoryError(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt()]
-    found = [attempts.cause_of(error).value for error in raised]
-    assert found == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
-
-
-def test_exit_codes_are_those_of_the_documented_table() -> None:
-    assert attempts.__doc__ is not None
-    table = dict(re.findall(r"^\| `(\w+)` +\| (\d+) ", attempts.__doc__, re.MULTILINE))
-    assert {cause.value: str(cause.code) for cause in Cause} == table
-
-
-def test_a_reused_process_number_is_not_the_same_process() -> None:
-    me = {"pid": os.getpid(), "process_start": lock.process_start(os.getpid()), **lock.machine()}
-    assert lock.is_alive(me) is True
-    assert lock.is_alive({**me, "process_start": 1}) is False
-    assert lock.is_alive({**me, "boot": "another"}) is None
-
-
-def test_a_zombie_is_not_alive() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    deadline = time.monotonic() + 10
-    while lock.process_start(process.pid) is not None:  # it ends, but nobody has waited for it
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.wait()
-
-
 @pytest.mark.parametrize(
     ("number", "cause"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "preempted"), (signal.SIGUSR2, "time_limit")]
 )
@@ -209,23 +183,43 @@ def test_a_second_ctrl_c_interrupts() -> None:
     assert stop
 
 
-def test_home_is_the_environments_choice_else_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "there"))
-    assert paths.home() == tmp_path / "there"
-    monkeypatch.delenv("RLVR_HOME")
-    assert paths.home() == Path(__file__).resolve().parents[2]
+def test_an_exception_that_carries_a_cause_ends_the_attempt_by_it(tmp_path: Path) -> None:
+    class Collapsed(ArithmeticError):
+        cause = Cause.DIVERGED
+
+    with pytest.raises(Collapsed), Attempt.open(tmp_path):
+        raise Collapsed("entropy is 0")
+    assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
 
 
-@pytest.mark.parametrize("content", [None, b"", b'{"step": 1', b"[1]", b"\xff\xfe"])
-def test_a_missing_or_torn_json_file_reads_as_none(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "a.json").write_bytes(content)
-    assert paths.read_json(tmp_path / "a.json") is None
+def test_only_the_attempt_that_was_asked_stops(tmp_path: Path) -> None:
+    with Attempt.open(tmp_path) as first:
+        ask_to_prune(tmp_path, "worse than the median")
+        ask_to_prune(tmp_path, "said again")
+        assert asked_to_prune(first.path) == "worse than the median"
+        first.close("pruned")
+    with Attempt.open(tmp_path) as second:
+        assert asked_to_prune(second.path) == ""
+        second.close("ok")
 
 
-def test_a_rewrite_leaves_one_whole_file(tmp_path: Path) -> None:
-    for value in (1, 2):
-        paths.write_json(tmp_path / "a.json", {"value": value})
-    assert paths.read_json(tmp_path / "a.json") == {"value": 2}
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+def test_a_run_that_has_not_begun_is_not_asked(tmp_path: Path) -> None:
+    ask_to_prune(tmp_path, "too early")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lowest_rank_that_left_a_word_speaks_for_the_attempt(tmp_path: Path) -> None:
+    with Attempt.open(tmp_path) as attempt:
+        assert rank_record(tmp_path, 1) is None
+        for rank, cause in ((10, Cause.ERROR), (2, Cause.GPU_OOM)):
+            record_rank(tmp_path, rank, cause, "why")
+        assert rank_record(tmp_path, 1) == (Cause.GPU_OOM, "rank 2: why")
+        attempt.close("gpu_oom")
+    assert gpu_ooms(tmp_path) == 1
+
+
+def test_an_end_of_a_cause_that_is_not_known_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "exit.json").write_text('{"cause": "struck by lightning", "seconds": 2}')
+    end = read_end(tmp_path)
+    assert end is not None
+    assert (end.cause, end.seconds, end.message) == (Cause.ERROR, 2.0, "")

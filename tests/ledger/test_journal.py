@@ -98,9 +98,9 @@ def test_a_torn_last_line_is_ignored_by_the_reader_and_cut_by_the_next_attempt(t
     path = tmp_path / "metrics.jsonl"
     good = encode(1, 10.0, 1, {"x": 1.0})
     path.write_bytes(good + encode(2, 11.0, 1, {"x": 2.0})[:kept])
-    records, offset = read(path)
+    records, offset, damaged, torn = read(path)
     assert [r.step for r in records] == [1]
-    assert offset == len(good)
+    assert (offset, damaged, torn) == (len(good), [], kept > 0)
     tracker = Spool(tmp_path, 2)
     assert path.read_bytes() == good
     tracker.record(2, {"x": 3.0})
@@ -113,23 +113,38 @@ def test_a_last_line_whose_middle_the_disk_lost_counts_as_torn(tmp_path):
     good, lost = encode(1, 10.0, 1, {"x": 1.0}), bytearray(encode(2, 11.0, 1, {"x": 2.0}))
     lost[10:20] = b"\0" * 10
     path.write_bytes(good + lost)
-    assert read(path)[1] == len(good)
+    assert read(path).end == len(good)
     Spool(tmp_path, 2).close()
     assert path.read_bytes() == good
 
 
-def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
+def test_a_line_damaged_in_the_middle_is_named_and_costs_no_other(tmp_path):
     path = tmp_path / "metrics.jsonl"
     data = [bytearray(encode(step, 10.0, 1, {"x": 1.0})) for step in range(4)]
     data[2][12] ^= 1
     path.write_bytes(b"".join(data))
-    with pytest.raises(ValueError, match=r"line 3 is damaged \(its checksum does not match\)"):
-        read(path)
-    with pytest.raises(ValueError, match="line 3 is damaged"):
-        read(path, offset=len(data[0]))  # the number counts from the start of the file
-    with pytest.raises(ValueError, match="line 3 is damaged"):
-        Spool(tmp_path, 2)
-    assert path.read_bytes() == b"".join(data)
+    for offset, steps in ((0, [0, 1, 3]), (len(data[0]), [1, 3])):  # the number counts from the start of the file
+        records, end, damaged, torn = read(path, offset=offset)
+        assert ([r.step for r in records], end, torn) == (steps, len(b"".join(data)), False)
+        assert list(map(str, damaged)) == ["line 3 is damaged (its checksum does not match)"]
+        assert damaged[0].end == len(b"".join(data[:3]))
+
+
+def test_a_resumed_attempt_measures_the_step_of_a_damaged_line_again_and_leaves_the_line(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    data = [bytearray(encode(step, 10.0, 1, {"x": float(step)})) for step in range(4)]
+    data[2][12] ^= 1
+    path.write_bytes(b"".join(data))
+    with caplog.at_level(logging.WARNING):
+        tracker = Spool(tmp_path, 2)
+    assert "line 3 is damaged" in caplog.text
+    for step in range(1, 5):  # resumed from a checkpoint of step 0
+        tracker.record(step, {"x": 100.0 + step})
+    tracker.close()
+    assert path.read_bytes().startswith(b"".join(data))
+    reading = read(path)
+    assert [(r.step, r.attempt) for r in reading.records] == [(0, 1), (1, 1), (3, 1), (2, 2), (4, 2)]
+    assert len(reading.damaged) == 1
 
 
 def test_reading_goes_on_where_it_stopped(tmp_path):
@@ -138,11 +153,11 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
     for step in range(6):
         tracker.record(step, {"x": 0.0})
         if step % 2:
-            records, offset = read(tmp_path / "metrics.jsonl", offset=offset)
+            records, offset, _, _ = read(tmp_path / "metrics.jsonl", offset=offset)
             seen += [r.step for r in records]
             assert records[-1].end == offset == (tmp_path / "metrics.jsonl").stat().st_size
     assert seen == list(range(6))
-    assert read(tmp_path / "none.jsonl") == ([], 0)
+    assert read(tmp_path / "none.jsonl")[:2] == ([], 0)
     with pytest.raises(ValueError, match="cut or replaced"):
         read(tmp_path / "metrics.jsonl", offset=offset + 1)
 
@@ -239,7 +254,7 @@ def test_kill_9_at_any_moment_leaves_a_gapless_record(tmp_path):
             assert child.poll() is None
         child.send_signal(signal.SIGKILL)
         child.wait()
-    records, _ = read(path)
+    records = read(path).records
     assert [r.step for r in records] == list(range(len(records)))
     assert [r.metrics["x"] for r in records] == [float(r.step) for r in records]
     assert {r.attempt for r in records} == {1, 2, 3}

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlvr.ledger.rollouts import file_of, read_rollouts, step_of, write_rollouts
+from rlvr.ledger import layout
+from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.records import Completion, Problem, Reward, Rollout
 
 
@@ -28,7 +29,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
         rollout("b", ([], [], 0.0)),
         rollout("b", ([5, 5], [-1e-9, -30.0], 0.25)),  # the same problem again is a group of its own
     ]
-    path = file_of(tmp_path, 12)
+    path = layout.rollouts(tmp_path, 12)
     write_rollouts(groups, path)
     read = read_rollouts(path)
     assert [g.problem.id for g in read] == ["a", "b", "b"]
@@ -43,7 +44,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
                 assert np.array_equal(got, wrote)
             assert a.finished == b.finished
     assert path.name == "step-00000012.parquet"
-    assert step_of(path) == 12
+    assert layout.step_of(path) == 12
 
 
 def test_columns_are_plain_numbers_texts_and_lists(tmp_path: Path) -> None:

@@ -1,18 +1,15 @@
-"""What the time of attempts was worth, and runs summed up by arm."""
+"""What the time of attempts was worth, and what a large sweep shows of it."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from rlvr.ledger.files import write_json
-from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
-from sweeps.arms import arms, total
 from sweeps.slurm import submissions
 
 
@@ -67,31 +64,13 @@ def test_an_attempt_killed_before_it_passed_the_one_before_is_all_replay(tmp_pat
     assert (state.useful, state.replayed, state.wasted) == pytest.approx((100, 30, 0))
 
 
-def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
-    made = [
-        RunState("a", "lad-js-s0", "finished", 1, 10, 10, accuracy=0.25, useful=3600, group_id="g"),
-        RunState(
-            "b", "lad-js-s1", "running", 2, 4, 10, accuracy=0.75, rate=2.0, eta=3.0, replayed=360, gpus=2, group_id="g"
-        ),
-        RunState("c", "lad-hd-s0", "queued", group_id="h"),
-    ]
-    one, other = arms(made)
-    assert (one.name, one.runs, one.states) == ("lad-js", 2, {"finished": 1, "running": 1})
-    assert (one.step, one.steps, one.accuracy, one.rate, one.eta, one.attempts) == (14, 20, 0.5, 2.0, 3.0, 3)
-    assert (one.hours_useful, one.hours_replayed, one.hours_wasted) == pytest.approx((1.0, 0.2, 0.0))
-    assert (other.name, other.states, other.accuracy, other.rate) == ("lad-hd", {"queued": 1}, None, None)
-    assert dataclasses.asdict(total("all", made))["steps"] == 30  # the queued one as long as its siblings
-    nothing = total("all", [])  # a sweep cut off before its first run
-    assert (nothing.runs, nothing.hours_useful, nothing.hours_wasted, nothing.eta) == (0, 0, 0, None)
-
-
 def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = Ledger(tmp_path)
     names = [f"lad-js-eta{k // 5}-s{k % 5}" for k in range(105)]
     for k, name in enumerate(names):
-        ledger.create_run(f"id{k}", "{}", {"name": name, "group_id": f"g{k // 5}"})
+        ledger.create_run(f"id{k}", "{}", {"name": name, "arm": name.rpartition("-")[0], "group_id": f"g{k // 5}"})
         write_attempt(ledger, f"id{k}", 1, seconds=3600, steps=(0, 50), cause="error")
     ledger.record_sweep("s", {"study": "big"}, [{"run_id": f"id{k}", "name": n} for k, n in enumerate(names)])
     assert main(["status", "--home", str(tmp_path)]) == 0
@@ -117,7 +96,7 @@ def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
     for run in runs:
         ledger.create_run(run["run_id"], "{}", run)
     ledger.record_sweep("s", {"study": "big"}, runs)
-    token = submissions.record(ledger, "s", [run["run_id"] for run in runs], {}).name
+    token = submissions.record(ledger, "s", [run["run_id"] for run in runs], {"pack": 1}).name
     (tmp_path / "queue").write_text("".join(f"7_{k}|{k}|PENDING|Priority||rlvr-{token}\n" for k in range(1000)))
     for name in ("squeue", "sacct", "scontrol", "sinfo"):
         program = tmp_path / "bin" / name

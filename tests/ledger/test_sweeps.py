@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger import lock
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
 from rlvr.ledger.sweeps import Ledger
@@ -53,6 +55,22 @@ def test_one_id_never_names_two_configs(tmp_path: Path) -> None:
     assert (tmp_path / "runs/abc/config.yaml").read_text() == CONFIG
 
 
+def test_where_a_runs_code_is_found_follows_the_newest_launch_until_the_end(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    about = tmp_path / "runs/abc/run.json"
+
+    def launched_from(folder: str) -> list[str]:
+        ledger.create_run("abc", CONFIG, {"name": "later", "config_dirs": [folder], "import_paths": [folder]})
+        return json.loads(about.read_text())["import_paths"]
+
+    assert launched_from("/a") == ["/a"]
+    assert launched_from("/b") == ["/b"]
+    assert json.loads(about.read_text())["name"] == "name-abc"  # nothing else follows
+    with Attempt.open(tmp_path / "runs/abc") as attempt:
+        attempt.close("ok")
+    assert launched_from("/c") == ["/b"]
+
+
 def test_settings_without_part_in_the_identity_follow_the_newest_launch_until_the_end(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     second, third = CONFIG.replace("workers: 1", "workers: 2"), CONFIG.replace("workers: 1", "workers: 3")
@@ -89,7 +107,7 @@ def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) 
         ("diverged", "diverged"),
         ("gpu_oom", "failed"),
         ("host_oom", "failed"),
-        ("node", "failed"),
+        ("node", "preempted"),
     ],
 )
 def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: str) -> None:
@@ -232,3 +250,80 @@ def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
         ledger.resolve_sweep("aa")
     with pytest.raises(ValueError, match="no sweep b .*aa2, aa1"):
         ledger.resolve_sweep("b")
+
+
+# --- what is damaged or foreign
+
+
+def test_a_damaged_manifest_names_its_lines_and_keeps_its_runs(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc", "abd")
+    ledger.record_sweep("s", {"study": "eta"}, [{"run_id": "abc"}, {"run_id": "abd"}])
+    file = ledger.sweep_dir("s") / "manifest.jsonl"
+    file.write_text(file.read_text().replace('{"run_id": "abd"}', 'x\n{"run_id": "abd"}\n{"run_id": "abe'))
+    sweep = ledger.resolve_sweep("eta")
+    assert sweep.run_ids == ["abc", "abd"]
+    assert sweep.problems == (f"sweep s: line 2 is damaged, line 4 is damaged in {file}: left out.",)
+
+
+def test_a_sweep_whose_description_is_damaged_is_listed_with_its_runs(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    for sweep_id in ("good", "bad"):
+        ledger.record_sweep(sweep_id, {"study": "eta", "created": 5.0}, [{"run_id": "abc"}])
+    (ledger.sweep_dir("bad") / "sweep.json").write_text('{"study": "e')
+    good, bad = sorted(ledger.sweeps(), key=lambda sweep: sweep.study, reverse=True)
+    assert (good.sweep_id, good.study, good.created, good.problems) == ("good", "eta", 5.0, ())
+    assert (bad.sweep_id, bad.study, bad.created, bad.run_ids) == ("bad", "", 0.0, ["abc"])
+    assert "sweep.json is missing or damaged" in bad.problems[0]
+
+
+def test_a_sweep_of_another_version_is_not_half_read(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path)
+    ledger.record_sweep("s", {"study": "eta"}, [{"run_id": "abc"}])
+    write_json(ledger.sweep_dir("s") / "sweep.json", {"study": "eta"})
+    sweep = ledger.sweep("s")
+    assert (sweep.run_ids, sweep.study) == ([], "")
+    assert sweep.problems[0].startswith("sweep s: made by another version of rlvr (no number of a format")
+
+
+def test_a_run_of_another_version_is_left_as_it_is(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    write_json(ledger.run_dir("abc") / "run.json", {"name": "n", "format": 0})
+    before = {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}
+    state = ledger.state("abc")
+    assert (state.state, state.name) == ("unreadable", "abc")
+    assert state.message.startswith("made by another version of rlvr (format 0; this one reads format 1)")
+    with pytest.raises(ValueError, match="run abc: made by another version"):
+        ledger.create_run("abc", CONFIG + "eta: 1\n", {"name": "n"})
+    assert {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()} == before
+    assert ledger.resolve_run("abc") == "abc"
+
+
+def test_the_same_launch_mends_what_is_damaged(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    (ledger.run_dir("abc") / "run.json").write_text("")
+    (ledger.run_dir("abc") / "config.yaml").write_text("loss: {")
+    assert ledger.state("abc").state == "unreadable"
+    make_ledger(tmp_path, "abc")
+    assert ledger.state("abc").state == "queued"
+    assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
+
+
+def test_a_run_that_a_sweep_names_and_that_is_gone_is_missing(tmp_path: Path) -> None:
+    state = make_ledger(tmp_path, "abc").state("abd")
+    assert (state.state, state.ended) == ("missing", True)
+
+
+def test_an_end_that_is_written_while_a_reader_looks_is_not_taken_for_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader has found no end; before it looks at the lock the attempt ends and gives the lock back."""
+    ledger = make_ledger(tmp_path, "abc")
+    attempt = Attempt.open(ledger.run_dir("abc"))
+    real = lock.lock_is_held
+
+    def late(path: Path) -> bool | None:
+        attempt.close(Cause.OK)
+        return real(path)
+
+    monkeypatch.setattr("rlvr.ledger.lock.lock_is_held", late)
+    assert ledger.state("abc").state == "finished"

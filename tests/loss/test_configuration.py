@@ -13,11 +13,11 @@ from hydra import compose
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
 from rlvr.config.signature import declared
 from rlvr.objective.batch import Batch, Policy, needed
-from sweeps import launcher
 from tests.loss import extremes
+from tests.support.composed import REGISTRY
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = sorted(path for group in ("loss", "divergence", "advantage") for path in (CONF / group).glob("*.yaml"))
@@ -41,8 +41,8 @@ def test_yaml_gives_every_knob_of_its_function_and_no_other(path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "loss").glob("*.yaml")))
 def test_no_gradient_is_infinite_at_the_extremes(name: str) -> None:
     """Every loss by its name, with 1/η = 32 where it reads an η: log ratios up to ±25, in float32 and bfloat16."""
-    eta = ["eta=0.03125"] if name in schema.losses_mentioning("${eta}") else []
-    with launcher.composing():
+    eta = ["eta=0.03125"] if name in REGISTRY.losses_reading("eta") else []
+    with composing():
         config = compose("run", [f"loss={name}", *eta])
     loss, one_token = instantiate(config.loss), "one_token_responses" in declared(config.loss["_target_"])
 

@@ -1,4 +1,4 @@
-"""Loading, tokenizers of closed vocabularies, and the table policy's agreement with the protocol of a transformer."""
+"""Models come from a directory whole, as a skeleton or as a miniature; a table answers as a transformer does."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlvr.model.load import load, parse_dtype
-from rlvr.model.table import TableConfig, TablePolicy
-from rlvr.model.tokenizer import encode, end_tokens, word_tokenizer
+from rlvr.model.load import load, miniature, parse_dtype, skeleton
+from rlvr.model.table_policy import TableConfig, TablePolicy
+from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.task.maze import VOCABULARY, Maze
+from tests.trainer.test_sharded_load import saved
+from tests.trainer.tiny import qwen2
 
 WORDS = ("PAD", "up", "down", "left", "a.b", ";", "stop")
 
@@ -39,46 +39,6 @@ def make_table() -> TablePolicy:
     with torch.no_grad():
         table.model.table.weight.normal_(generator=torch.Generator().manual_seed(0))
     return table
-
-
-@given(st.lists(st.sampled_from(WORDS), min_size=1))
-def test_words_round_trip_and_their_ids_are_their_places(words: list[str]) -> None:
-    tokenizer = word_tokenizer(WORDS, "stop")
-    text = " ".join(words)
-    assert encode(tokenizer, text) == [WORDS.index(word) for word in words]
-    assert tokenizer(text).input_ids == [WORDS.index(word) for word in words]
-    assert tokenizer.decode(encode(tokenizer, text)) == text
-    assert tokenizer.decode(encode(tokenizer, text), skip_special_tokens=True) == " ".join(
-        word for word in words if word not in ("stop", "PAD")
-    )
-
-
-def test_padding_is_added_behind_a_vocabulary_that_lacks_it() -> None:
-    tokenizer = word_tokenizer(("a", "b", "."), ".")
-    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, len(tokenizer)) == (3, 2, 4)
-    assert tokenizer(["a b", "a"], padding=True).input_ids == [[0, 1], [0, 3]]
-
-
-def test_an_unknown_word_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Unknown words \['sideways'\].*up"):
-        encode(word_tokenizer(WORDS, "stop"), "up sideways up")
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "end_word", "message"),
-    [
-        (("a", "a"), "a", "distinct"),
-        (("a", "b c"), "a", "without spaces"),
-        (("a", ""), "a", "without spaces"),
-        (("a", "b"), "c", "'c' is not a word"),
-        (("end", "GRID_end"), "end", r"\['GRID_end'\] contain a special word"),  # it would be cut to pieces
-    ],
-)
-def test_a_vocabulary_that_could_not_be_read_back_is_refused(
-    vocabulary: tuple[str, ...], end_word: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        word_tokenizer(vocabulary, end_word)
 
 
 @pytest.mark.parametrize("model", [make_qwen(len(VOCABULARY)), TablePolicy(TableConfig(vocab_size=len(VOCABULARY)))])
@@ -113,18 +73,6 @@ def test_only_floating_formats_are_dtypes(name: str) -> None:
         parse_dtype(name)
 
 
-def test_end_tokens_are_those_of_tokenizer_and_generation_config() -> None:
-    model, tokenizer = make_qwen(), word_tokenizer(WORDS, "stop")
-    model.generation_config = GenerationConfig(eos_token_id=[5, 2])
-    assert end_tokens(model, tokenizer) == (2, 5, 6)
-    model.generation_config = GenerationConfig(eos_token_id=3)
-    assert end_tokens(model, tokenizer) == (3, 6)
-    tokenizer.eos_token = None
-    model.generation_config = GenerationConfig()
-    with pytest.raises(ValueError, match="could never finish"):
-        end_tokens(model, tokenizer)
-
-
 @pytest.mark.parametrize("model", [make_qwen(), make_table()], ids=["qwen2", "table"])
 def test_decoder_then_output_embeddings_gives_the_logits(model: PreTrainedModel) -> None:
     ids = torch.tensor([[0, 0, 3, 4], [1, 2, 5, 6]])
@@ -137,24 +85,20 @@ def test_decoder_then_output_embeddings_gives_the_logits(model: PreTrainedModel)
     assert torch.equal(head(hidden), logits)
 
 
-def test_a_fresh_table_is_uniform_and_reads_the_last_word_only() -> None:
-    fresh = TablePolicy(TableConfig(vocab_size=4))
-    assert not fresh(input_ids=torch.tensor([[1, 2]])).logits.any()
-    table = make_table()
-    one, two = (table(input_ids=torch.tensor([ids])).logits[0, -1] for ids in ([1, 2, 3], [6, 3]))
-    assert torch.equal(one, two)
-    assert torch.equal(one, table.model.table.weight[3])
+def test_a_skeleton_has_the_buffers_and_the_generation_settings_of_the_model(tmp_path: Path) -> None:
+    path = saved(tmp_path, tied=True)
+    made, model = skeleton(path), qwen2()
+    expected = dict(model.named_buffers())
+    assert expected
+    assert all(torch.equal(b, expected[name]) for name, b in made.named_buffers())
+    assert made.lm_head.weight is made.model.embed_tokens.weight
 
 
-def test_allowed_words_share_all_probability_and_the_others_never_learn() -> None:
-    table = TablePolicy(TableConfig(vocab_size=5))
-    table.allow({2: [0, 3, 4]})
-    logp = table(input_ids=torch.tensor([[1, 2]])).logits[0, -1].log_softmax(-1)
-    third = 1 / 3
-    torch.testing.assert_close(logp.exp(), torch.tensor([third, 0, 0, third, third]))
-    (-logp[3] + (logp.exp() * logp).sum()).backward()
-    gradient = table.model.table.weight.grad
-    assert gradient is not None
-    assert gradient[2, [1, 2]].tolist() == [0.0, 0.0]  # exactly: an optimiser leaves them where they are
-    assert torch.isfinite(gradient).all()
-    assert gradient[2, 3] < 0 < gradient[2, 0]
+def test_a_miniature_has_the_widths_of_the_large_model() -> None:
+    large = qwen2().config
+    large.num_hidden_layers, large.layer_types, large.vocab_size = 40, ["full_attention"] * 40, 5000
+    small = miniature(large)
+    assert small.config.hidden_size == large.hidden_size
+    assert len(small.model.layers) == 2
+    assert small.lm_head.weight.shape == (512, 16)
+    assert large.num_hidden_layers == 40

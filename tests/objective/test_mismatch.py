@@ -102,8 +102,8 @@ def test_a_weight_weighs_the_gradient_of_its_token() -> None:
 def test_the_trainers_own_log_probabilities_stand_beside_the_engines() -> None:
     group = rollout("a", [1], ([1, 2], 1.0), ([1], 0.0))
     engine = collate([group], lambda r, g: r, pad_token_id=0)
-    policy = tiny.trainer().look
-    own = collate([group], lambda r, g: r, pad_token_id=0, look=policy, own=True)
+    policy = tiny.trainer().policy_of
+    own = collate([group], lambda r, g: r, pad_token_id=0, policy_of=policy, own_logp=True)
     torch.testing.assert_close(own.logp_engine, engine.logp_old)
     torch.testing.assert_close(own.logp_old, policy(engine).logp.cpu())
-    assert collate([group], lambda r, g: r, pad_token_id=0, look=policy).logp_engine is None
+    assert collate([group], lambda r, g: r, pad_token_id=0, policy_of=policy).logp_engine is None

@@ -103,3 +103,18 @@ def test_gradient_of_entropy_survives_impossible_tokens() -> None:
     assert z.grad is not None
     # dH/dz_i = −p_i (log p_i + H) with p = (0.268941, 0.731059), log p = (−1.313262, −0.313262), H = 0.582203
     torch.testing.assert_close(z.grad, torch.tensor([0.196612, -0.196612, 0.0]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0, -1000.0])
+def test_entropy_keeps_its_digits_however_large_the_logits_are(shift: float) -> None:
+    """32,768 words, float32 against the same logits in float64. logsumexp(z) − Σ p·z misses by 2e-5, 1e-4 and 3e-2."""
+    z = 4 * torch.randn(64, 32_768, generator=torch.Generator().manual_seed(0)) + shift
+    exact = z.double().requires_grad_()
+    log_p = exact.log_softmax(-1)
+    expected = -(log_p.exp() * log_p).sum(-1)
+    (slope,) = torch.autograd.grad(expected.sum(), exact)
+    leaf = z.requires_grad_()
+    found = entropy(leaf)
+    (gradient,) = torch.autograd.grad(found.sum(), leaf)
+    torch.testing.assert_close(found.double(), expected.detach(), rtol=0, atol=2e-5)
+    torch.testing.assert_close(gradient.double(), slope, rtol=0, atol=1e-5 * float(slope.abs().max()))

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.records import Completion, Request, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
@@ -136,15 +136,29 @@ def test_tokens_do_not_depend_on_batch_order_or_size() -> None:
             np.testing.assert_allclose(ours.logp, theirs.logp, atol=1e-5)
 
 
+def batches(engine: NativeEngine, num_samples: int, max_tokens: int) -> list[tuple[int, int]]:
+    """(prompt tokens read, padding included; responses) of each batch that `engine` samples at once, no response ending
+    early: a batch reads its prompts, then one token a response and step, but for the last.
+    """
+    read = list[int]()
+    hook = engine.model.get_input_embeddings().register_forward_hook(
+        lambda _m, args, _out: read.append(args[0].numel())
+    )
+    groups = engine.generate(make_requests(num_samples), make_sampling(max_tokens))
+    hook.remove()
+    assert [len(c.tokens) for group in groups for c in group] == [max_tokens] * 4 * num_samples
+    return [(read[first], read[first + 1]) for first in range(0, len(read), max_tokens)]
+
+
 def test_a_batch_keeps_within_its_limits() -> None:
     engine = make_engine(make_model(), max_batch_sequences=5)
-    batches = list(engine._batches(make_requests(7), 12))
-    assert [sum(piece.count for piece in batch) for batch in batches] == [5, 5, 5, 5, 5, 3]
+    assert [rows for _, rows in batches(engine, 7, 12)] == [5, 5, 5, 5, 5, 3]
     # 2 layers × 2 heads × 8 numbers × 4 bytes, keys and values: 256 bytes a token.
-    engine = make_engine(make_model(), max_cache_gb=256 * (2 * 8 + 4 * 12) / 2**30)  # room for two prompts, four rows
-    for batch in engine._batches(make_requests(3), 12):
-        width = max(len(PROMPTS[piece.request]) for piece in batch)
-        assert len(batch) * width + sum(piece.count for piece in batch) * 12 <= 2 * 8 + 4 * 12
+    room = 2 * 8 + 4 * 12  # tokens of two prompts and four responses
+    engine = make_engine(make_model(), max_cache_gb=256 * room / 2**30)
+    cut = batches(engine, 3, 12)
+    assert sum(rows for _, rows in cut) == 12
+    assert all(prompts + rows * 12 <= room for prompts, rows in cut)
 
 
 def test_noise_depends_on_seed_step_key_and_sample() -> None:

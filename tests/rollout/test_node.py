@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from rlvr.rollout.node import gpus_beside
+
 PLACES = [(0, 1), (0, 2), (1, 2)]  # of each rank: LOCAL_RANK, LOCAL_WORLD_SIZE
 RANKS = """
 import os, sys
@@ -35,3 +39,11 @@ def test_a_rank_takes_what_the_first_of_its_own_node_has(tmp_path: Path) -> None
         "0 2 the memory of rank 1",
         "1 2 the memory of rank 1",
     ]
+
+
+def test_workers_have_the_gpus_that_are_no_ranks() -> None:
+    gpus = ["4", "5", "6", "7", "8", "9"]
+    assert gpus_beside(gpus, 0, 1, 2) == ["5", "6"]
+    assert [gpus_beside(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
+    with pytest.raises(RuntimeError, match="6 GPUs for the 2 ranks and 6 workers of this node"):
+        gpus_beside(gpus, 0, 2, 3)

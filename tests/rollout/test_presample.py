@@ -1,8 +1,7 @@
-"""Pre-sampling: what a problem's samples decide, what is kept, and how two streams become one batch."""
+"""Pre-sampling: what decides the samples makes the stage, and nothing else does."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
-import torch
 from numpy.typing import NDArray
 
-from rlvr.job.mixture import Mixture, mix, mixture
-from rlvr.objective.batch import Batch
 from rlvr.records import Completion, Problem, Request, Sampling
-from rlvr.rollout.collect import Sampler
 from rlvr.rollout.presample import Presample, Samples
-from tests.support.factories import make_batch
+from rlvr.rollout.sampler import Sampler
 from tests.support.scripted import ALPHABET, Echo
 
 TASK = Echo(length=2)
@@ -79,25 +73,6 @@ def opened(store: Path, engine: Scripted | None = None, settings: Any = None, **
     return knobs(**changes).open(sampler, store, base=base, max_tokens=3, settings=settings or {})
 
 
-def made(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
-    return mixture(opened(store, **changes), seed=run_seed, rows=rows, updates=updates, pad_token_id=0)
-
-
-def test_problems_are_split_by_their_correct_responses(tmp_path: Path) -> None:
-    streams = made(tmp_path)
-    assert sorted(streams.kept) == ["echo-train-0", "echo-train-3", "echo-train-5"]
-    assert streams.explored.indices.tolist() == [1, 2, 4, 6, 7]
-    assert [streams.explored.problem("train", i).id for i in (0, 1)] == ["echo-train-1", "echo-train-2"]
-    assert made(tmp_path, drop_unsolved=True).explored.indices.tolist() == [2, 4, 6]
-    assert sorted(made(tmp_path, threshold=3).kept) == [f"echo-train-{i}" for i in (0, 2, 3, 5)]
-
-
-def test_the_first_correct_response_is_kept_with_its_log_probabilities(tmp_path: Path) -> None:
-    (kept,) = made(tmp_path, threshold=3).kept["echo-train-2"].completions
-    assert kept.tokens.tolist() == [*encode([TASK.problem("train", 2)])[0][:2], 7]
-    assert kept.logp.tolist() == [-0.5, -0.25, -0.25]  # 3 of 4 are right: the second sample is the first of them
-
-
 def test_what_decides_the_samples_makes_the_stage_and_nothing_else(tmp_path: Path) -> None:
     engine = Scripted()
     for changes in ({}, {"threshold": 3}, {"drop_unsolved": True}, {"ratio": 4.0}):
@@ -130,100 +105,3 @@ def test_another_base_policy_is_another_stage(tmp_path: Path) -> None:
             (elsewhere / "config.json").write_text(content)
         knobs().open(sampler, tmp_path / "stages", base=elsewhere, max_tokens=3, settings={})
     assert len(engine.asked) == 2
-
-
-def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Path) -> None:
-    streams = made(tmp_path)
-    explore = make_batch(num_groups=8, num_samples=4)
-    batch = streams.add(explore, step=1)
-    rows = batch.kind == 1
-    assert int(rows.sum()) == 4  # 32 explored rows, 8:1
-    assert batch.advantage[rows].abs().sum() == 0
-    for tokens, logp, mask in zip(batch.tokens[rows], batch.logp_old[rows], batch.mask[rows], strict=True):
-        stored = [(k.completions[0].tokens.tolist(), k.completions[0].logp.tolist()) for k in streams.kept.values()]
-        assert (tokens[mask].tolist(), logp[mask].tolist()) in stored
-    prompts = [batch.prompt[g][batch.prompt_mask[g]].tolist() for g in batch.group[rows].tolist()]
-    answers = [t[m].tolist() for t, m in zip(batch.tokens[rows], batch.mask[rows], strict=True)]
-    assert [p[:2] for p in prompts] == [a[:2] for a in answers]  # each answers its own prompt
-
-
-def test_rehearsal_is_a_function_of_seed_and_step_and_passes_over_all(tmp_path: Path) -> None:
-    streams, again, other = made(tmp_path), made(tmp_path), made(tmp_path, run_seed=1)
-    explore = make_batch(num_groups=8, num_samples=4)
-
-    def rehearsed(from_: Mixture, step: int) -> list[list[int]]:
-        batch = from_.add(explore, step)
-        return [t.tolist() for t in batch.tokens[batch.kind == 1]]
-
-    assert rehearsed(again, 3) == rehearsed(streams, 3)  # without steps 1 and 2 before it
-    rows = [row for step in (1, 2, 3) for row in rehearsed(streams, step)]
-    each = {tuple(row): rows.count(row) for row in rows}
-    assert sorted(each.values()) == [4, 4, 4]  # 12 rows over 3 responses: epochs are whole
-    assert any(rehearsed(other, step) != rehearsed(streams, step) for step in (1, 2, 3))
-
-
-@pytest.mark.parametrize(("P", "R", "updates"), [(8, 4, 2), (8, 4, 4), (32, 32, 2), (5, 3, 1), (4, 12, 4)])
-def test_every_mini_batch_has_its_share_of_both(P: int, R: int, updates: int) -> None:
-    batch = mix(make_batch(num_groups=P), make_batch(num_groups=R, num_samples=1, seed=1))
-    assert batch.kind is not None
-    kind_of_group = torch.zeros(P + R, dtype=torch.int64).scatter(0, batch.group, batch.kind)
-    assert [int(part.sum()) for part in kind_of_group.tensor_split(updates)] == [R // updates] * updates
-
-
-def test_mixing_moves_rows_and_changes_none() -> None:
-    explore = make_batch(num_groups=3, num_samples=2, num_tokens=4)
-    rehearse = make_batch(num_groups=2, num_samples=1, num_tokens=6, seed=1, logp_ref=None)
-    batch = mix(explore, rehearse)
-    assert batch.kind is not None
-    for kind, original in ((0, explore), (1, rehearse)):
-        assert _rows(batch, kind) == _rows(original, None)
-    assert batch.logp_ref is not None
-    assert batch.logp_ref[batch.kind == 1].abs().sum() == 0
-    assert not batch.mask[batch.kind == 0][:, 4:].any()
-
-
-def _rows(batch: Batch, kind: int | None) -> list[tuple[Any, ...]]:
-    """Each row's prompt, tokens, log-probabilities and advantage, without padding."""
-    found = []
-    for b in range(len(batch.tokens)):
-        if kind is None or (batch.kind is not None and int(batch.kind[b]) == kind):
-            g, mask = int(batch.group[b]), batch.mask[b]
-            prompt = batch.prompt[g][batch.prompt_mask[g]].tolist()
-            found.append(
-                (
-                    prompt,
-                    batch.tokens[b][mask].tolist(),
-                    batch.logp_old[b][mask].tolist(),
-                    float(batch.advantage[b]),
-                    float(batch.reward[b]),
-                )
-            )
-    return found
-
-
-def test_an_advantage_per_token_stays_per_token() -> None:
-    explore = make_batch(num_groups=2, num_samples=2, num_tokens=3, advantage=torch.ones(4, 3))
-    batch = mix(explore, make_batch(num_groups=1, num_samples=1, num_tokens=5, advantage=torch.zeros(1)))
-    assert batch.advantage.shape == (5, 5)
-    assert float(batch.advantage.sum()) == 12
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"threshold": 9}, r"presample.threshold=9 of presample.samples=4"),
-        ({"problems": 1}, r"presample.problems=1"),
-        ({"ratio": 0.0}, r"presample.ratio=0.0 must be above 0"),
-        ({"ratio": 32.0}, r"leaves 1 rehearsed responses beside 32.*pass presample.ratio=16 or less"),
-        ({"problems": 2, "threshold": 4, "drop_unsolved": True}, r"1 had none, 0 are left to explore.*Raise"),
-    ],
-)
-def test_impossible_settings_are_explained(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        made(tmp_path, **changes)
-
-
-def test_the_ratio_of_rows_is_that_of_the_paper(tmp_path: Path) -> None:
-    """2048 rows of D_exp beside 256 of D_pef."""
-    assert made(tmp_path, rows=2048).num_rehearsed == 256
-    assert math.isclose(made(tmp_path, rows=96, ratio=3.0).num_rehearsed, 32)

@@ -7,6 +7,8 @@ N-th sbatch, which goes on without it. After each death the same launch is repea
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import os
 import shutil
@@ -16,10 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlvr import run
-from rlvr.config import schema
+from rlvr.config.registry import Registry
+from rlvr.run import carried_out
 from sweeps import launcher
 from sweeps.plan import Plan
+from sweeps.session import Session
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -55,14 +58,9 @@ def die_by_sbatch(number: int, home: Path) -> None:
 
 
 def planned(overrides: list[str]) -> Plan:
-    schema.register()
-    launcher.register()
-    sys.argv[1:] = overrides
-    launcher.on_paper = []
-    run._one()
-    (found,) = launcher.on_paper
-    launcher.on_paper = None
-    return found[0]
+    with contextlib.redirect_stdout(io.StringIO()):
+        (only,) = carried_out(overrides, Registry.of(overrides), dry_run=True).launches
+    return only.plan
 
 
 def launch(plan: Plan, home: Path, prepare: Callable[[], None]) -> int:
@@ -74,7 +72,8 @@ def launch(plan: Plan, home: Path, prepare: Callable[[], None]) -> int:
             os.dup2(log.fileno(), 2)
         os.environ["RLVR_HOME"] = str(home)
         prepare()
-        outcome = launcher.launch(plan)
+        with Session().current():
+            outcome = launcher.launch(plan)
         sys.stdout.flush()
         os._exit(outcome.exit_code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

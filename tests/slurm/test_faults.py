@@ -145,7 +145,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     """The job runs in the checkout that submitted it: here a copy, whose conf/ is spoilt before the job starts."""
     reference = undisturbed()  # from the whole checkout
     checkout, server = tmp_path / "checkout", Server(tmp_path)
-    for name in ("conf", "rlvr", "sweeps", "slurm", "analysis"):
+    for name in ("conf", "rlvr", "sweeps", "slurm", "analysis", "hydra_plugins"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     monkeypatch.chdir(checkout)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task, is_configured, queue
 from slurm.submit import Resources, script
@@ -128,7 +129,7 @@ def made(tmp_path: Path) -> tuple[Ledger, str]:
     (tmp_path / "runs/b/attempts/1").mkdir(parents=True)
     with Attempt.open(ledger.run_dir("c")) as attempt:
         attempt.close(Cause.OK)
-    return ledger, record(ledger, "s", ["a", "b", "c"], {}).name
+    return ledger, record(ledger, "s", ["a", "b", "c"], {"pack": 1}).name
 
 
 def task(token: str, index: int, state: str, reason: str = "None") -> Task:
@@ -193,7 +194,7 @@ def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
 
 def test_looking_reads_each_submission_once(tmp_path: Path) -> None:
     ledger, token = made(tmp_path)
-    again = record(ledger, "s", ["a"], {}).name
+    again = record(ledger, "s", ["a"], {"pack": 1}).name
     opened: list[str] = []
     sys.addaudithook(lambda event, of: opened.append(of[0]) if event == "open" and _says(of[0]) else None)
     tasks = [task(again, 0, "RUNNING"), task(again, 1, "RUNNING"), task(token, 2, "PENDING")]

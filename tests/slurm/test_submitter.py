@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger import layout
 from rlvr.ledger.files import read_json
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
@@ -63,7 +64,7 @@ def jobs(ledger: Ledger, queue: list[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for line in queue:
         index, name = line.split("|")
-        path = submissions.folder(ledger) / name.removeprefix(submissions.PREFIX) / "submission.json"
+        path = layout.submissions(ledger.home) / name.removeprefix(submissions.PREFIX) / "submission.json"
         about = read_json(path) or {"runs": []}
         found.update([word for word in ("stage", "report") if word in about])
         found.update([about["runs"][int(index)]] if about["runs"] else [])

@@ -18,7 +18,10 @@ class Echo:
 
     def __init__(self, *, length: int, shift: int = 0) -> None:
         self.length, self.shift = length, shift
-        self._max_tokens = length + 1
+
+    @property
+    def max_tokens(self) -> int:
+        return self.length + 1
 
     def size(self, split: Split) -> int | None:
         return None if split == "train" else 36

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger.attempt import Attempt, Busy, Cause
+from rlvr.ledger.attempt import Attempt, Busy, StopFlag
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_text
-from rlvr.ledger.stop import StopFlag
 
 
 def run(run_dir: Path) -> tuple[Cause, str]:

@@ -88,6 +88,29 @@ def test_status_for_programs_is_json(tmp_path: Path) -> None:
     assert runs["bad"]["log"] == str(ledger.run_dir("bad") / "attempts/1/log.txt")
 
 
+def test_what_cannot_be_read_is_a_line_of_status_and_never_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = make_home(tmp_path)
+    (ledger.run_dir("bad") / "run.json").write_text('{"name": "x"}')
+    (ledger.run_dir("new") / "run.json").write_text("{")
+    (ledger.run_dir("half") / "config.yaml").write_text("}")  # not needed to say how it stands
+    with (ledger.sweep_dir("s") / "manifest.jsonl").open("a") as manifest:
+        manifest.write('{"run_id": "to')
+    assert main(["status", "--home", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "test s: 1 finished, 1 preempted, 2 unreadable" in out
+    assert "run bad: made by another version of rlvr (no number of a format; this one reads format 1)" in out
+    assert f"run new: {ledger.run_dir('new') / 'run.json'} is missing or damaged" in out
+    assert "sweep s: line 5 is torn in" in out
+    assert main(["status", "--json", "--home", str(tmp_path)]) == 0
+    (sweep,) = json.loads(capsys.readouterr().out)
+    assert [run["state"] for run in sweep["runs"]] == ["finished", "unreadable", "preempted", "unreadable"]
+    for command_of_one in (["logs", "bad"], ["retry", "bad"]):
+        assert main([*command_of_one, "--home", str(tmp_path)]) == 2
+        assert "sweeps: run bad: made by another version" in capsys.readouterr().err
+
+
 def test_status_of_nothing_says_how_to_start(tmp_path: Path) -> None:
     done = command(tmp_path, "status")
     assert (done.returncode, done.stderr) == (0, "")
@@ -215,8 +238,8 @@ def test_on_a_terminal_there_is_one_live_table(tmp_path: Path) -> None:
     text = seen.decode()
     assert "name-a" in text
     assert "accuracy" in text
-    assert "FAILED name-bad (bad): diverged: as told" in text
-    assert "1 of 2 runs finished, 1 failed" in text
+    assert "DIVERGED name-bad (bad): diverged: as told" in text
+    assert "1 of 2 runs finished, 1 diverged" in text
 
 
 @pytest.mark.real

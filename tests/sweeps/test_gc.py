@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger import files, layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
@@ -77,11 +78,12 @@ def test_a_finished_run_keeps_its_best_checkpoint_too(tmp_path: Path) -> None:
 def test_what_was_half_written_goes_unless_the_run_is_held(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None, 40)
-    (run_dir / "checkpoints" / ".step-00000080.partial").mkdir()
+    half = files.aside_of(layout.checkpoint(layout.checkpoints(run_dir), 80))
+    half.mkdir()
     with Attempt.open(run_dir) as attempt:
         assert names(ledger) == set()
         attempt.close("preempted")
-    assert names(ledger) == {"run/checkpoints/.step-00000080.partial"}
+    assert names(ledger) == {"run/checkpoints/.step-00000080.tmp"}
 
 
 def test_a_run_that_is_taken_between_looking_and_removing_is_left(
@@ -91,7 +93,8 @@ def test_a_run_that_is_taken_between_looking_and_removing_is_left(
 
     ledger = Ledger(tmp_path)
     run_dir = make_run(ledger, "run", None)
-    (half := run_dir / "checkpoints" / ".step-00000080.partial").mkdir(parents=True)
+    half = files.aside_of(layout.checkpoint(layout.checkpoints(run_dir), 80))
+    half.mkdir(parents=True)
     found = find(ledger)
     with Attempt.open(run_dir) as attempt:
         assert remove(found, print) == 0
@@ -108,7 +111,17 @@ def test_files_aside_go_when_their_process_is_dead_and_they_are_old(tmp_path: Pa
     aside(run_dir / f".config.yaml.{os.getpid()}.tmp")  # of a living process
     aside(run_dir / f".run.json.{pid}.tmp", old=False)
     aside(ledger.root / "stages" / f".abc.{pid}.tmp")
-    assert names(ledger) == {f"run/attempts/1/.exit.json.{pid}.tmp", f"stages/.abc.{pid}.tmp"}
+    aside(run_dir / "samples" / f".test-00000040.parquet.{pid}-a1b2c3d4.tmp")
+    aside(ledger.root / "sweeps" / "s" / f".manifest.jsonl.{pid}-a1b2c3d4.tmp")
+    aside(ledger.root / f".0123456789ab.{pid}-a1b2c3d4.tmp" / "config.yaml")
+    os.utime(ledger.root / f".0123456789ab.{pid}-a1b2c3d4.tmp", (0, 0))
+    assert names(ledger) == {
+        f"run/attempts/1/.exit.json.{pid}.tmp",
+        f"stages/.abc.{pid}.tmp",
+        f"run/samples/.test-00000040.parquet.{pid}-a1b2c3d4.tmp",
+        f"sweeps/s/.manifest.jsonl.{pid}-a1b2c3d4.tmp",
+        f".0123456789ab.{pid}-a1b2c3d4.tmp",
+    }
     assert main(["gc", "--yes", "--home", str(tmp_path)]) == 0
     assert names(ledger) == set()
 

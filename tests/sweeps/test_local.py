@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 
 from rlvr.ledger import lock
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
@@ -127,6 +129,20 @@ def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:
 # --- failures
 
 
+def test_a_run_that_cannot_be_read_is_named_and_left_and_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = plan(tmp_path, a="", old="", gone="", c="")
+    (ledger.run_dir("old") / "run.json").write_text('{"name": "name-old"}')
+    shutil.rmtree(ledger.run_dir("gone"))
+    outcome = launch(ledger, workers=1)
+    assert (outcome.finished, outcome.failed, outcome.exit_code) == (["a", "c"], ["old", "gone"], 1)
+    out = capsys.readouterr().out
+    assert "2 of 4 runs finished, 1 unreadable, 1 missing. " in out
+    assert "UNREADABLE old (old): unreadable: made by another version of rlvr" in out
+    assert not (ledger.run_dir("old") / "attempts").exists()
+
+
 @pytest.mark.parametrize(("cause", "ranks"), [("error", 1), ("user_error", 1), ("diverged", 1), ("error", 2)])
 def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
     tmp_path: Path, cause: str, ranks: int, capsys: pytest.CaptureFixture[str]
@@ -135,7 +151,10 @@ def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
     outcome = launch(ledger, ranks=ranks)
     assert (sorted(outcome.finished), outcome.failed, outcome.exit_code) == (["a", "c"], ["bad"], 1)
     assert [each["cause"] for each in attempts(ledger, "bad")] == [cause]
-    assert f"FAILED name-bad (bad): {cause}: as told" in capsys.readouterr().out
+    word = "DIVERGED" if cause == "diverged" else "FAILED"
+    out = capsys.readouterr().out
+    assert f"{word} name-bad (bad): {cause}: as told" in out
+    assert f"2 of 3 runs finished, 1 {word.lower()}. " in out
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -195,7 +214,7 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
     outcome = json.loads(out.splitlines()[-1])
     assert (sorted(outcome["preempted"]), outcome["queued"], parent.returncode) == (["a", "b"], ["c"], 130)
     assert (outcome["finished"], ledger.state("c").state) == ([], "queued")
-    assert "3 resumable: run the same command again" in out
+    assert "2 preempted, 1 queued: run the same command again" in out
     saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
     assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
     assert all(ledger.state(run_id).step == step for run_id, step in saved.items())

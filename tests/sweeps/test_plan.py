@@ -7,36 +7,19 @@ import re
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf, open_dict
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import differences, preview
+from tests.support.composed import REGISTRY, composed
 from tests.test_run import rlvr
 
 
 def planned(*points: list[str]) -> Plan:
-    schema.register()
-    made = []
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        for overrides in points:
-            config = compose("run", ["hydra/launcher=basic", *overrides], return_hydra_config=True)
-            choices = OmegaConf.to_container(config.hydra.runtime.choices)
-            assert isinstance(choices, dict)
-            with open_dict(config):
-                del config["hydra"]
-            made.append((overrides, config, choices))
-    return plan(made, command="")
-
-
-@pytest.fixture(autouse=True)
-def launcher_is_known() -> None:
-    from sweeps import launcher
-
-    launcher.register()
+    with composing():
+        return plan([(overrides, *composed(*overrides)) for overrides in points], command="")
 
 
 def finish(ledger: Ledger, run_id: str, steps: int, seconds: float) -> None:
@@ -50,10 +33,10 @@ def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing
     usual, other, study = planned(
         ["eta=0.25"], ["loss=grpo", "steps=9", "loss.clip_low=0.1"], ["study=eta", "eta=2"]
     ).runs
-    assert differences(usual) == {"eta": 0.25}
-    assert differences(other) == {"loss": "grpo", "steps": 9, "loss.clip_low": 0.1}
-    assert differences(study)["eta"] == 2
-    assert "study" not in differences(study)
+    assert differences(usual, REGISTRY) == {"eta": 0.25}
+    assert differences(other, REGISTRY) == {"loss": "grpo", "steps": 9, "loss.clip_low": 0.1}
+    assert differences(study, REGISTRY)["eta"] == 2
+    assert "study" not in differences(study, REGISTRY)
 
 
 def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
-from sweeps import launcher
 from sweeps.plan import write
 from tests.sweeps.test_cli import command
 from tests.sweeps.test_plan import planned
@@ -33,17 +31,30 @@ SMALL = [
 ]
 
 
-def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:
-    """Its config is one that a version froze which knew fewer settings of `cluster`."""
-    launcher.register()
-    ledger, plan = Ledger(tmp_path), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
+def failed_twins(home: Path) -> tuple[Ledger, str, str, str]:
+    """(ledger, sweep, its two runs), which have failed."""
+    ledger, plan = Ledger(home), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
     write(plan, ledger)
     one, other = (run.run_id for run in plan.runs)
     for run_id in (one, other):
         with Attempt.open(ledger.run_dir(run_id)) as attempt:
             attempt.close("error", "a cosmic ray")
-    config = yaml.safe_load((file := ledger.run_dir(one) / "config.yaml").read_text())
-    file.write_text(yaml.safe_dump({**config, "cluster": {"backend": "local", "workers": 1}}))
+    return ledger, plan.sweep_id, one, other
+
+
+def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:
+    ledger, _, one, other = failed_twins(tmp_path)
     done = command(tmp_path, "retry", one)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(s.state, s.attempt) for s in ledger.states([one, other])] == [("finished", 2), ("failed", 1)]
+
+
+def test_a_run_whose_config_is_broken_is_named_and_its_neighbour_trained(tmp_path: Path) -> None:
+    ledger, sweep_id, one, other = failed_twins(tmp_path)
+    (file := ledger.run_dir(other) / "config.yaml").write_text("loss: {")
+    done = command(tmp_path, "retry", sweep_id)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"run {other}: {file} is no YAML" in done.stderr
+    assert "1 of 2 runs finished, 1 failed" in done.stdout
+    assert [state.state for state in ledger.states([one, other])] == ["finished", "failed"]
+    assert "is no YAML" in ledger.state(other).message

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from rlvr.records import CanonicalAnswers, Problem
+from rlvr.records import CanonicalTask, Problem
 from rlvr.task.coins import Coins, ways
 from tests.support.tasks import make_task
 
@@ -58,7 +58,7 @@ def test_too_many_coins_are_wrong() -> None:
 
 def test_answers_that_differ_in_order_differ() -> None:
     task = make_coins()
-    assert isinstance(task, CanonicalAnswers)
+    assert isinstance(task, CanonicalTask)
     texts = ["2 5 end", "5 2 end", "2  5 end", "5 3 end", "2 5"]
     forms = [task.canonical(HAND, text) for text in texts]
     assert forms == ["2 5", "5 2", "2 5", None, None]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlvr.records import CanonicalAnswers, Problem
+from rlvr.records import CanonicalTask, Problem
 from rlvr.task.countdown import Countdown, answers, expressions, parse
 from tests.support.tasks import make_task
 
@@ -57,7 +57,7 @@ def test_outcome_of_an_expression(task: Countdown, text: str, outcome: str) -> N
 
 
 def test_forms_of_one_answer_are_one(task: Countdown) -> None:
-    assert isinstance(task, CanonicalAnswers)
+    assert isinstance(task, CanonicalTask)
     groups = [
         ["3 * 8 end", "8 * 3 end", "( 8 ) * 3 end", "( 3 * 8 ) end"],
         ["4 * ( 9 - 3 ) end", "( 9 - 3 ) * 4 end"],

@@ -9,10 +9,10 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import schema
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
 from rlvr.model.tokenizer import encode
-from sweeps import launcher
 
 OVERRIDES = (
     "task=classes",
@@ -34,17 +34,17 @@ OVERRIDES = (
 
 
 def test_one_step_of_cross_entropy_moves_each_context_towards_its_class_by_hand(tmp_path: Path) -> None:
-    with launcher.composing():
-        config = OmegaConf.create(schema.frozen(compose("run", list(OVERRIDES)), {}))
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", list(OVERRIDES)), {}))
     run = Run(config, tmp_path / "runs" / "x", None, None)
     try:
         run._step(1)
         table = dict(run.trainer.weights())["model.table.weight"].double()
         for index in range(4):
             problem = run.task.problem("train", index)
-            row = table[encode(run.tokenizer, problem.prompt)[0]]
-            right = encode(run.tokenizer, problem.answer)[0]
-            wrong = [encode(run.tokenizer, w)[0] for w in run.task.answers if w != problem.answer]
+            row = table[encode(run.parts.tokenizer, problem.prompt)[0]]
+            right = encode(run.parts.tokenizer, problem.answer)[0]
+            wrong = [encode(run.parts.tokenizer, w)[0] for w in run.task.answers if w != problem.answer]
             # From 0, uniform over 20: the mean over 4 contexts of −log π has gradient (1/20 − 1)/4 = −0.2375 at the
             # right class and 1/80 at the others; AdamW's first step is −lr·g/(|g| + eps) with lr = 2, eps = 1.
             assert row[right].item() == pytest.approx(2 * 0.2375 / 1.2375, rel=1e-5)

@@ -14,16 +14,18 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
+from omegaconf import OmegaConf
 
+from rlvr.ledger import lock
 from rlvr.ledger.journal import encode
+from rlvr.ledger.runs import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 T0 = 1_795_000_000.0  # a moment, seconds since the epoch
 
 
 def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **info: object) -> Path:
-    """A run as the ledger lays it out, with `steps` lines in its spool."""
+    """A run as the ledger lays it out, with `steps` lines in its journal."""
     directory = home / "runs" / run_id
     directory.mkdir(parents=True)
     run = {
@@ -36,6 +38,7 @@ def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **i
         "git_dirty": True,
         "host": "login",
         "command": "python -m rlvr.run -m eta=1,2",
+        "format": FORMAT,
         **info,
     }
     (directory / "run.json").write_text(json.dumps(run))
@@ -52,7 +55,7 @@ def make_run(home: Path, run_id: str, *, steps: int = 0, study: str = "eta", **i
         "checkpoint": {"every": 40},
         "choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None},
     }
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     add_steps(directory, range(steps))
     return directory
 
@@ -69,9 +72,11 @@ def add_steps(directory: Path, steps: Sequence[int] | range, attempt: int = 1) -
 
 
 def end_attempt(directory: Path, number: int, cause: str | None) -> None:
+    """cause None: it has not ended, its process is this one."""
     path = directory / "attempts" / str(number)
     path.mkdir(parents=True, exist_ok=True)
-    (path / "job.json").write_text(json.dumps({"attempt": number, "host": f"node{number}", "started": T0}))
+    who = {"pid": os.getpid(), "process_start": lock.process_start(os.getpid()), **lock.machine()}
+    (path / "job.json").write_text(json.dumps({"attempt": number, "host": f"node{number}", "started": T0, **who}))
     if cause is not None:
         (path / "exit.json").write_text(json.dumps({"cause": cause, "code": 0, "time": T0 + 1000.5, "message": ""}))
 
@@ -80,6 +85,7 @@ def make_sweep(home: Path, sweep_id: str, run_ids: Sequence[str], *, study: str 
     directory = home / "runs" / "sweeps" / sweep_id
     directory.mkdir(parents=True)
     sweep = {"sweep_id": sweep_id, "study": study, "command": "python -m rlvr.run -m eta=1,2", "created": created}
+    sweep["format"] = FORMAT
     (directory / "sweep.json").write_text(json.dumps(sweep))
     lines = [json.dumps({"run_id": r, "name": r, "overrides": [], "index": i}) + "\n" for i, r in enumerate(run_ids)]
     (directory / "manifest.jsonl").write_text("".join(lines))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from rlvr.loss.ppo import ppo
 from rlvr.objective import divergence
 from rlvr.objective.batch import Batch
 from rlvr.trainer import distributed
+from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE
 from tests.trainer.tiny import batch, gradients, trainer, weights
@@ -60,9 +63,33 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+# From weights that each rank reads itself: the heads beside them are in no file.
+SHARDED: dict[str, dict[str, Any]] = {"value head": {"loss": PPO}, "log Z": {"loss": FLOWRL}, "no head": {}}
+
+
 def data() -> Batch:
     made = batch(logp_ref=None)
     return replace(made, value_old=made.logp_old / 9, returns=made.mask * made.reward[:, None])
+
+
+@contextlib.contextmanager
+def fresh_memory_is_nan() -> Iterator[None]:
+    """Inside, what nobody has written reads as not-a-number."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        assert bool(torch.empty(3).isnan().all())
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def learn_three_times(made: Trainer) -> dict[str, Any]:
+    metrics = [made.learn(data()) for _ in range(3)]
+    named = {
+        f"heads.{name}": cast(DTensor, p.detach()).full_tensor() for name, p in made.actor.heads.named_parameters()
+    }
+    return {"metrics": metrics, "weights": weights(made) | named}
 
 
 def learn(knobs: dict[str, Any]) -> dict[str, Any]:
@@ -93,10 +120,10 @@ def curve(**knobs: Any) -> dict[str, list[float]]:
 
 
 def main(directory: Path) -> None:
-    rank, world, device = distributed.start()
+    rank, world, device = distributed.join_group()
     if world > 2:
         read(directory, rank)
-        distributed.leave(0)
+        distributed.end_process(0)
     results = {name: learn(knobs) for name, knobs in CASES.items()}
     made = trainer(**TRAINING)
     for seed in range(2):
@@ -114,6 +141,10 @@ def main(directory: Path) -> None:
         results["sharded load"] = {"weights": weights(empty), "metrics": empty.learn(data()), "rows": local}
         results["sharded load"]["after"] = weights(empty)
         adapted = trainer(load_for_shards(directory / "base"), lora_rank=2, kl=0.1, base_kl=True)
+        with fresh_memory_is_nan():
+            for name, knobs in SHARDED.items():
+                sharded = trainer(load_for_shards(directory / "base"), base_kl=True, **knobs)
+                results[f"sharded load, {name}"] = learn_three_times(sharded)
         results["sharded load, adapters"] = {"metrics": adapted.learn(data()), "gradients": gradients(adapted)}
     results["curve"] = curve()
     results["collectives"] = {
@@ -122,7 +153,7 @@ def main(directory: Path) -> None:
         "device": str(device),
     }
     torch.save({**results, "weights": kept}, directory / f"rank-{rank}-of-{world}.pt")
-    distributed.leave(0)
+    distributed.end_process(0)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from rlvr.objective.advantage import dr_grpo
 from rlvr.objective.batch import Batch, Policy, needs
 from rlvr.records import Completion, Problem, Reward, Rollout
 from rlvr.task.bandit import Bandit
-from rlvr.trainer.collate import collate, solved
+from rlvr.trainer.collate import collate, known_answers
 from tests.support.scripted import Echo
 
 
@@ -52,20 +52,6 @@ def test_a_completion_whose_verifier_failed_is_refused() -> None:
         collate([broken], dr_grpo, pad_token_id=0)
 
 
-def test_selecting_groups_keeps_their_rows_and_renumbers_them() -> None:
-    groups = [rollout(str(i), [i], ([i, i], 1.0), ([i], 0.0)) for i in range(4)]
-    part = collate(groups, dr_grpo, pad_token_id=0).select(torch.tensor([1, 3]))
-    assert part.prompt.tolist() == [[1], [3]]
-    assert part.tokens.tolist() == [[1, 1], [1, 0], [3, 3], [3, 0]]
-    assert part.group.tolist() == [0, 0, 1, 1]
-
-
-def test_a_split_group_is_refused() -> None:
-    batch = collate([rollout("a", [1], ([1], 1.0)), rollout("b", [1], ([1], 1.0))], dr_grpo, pad_token_id=0)
-    with pytest.raises(ValueError, match="groups stay whole"):
-        type(batch)(**{**vars(batch), "group": torch.tensor([1, 0])})
-
-
 def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
     @needs("value", "logp_old", "mask")
     def wants(
@@ -75,7 +61,7 @@ def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
         return (reward[:, None] - value) * mask, logp_old + value
 
     groups = [rollout("a", [1], ([1, 2], 1.0), ([2], 0.0))]
-    batch = collate(groups, wants, pad_token_id=0, look=lambda b: Policy(b.logp_old, value=b.logp_old / 4))
+    batch = collate(groups, wants, pad_token_id=0, policy_of=lambda b: Policy(b.logp_old, value=b.logp_old / 4))
     assert batch.advantage.tolist() == [[1.25, 1.5], [0.25, 0.0]]  # values −1/4, −2/4; −1/4
     assert batch.returns is not None
     assert batch.value_old is not None
@@ -86,7 +72,7 @@ def test_an_advantage_gets_what_it_declares_and_may_give_returns() -> None:
 def test_an_advantage_that_needs_a_value_head_says_so_where_there_is_none() -> None:
     wants = needs("value")(lambda reward, group, value: reward)
     with pytest.raises(ValueError, match="the advantage needs value, which nothing gives: a value head comes with"):
-        collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, look=lambda b: Policy(b.logp_old))
+        collate([rollout("a", [1], ([1], 1.0))], wants, pad_token_id=0, policy_of=lambda b: Policy(b.logp_old))
 
 
 class Known(Echo):
@@ -101,22 +87,22 @@ def test_known_answers_take_the_place_of_samples() -> None:
     problem = Problem("p", "a b ;", "a b .")
     sampled = rollout("p", [1, 2, 7], ([4], 0.0), ([5, 6], 0.0))
     groups = [Rollout(problem, sampled.prompt, sampled.completions, sampled.texts, sampled.rewards)]
-    (group,) = solved(groups, task, tokenizer, max_tokens=3)
+    (group,) = known_answers(groups, task, tokenizer, max_tokens=3)
     words = tokenizer.get_vocab()
     assert group.completions[0].tokens.tolist() == [words["a"], words["b"], words["."]]
     assert list(group.rewards) == task.reward([(problem, group.texts[0])])
     said = torch.tensor([[-1.0, -2.0, -3.0]])
     asked: list[Batch] = []
 
-    def look(batch: Batch) -> Policy:
+    def policy_of(batch: Batch) -> Policy:
         asked.append(batch)
         return Policy(said)
 
-    batch = collate([group], dr_grpo, pad_token_id=0, look=look)
+    batch = collate([group], dr_grpo, pad_token_id=0, policy_of=policy_of)
     assert batch.logp_old.tolist() == said.tolist()  # the policy's own: it did not sample them
     assert batch.tokens.tolist() == asked[0].tokens.tolist()
     with pytest.raises(ValueError, match=r"has 3 tokens and responses have 2 at most: pass rollout.max_tokens=3"):
-        solved(groups, task, tokenizer, max_tokens=2)
+        known_answers(groups, task, tokenizer, max_tokens=2)
 
 
 def test_an_end_token_is_added_where_there_is_room() -> None:
@@ -128,11 +114,11 @@ def test_an_end_token_is_added_where_there_is_room() -> None:
     tokenizer = word_tokenizer(task.vocabulary, task.end_word)
     words = tokenizer.get_vocab()
     for room, expected in ((1, ["a"]), (2, ["a", "."])):
-        (group,) = solved([rollout("p", [1], ([4], 0.0))], task, tokenizer, max_tokens=room)
+        (group,) = known_answers([rollout("p", [1], ([4], 0.0))], task, tokenizer, max_tokens=room)
         assert group.completions[0].tokens.tolist() == [words[w] for w in expected]
 
 
 def test_a_task_without_known_answers_is_refused() -> None:
     bandit = Bandit(arms=2, centres=[0], widths=[1], heights=[1])
     with pytest.raises(ValueError, match=r"task bandit gives none.*task=digits or task=maze"):
-        solved([rollout("p", [1], ([4], 0.0))], bandit, None, max_tokens=1)  # type: ignore[arg-type]
+        known_answers([rollout("p", [1], ([4], 0.0))], bandit, None, max_tokens=1)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
-from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.objective.batch import Batch, Policy, Terms, needs
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, weights, worst
 
@@ -72,9 +72,24 @@ def test_layouts_and_micro_batches_are_really_different() -> None:
     # Responses of 6 1 3 | 0 2 5 | 4 6 1 tokens, of which the last is not read, to prompts of 5, 4 and 3 tokens.
     read = (5 + 0 + 2) + (0 + 1 + 4) + (3 + 5 + 0)
     assert (shared, apart) == (read + 12, read + 3 * 12)
-    made = trainer(token_budget=1)
-    assert len(list(made._split(batch()))) == 3
-    assert len(list(trainer()._split(batch()))) == 1
+
+
+def tokens_per_pass(**knobs: Any) -> list[int]:
+    """Tokens that the model reads in each forward pass of one update."""
+    made, read = trainer(**knobs), list[int]()
+    hook = made.actor.model.get_input_embeddings().register_forward_hook(
+        lambda _m, args, _out: read.append(args[0].numel())
+    )
+    made.learn(batch())
+    hook.remove()
+    return read
+
+
+def test_a_micro_batch_has_no_more_tokens_than_its_budget_unless_one_group_has() -> None:
+    """Groups of 5 + 7, 4 + 5 and 3 + 8 tokens, prompts shared."""
+    assert sorted(tokens_per_pass(token_budget=1, shared_prompt="always")) == [9, 11, 12]
+    assert sorted(tokens_per_pass(token_budget=20, shared_prompt="always")) == [12, 20]
+    assert tokens_per_pass(shared_prompt="always") == [32]
 
 
 class Shift(nn.Module):

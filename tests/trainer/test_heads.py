@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.objective.batch import Batch
-from rlvr.trainer import noise
+from rlvr.trainer import batch_noise
 from rlvr.trainer.heads import LogZ, Value
 from tests.trainer.losses import with_log_z, with_value
 from tests.trainer.tiny import batch, gradients, qwen2, trainer, weights, worst
@@ -85,7 +85,7 @@ def test_value_gradient_is_that_of_a_float64_loop(knobs: dict[str, Any]) -> None
 @pytest.mark.parametrize("knobs", LAYOUTS)
 def test_log_z_gradient_is_that_of_a_float64_loop_with_the_same_units_dropped(knobs: dict[str, Any]) -> None:
     made = trainer(loss=with_log_z, **knobs)
-    keep = noise.units_kept(batch(), 16, seed=0, update=0)
+    keep = batch_noise.units_kept(batch(), 16, seed=0, update=0)
     assert not keep.all()
     expected = by_hand(LogZ(16), "log_z", fill(made), batch(), keep)
     made.learn(batch())
@@ -97,7 +97,7 @@ def test_what_the_policy_says_of_a_batch_has_every_row_in_its_place() -> None:
     given = fill(value)
     fill(log_z)
     data = batch()
-    seen, other = value.look(data), log_z.look(data)
+    seen, other = value.policy_of(data), log_z.policy_of(data)
     assert seen.value is not None
     assert other.log_z is not None
     model = qwen2().eval()
@@ -111,14 +111,14 @@ def test_what_the_policy_says_of_a_batch_has_every_row_in_its_place() -> None:
         assert not seen.value[b, len(response) :].any()
     assert torch.equal(other.log_z[0], other.log_z[2])  # one prompt
     assert len(set(other.log_z.tolist())) == 3
-    assert torch.equal(other.log_z, log_z.look(data).log_z)  # no dropout outside training
+    assert torch.equal(other.log_z, log_z.policy_of(data).log_z)  # no dropout outside training
 
 
 def test_heads_start_at_zero() -> None:
-    seen = trainer(loss=with_value).look(batch())
+    seen = trainer(loss=with_value).policy_of(batch())
     assert seen.value is not None
     assert not seen.value.any()
-    other = trainer(loss=with_log_z).look(batch())
+    other = trainer(loss=with_log_z).policy_of(batch())
     assert other.log_z is not None
     assert not other.log_z.any()
 

@@ -8,19 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
-from rlvr.trainer.logprob import Actor, check_head, token_logp
+from rlvr.trainer.logprob import token_logp
 from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
-
-TINY: dict[str, Any] = {
-    "vocab_size": 16,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
 
 
 @pytest.mark.parametrize("knobs", [{}, {"packing": False}, {"shared_prompt": "always", "token_budget": 10}])
@@ -90,20 +80,27 @@ def test_entropy_by_hand() -> None:
     assert entropy.item() == pytest.approx(0.56233514)
 
 
-def test_soft_capped_logits_are_refused() -> None:
+@pytest.mark.parametrize("impossible", [0, 1000])
+def test_entropy_and_its_gradient_at_a_vocabulary_of_32k_are_those_of_float64(impossible: int) -> None:
+    """Logits of about 8 · normal + 20, the last `impossible` of them −inf; float64 has the same float32 weights."""
     torch.manual_seed(0)
-    model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=30.0))
-    with pytest.raises(ValueError, match="changes its logits after the output embeddings"):
-        trainer(model)
+    head = nn.Linear(16, 32_768)
+    with torch.no_grad():
+        head.weight.normal_(std=2)
+        head.bias.fill_(20)
+        head.bias[len(head.bias) - impossible :] = -torch.inf
+    hidden, target = torch.randn(24, 16, requires_grad=True), torch.arange(24)
+    weight = torch.linspace(-1, 1, 24)
+    logp, entropy = token_logp(head, hidden, target, 1.0, entropy_gradient=True, chunk=10 * 32_768)
+    mine = torch.autograd.grad((weight * entropy).sum(), [hidden, head.weight])
 
-
-def test_scaled_logits_are_refused() -> None:
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match="soft-capping or scaling is not supported"):
-        check_head(Actor(CohereForCausalLM(CohereConfig(**TINY, logit_scale=0.25)).eval(), 1.0))
-
-
-def test_the_same_architecture_without_a_cap_is_accepted() -> None:
-    torch.manual_seed(0)
-    model = Gemma2ForCausalLM(Gemma2Config(**TINY, head_dim=4, final_logit_softcapping=None)).eval()
-    check_head(Actor(model, 1.0))
+    wide = nn.Linear(16, 32_768).double()
+    wide.load_state_dict({name: value.double() for name, value in head.state_dict().items()})
+    exact = hidden.detach().double().requires_grad_()
+    possible = wide(exact)[:, : 32_768 - impossible].log_softmax(-1)
+    expected = -(possible.exp() * possible).sum(-1)
+    theirs = torch.autograd.grad((weight * expected).sum(), [exact, wide.weight])
+    torch.testing.assert_close(entropy.double(), expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(logp.double(), possible[torch.arange(24), target], rtol=0, atol=2e-5)
+    for found, right in zip(mine, theirs, strict=True):
+        assert float((found.double() - right).abs().max() / right.abs().max()) < 1e-5

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from rlvr.model.table import TableConfig, TablePolicy
+from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.trainer import checkpoint, lora
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, weights

@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from rlvr.trainer.optimiser import learning_rate
-from tests.trainer.tiny import batch, gradients, trainer, weights
+from tests.trainer.tiny import batch, gradients, make_knobs, trainer, weights
 
 
 def rates(schedule: str, **knobs: Any) -> list[float]:
-    return [
-        learning_rate(n, lr=1.0, schedule=schedule, warmup_steps=2, total_steps=6, **knobs)  # type: ignore[arg-type]
-        for n in range(6)
-    ]
+    made = make_knobs(lr=1.0, schedule=schedule, warmup_steps=2, steps=6, **knobs)
+    return [learning_rate(n, made) for n in range(6)]
 
 
 def test_schedules_by_hand() -> None:
@@ -37,10 +35,10 @@ def test_schedules_end_at_the_final_rate() -> None:
     assert rates("linear", final_lr=0.5) == [0.5, 1, 1, 0.875, 0.75, 0.625]
     assert rates("wsd", decay_steps=2, final_lr=0.2) == [0.5, 1, 1, 1, 1, pytest.approx(0.6)]
     assert rates("cosine", final_lr=0.1)[4] == pytest.approx(0.1 + 0.9 / 2)
-    end = [
-        learning_rate(99, lr=2.0, schedule=s, warmup_steps=2, total_steps=6, final_lr=0.1)  # type: ignore[arg-type]
-        for s in ("linear", "cosine", "wsd")
+    falling = [
+        make_knobs(lr=2.0, schedule=s, warmup_steps=2, steps=6, final_lr=0.1) for s in ("linear", "cosine", "wsd")
     ]
+    end = [learning_rate(99, knobs) for knobs in falling]
     assert end == pytest.approx([0.2, 0.2, 0.2])
 
 

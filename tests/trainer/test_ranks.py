@@ -112,6 +112,18 @@ def test_ranks_that_read_their_own_rows_have_the_model_of_one(results: list[dict
         assert all(2 * rows == len(before[name]) for name, rows in rank["rows"].items())
 
 
+@pytest.mark.parametrize("case", ranks.SHARDED)
+def test_heads_beside_weights_that_each_rank_reads_itself_start_as_those_of_one(
+    case: str, results: list[dict[str, Any]]
+) -> None:
+    """Three updates on two ranks where fresh memory reads as not-a-number."""
+    one = ranks.learn_three_times(trainer(qwen2(seed=3), base_kl=True, **ranks.SHARDED[case]))
+    for rank in (each[f"sharded load, {case}"] for each in results):
+        for found, expected in zip(rank["metrics"], one["metrics"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert worst(rank["weights"], one["weights"]) < 1e-4
+
+
 def test_adapters_beside_weights_that_each_rank_reads_itself(results: list[dict[str, Any]]) -> None:
     one = trainer(qwen2(seed=3), lora_rank=2, kl=0.1, base_kl=True)
     metrics = one.learn(ranks.data())

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlvr.model.load import miniature, skeleton
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.tiny import batch, qwen2, trainer, weights
 
@@ -65,22 +64,3 @@ def test_files_with_other_names_are_read_in_full_with_a_warning(
         model = load_for_shards(path)
     assert "every rank reads the whole model" in caplog.text
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), qwen2().parameters(), strict=True))
-
-
-def test_a_skeleton_has_the_buffers_and_the_generation_settings_of_the_model(tmp_path: Path) -> None:
-    path = saved(tmp_path, tied=True)
-    made, model = skeleton(path), qwen2()
-    expected = dict(model.named_buffers())
-    assert expected
-    assert all(torch.equal(b, expected[name]) for name, b in made.named_buffers())
-    assert made.lm_head.weight is made.model.embed_tokens.weight
-
-
-def test_a_miniature_has_the_widths_of_the_large_model() -> None:
-    large = qwen2().config
-    large.num_hidden_layers, large.layer_types, large.vocab_size = 40, ["full_attention"] * 40, 5000
-    small = miniature(large)
-    assert small.config.hidden_size == large.hidden_size
-    assert len(small.model.layers) == 2
-    assert small.lm_head.weight.shape == (512, 16)
-    assert large.num_hidden_layers == 40

@@ -10,13 +10,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.objective.batch import Batch, Policy, Terms
+from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
+from rlvr.trainer.knobs import Knobs, Place
 from tests.support.factories import make_batch
 
 KNOBS: dict[str, Any] = {
-    "device": torch.device("cpu"),
-    "pad_token_id": 0,
-    "max_tokens": 8,
     "seed": 0,
     "temperature": 1.0,
     "steps": 10,
@@ -42,6 +41,12 @@ KNOBS: dict[str, Any] = {
     "head_lr": None,
     "reference_every": None,
     "reference_resets_optimiser": False,
+    "decay_steps": None,
+    "final_lr": 0.0,
+    "compile": False,
+    "reference_offload": False,
+    "lora_rank": None,
+    "lora_alpha": 32.0,
 }
 
 
@@ -79,8 +84,21 @@ def surrogate(policy: Policy, batch: Batch) -> Terms:
     return Terms(loss, {"clip_fraction": (ratio > 1.2).float(), "ratio": ratio})
 
 
-def trainer(model: PreTrainedModel | None = None, loss: Any = surrogate, **knobs: Any) -> Trainer:
-    return Trainer(qwen2() if model is None else model, loss=loss, **{**KNOBS, **knobs})
+def make_knobs(**knobs: Any) -> Knobs:
+    return Knobs(**{**KNOBS, **knobs})
+
+
+def trainer(
+    model: PreTrainedModel | None = None,
+    loss: Any = surrogate,
+    *,
+    device: torch.device | None = None,
+    max_tokens: int = 8,
+    **knobs: Any,
+) -> Trainer:
+    rank, world, _ = distributed.join_group()
+    place = Place(device or torch.device("cpu"), rank, world, pad_token_id=0, max_tokens=max_tokens)
+    return Trainer(qwen2() if model is None else model, loss, place, make_knobs(**knobs))
 
 
 def gradients(made: Trainer) -> dict[str, Tensor]:

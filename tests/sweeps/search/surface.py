@@ -19,9 +19,9 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from rlvr.config.overrides import parse
-from rlvr.ledger.attempt import Attempt, Cause
+from rlvr.ledger.attempt import Attempt, asked_to_prune
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.prune import asked_to_prune
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Planned
 from sweeps.search import sampler as samplers
@@ -86,7 +86,7 @@ class Here:
 
 def plan_point(overrides: list[str]) -> Planned:
     told = dict(each.split("=") for each in overrides)
-    config = {"x": float(told["x"]), "y": told["y"], "kind": told["kind"], "cluster": {}}
+    config = {"x": float(told["x"]), "y": told["y"], "kind": told["kind"], "seed": 0, "cluster": {}}
     run_id = hashlib.sha256(repr(config).encode()).hexdigest()[:12]
     return Planned(run_id, run_id, run_id, tuple(overrides), config)
 
@@ -113,7 +113,9 @@ def search(
     ledger = Ledger(home)
     ledger.sweep_dir("s").mkdir(parents=True, exist_ok=True)
     study = open_study(ledger.sweep_dir("s") / "optuna.journal", goal)
-    return Search(ledger, "s", {"study": "search", "command": "test"}, study, space, goal, plan_point)
+    return Search(
+        ledger, "s", {"study": "search", "command": "test", "config_dirs": []}, study, space, goal, plan_point
+    )
 
 
 def rows(made: Search) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import pytest
 from optuna.pruners import MedianPruner
 from optuna.trial import TrialState
 
-from rlvr.ledger import journal as spool
+from rlvr.ledger import journal, layout
 from sweeps.search.pruner import patient
 from sweeps.search.report import report
 from tests.sweeps.search.surface import STEPS, Here, in_a_child, rows, search
@@ -48,7 +48,7 @@ def test_killed_again_and_again_it_proposes_and_tells_the_same(
     first = {t.user_attrs["run_id"]: t.number for t in reversed(made.trials())}  # a point may come twice: one run
     assert {line["run_id"]: line["trial"] for line in manifest} == first
     for line in manifest:
-        records, _ = spool.read(made.ledger.run_dir(line["run_id"]) / spool.FILE)
+        records = journal.read(layout.journal(made.ledger.run_dir(line["run_id"]))).records
         assert [r.step for r in records] == list(range(1, len(records) + 1))
 
 
@@ -106,7 +106,7 @@ def test_a_pruned_trial_ends_frees_its_place_and_keeps_its_metrics(tmp_path: Pat
         pruned = len(complete) >= MEDIAN["n_startup_trials"] and value < statistics.median(complete)
         assert (trial.state == TrialState.PRUNED) == pruned
         state = made.ledger.state(trial.user_attrs["run_id"])
-        records, _ = spool.read(made.ledger.run_dir(state.run_id) / spool.FILE)
+        records = journal.read(layout.journal(made.ledger.run_dir(state.run_id))).records
         if pruned:
             why = f"MedianPruner at step 1: trial {trial.number} of search s"
             assert (state.state, state.message, [r.step for r in records]) == ("pruned", why, [1])

@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import create_study
 
+from rlvr.config.binding import bind
 from rlvr.config.overrides import alternatives, parse
 from rlvr.config.schema import CONF
-from rlvr.config.signature import bind
 from sweeps.search import sampler as samplers
 from sweeps.search.space import Axis, search_space
 

@@ -1,0 +1,144 @@
+"""Everything about a composed config that can be known before launch. Each refusal is one line: what came, what is
+allowed, what to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.config import engine, memory, pairing
+from rlvr.config.binding import bind, components
+from rlvr.config.freeze import frozen
+from rlvr.config.pairing import Abilities
+from rlvr.config.registry import Registry, reads
+from rlvr.config.signature import declared
+
+Choices = Mapping[str, str | None]
+
+# Knobs that are numbers above 0 where they are given at all, by the group that they stand in.
+POSITIVE: Mapping[str, str] = {
+    "": "eta beta lr steps min_entropy",
+    "rollout": "prompts samples temperature max_tokens max_rounds max_mismatch overlong_buffer overlong_penalty",
+    "evaluation": "every samples problems",
+    "cluster": "workers threads ranks nodes pack time_min cpus memory_gb max_parallel gpu_memory_gb",
+    "checkpoint": "every keep",
+    "trainer": "updates epochs token_budget",
+}
+
+
+class Checker:
+    """Checks the points of one launch. What many points share is looked at once."""
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        """registry: of the search path that the configs were composed from; None: conf/ alone."""
+        self.registry = registry or Registry()
+        self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
+        self._tasks: dict[str, Abilities] = {}
+
+    def check(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
+        """All but the task, which `check_task` builds. Raises ValueError. plain: the config, resolved."""
+        plain = plain or frozen(config, choices)
+        self._bind(config, plain)
+        self._check_shorthands(config, choices)
+        check_ranges(config)
+        check_shapes(config, choices)
+        pairing.check(config, choices, self.registry)
+        engine.check(config, choices, self.registry)
+        memory.check(plain)
+
+    def check_task(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
+        """Build the task, once for each of its settings, and see whether objective and model go with it: a missing data
+        file is told here, not in a job. Raises ValueError or OSError.
+        """
+        node = (plain or frozen(config, choices))["task"]
+        setting = repr(node)
+        if setting not in self._tasks:
+            self._tasks[setting] = built(node, choices)
+        pairing.check_task(config, choices, self._tasks[setting])
+
+    def _bind(self, config: DictConfig, plain: Mapping[str, Any]) -> None:
+        for section in map(str, config):
+            part = f"{section}={plain[section]!r}"
+            if part not in self._bound:
+                for path, node in components(config, section):
+                    bind(path, node)
+                self._bound.add(part)
+
+    def _check_shorthands(self, config: DictConfig, choices: Choices) -> None:
+        for name in ("eta", "beta"):
+            if config[name] is None or reads(config.loss, name):
+                continue
+            readers = self.registry.losses_reading(name)
+            advice = f"Drop {name} or pass loss={readers[0]}." if readers else f"Drop {name}."
+            raise ValueError(
+                f"{name}={config[name]} has no effect with loss={choices.get('loss')}. "
+                f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}"
+            )
+
+
+def built(node: Mapping[str, Any], choices: Choices) -> Abilities:
+    """What a task of this config can do. Raises ValueError or OSError, in the task's own words where it refuses."""
+    try:
+        task = instantiate(node, _convert_="all")
+    except InstantiationException as error:
+        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+    abilities = Abilities.of(task, choices.get("task"))
+    task.close()
+    return abilities
+
+
+def check_ranges(config: DictConfig) -> None:
+    for key in (f"{group}.{name}".lstrip(".") for group, names in POSITIVE.items() for name in names.split()):
+        value = OmegaConf.select(config, key)
+        if value is not None and not value > 0:
+            raise ValueError(f"{key}={value} must be greater than 0.")
+    for key in ("seed", "keep_rollouts"):
+        if config[key] < 0:
+            raise ValueError(f"{key}={config[key]} must be 0 or more.")
+    for key in ("rollout.top_p", "evaluation.top_p"):
+        if not 0 < OmegaConf.select(config, key) <= 1:
+            raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")
+    if config.max_kl is not None and not (config.max_kl > 0 and config.trainer.base_kl):
+        raise ValueError(f"max_kl={config.max_kl} must be greater than 0 and needs trainer.base_kl=true.")
+    if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
+        raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
+    if config.rollout.filter not in ("none", "greedy_fails"):
+        raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")
+
+
+def check_shapes(config: DictConfig, choices: Choices) -> None:
+    """Groups, mini-batches, ranks and samples: does each divide into the next?"""
+    P, G, U = config.rollout.prompts, config.rollout.samples, config.trainer.updates
+    if P < U:
+        raise ValueError(
+            f"trainer.updates={U} mini-batches cannot be made of rollout.prompts={P} groups: a group never splits. "
+            f"Pass trainer.updates={P} or less."
+        )
+    if P % U:
+        fits = [u for u in range(1, P + 1) if P % u == 0]
+        raise ValueError(
+            f"rollout.prompts={P} groups do not divide into trainer.updates={U} equal mini-batches. "
+            f"Divisors of {P}: {', '.join(map(str, fits))}."
+        )
+    if config.cluster.ranks > P // U:
+        raise ValueError(
+            f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
+            f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
+        )
+    if G < 2 and "compares_responses" in declared(config.advantage["_target_"]):
+        raise ValueError(
+            f"rollout.samples={G} makes advantage={choices.get('advantage')} zero for every response: it compares the "
+            "responses of a group. Pass rollout.samples=2 or more."
+        )
+    if not config.evaluation.k or min(config.evaluation.k) < 1:
+        raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")
+    if max(config.evaluation.k) > config.evaluation.samples:
+        raise ValueError(
+            f"evaluation.k={max(config.evaluation.k)} is larger than evaluation.samples={config.evaluation.samples}: "
+            f"pass@k needs k samples. Pass evaluation.samples={max(config.evaluation.k)} or a smaller k."
+        )

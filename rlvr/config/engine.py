@@ -1,0 +1,124 @@
+"""Does the engine fit: can it load the model, is it there, has it room, and is what it samples weighed? No torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Collection, Mapping
+
+from omegaconf import DictConfig
+
+from rlvr.config.registry import Registry
+from rlvr.config.signature import declared
+
+Choices = Mapping[str, str | None]
+
+
+def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
+    """Raises ValueError for a combination that could only fail, or ignore a choice."""
+    loss = declared(config.loss["_target_"])
+    _check_engine(config, choices)
+    _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
+    _check_ahead(config, choices, loss)
+
+
+def _check_engine(config: DictConfig, choices: Choices) -> None:
+    engine, rollout = config.rollout.engine, choices.get("rollout")
+    if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
+        return
+    if "native_only" in declared(config.model["_target_"]):
+        raise ValueError(
+            f"rollout={rollout} loads architectures of Hugging Face and model={choices.get('model')} is none. "
+            "Pass rollout=native."
+        )
+    python = engine.python
+    if python is not None and shutil.which(python) is None:
+        raise ValueError(f"rollout.engine.python={python} is no program. Pass the python of an environment with vLLM.")
+    if python is None and importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
+            "rollout.engine.python=/path/to/python of one that has it, or rollout=native."
+        )
+    if "workers" in engine:
+        _check_workers(config, rollout, choices.get("loss"))
+
+
+def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) -> None:
+    workers, cluster = config.rollout.engine.workers, config.cluster
+    ranks, gpus = cluster.ranks, cluster.gpus
+    if workers < 1 or workers % ranks:
+        raise ValueError(
+            f"rollout.engine.workers={workers} are shared by cluster.ranks={ranks} in equal parts. "
+            f"Pass rollout.engine.workers={ranks} or a multiple."
+        )
+    if 0 < gpus < (needed := (ranks + workers) // cluster.nodes * cluster.pack):
+        packed = f", for each of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
+        spread = f", spread over cluster.nodes={cluster.nodes}" if cluster.nodes > 1 else ""
+        where = " on each" if cluster.nodes > 1 else ""
+        raise ValueError(
+            f"rollout={rollout} takes a GPU for each of cluster.ranks={ranks} and rollout.engine.workers={workers}"
+            f"{packed}{spread}, and cluster.gpus={gpus}{where}. Pass cluster.gpus={needed}, or fewer workers."
+        )
+    if gpus and config.get("presample") is not None:
+        raise ValueError(
+            f"The base policy's answers that loss={loss} learns from are sampled by a job with one GPU, which leaves "
+            f"rollout={rollout} none. Pass rollout=vllm."
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
+
+
+def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
+    """default: the rollout's option as it is written."""
+    logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
+    if logp_old not in ("engine", "trainer"):
+        raise ValueError(f"rollout.logp_old={logp_old} must be engine or trainer.")
+    if importance not in ("none", "truncate", "mask"):
+        raise ValueError(f"rollout.importance={importance} must be none or truncate or mask.")
+    weighs = importance != "none"
+    if not cap > 1 or (cap != default.importance_cap and not weighs):
+        raise ValueError(f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate or mask.")
+    if not weighs and rollout.max_mismatch is None:
+        return
+    asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.max_mismatch}"
+    if logp_old != "trainer":
+        raise ValueError(
+            f"{asked} compares the engine's log-probabilities with the trainer's own. Pass rollout.logp_old=trainer."
+        )
+    if rollout.top_p < 1:
+        raise ValueError(
+            f"{asked} with rollout.top_p={rollout.top_p}: an engine knows what it truncated, not the policy. "
+            "Pass rollout.top_p=1."
+        )
+    if "solution" in loss:
+        raise ValueError(f"{asked} has no effect with loss={choices.get('loss')}: no engine samples what it learns.")
+    if weighs and "per_response" in loss:
+        raise ValueError(
+            f"{asked} weighs tokens and loss={choices.get('loss')} has one term per response. "
+            "Pass rollout.importance=none."
+        )
+
+
+def _check_ahead(config: DictConfig, choices: Choices, loss: Collection[str]) -> None:
+    rollout, ahead = config.rollout, config.rollout.ahead
+    if ahead not in (0, 1):
+        raise ValueError(
+            f"rollout.ahead={ahead} must be 0, or 1: responses are at most one step older than the policy."
+        )
+    if not ahead:
+        return
+    if "solution" in loss:
+        raise ValueError(
+            f"rollout.ahead=1 has no effect with loss={choices.get('loss')}, which learns known answers. Drop it."
+        )
+    if config.cluster.gpus and "workers" not in rollout.engine:
+        raise ValueError(
+            f"rollout.ahead=1 samples while the policy is trained, and rollout={choices.get('rollout')} needs the GPUs "
+            "that train it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
+        )
+    if rollout.logp_old == "trainer" and rollout.importance == "none":
+        raise ValueError(
+            "rollout.ahead=1 with rollout.logp_old=trainer would take responses of the policy one step before for its "
+            "own. Pass rollout.importance=truncate, which weighs them, or rollout.logp_old=engine: the loss then "
+            "compares with the policy that sampled."
+        )

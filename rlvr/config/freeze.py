@@ -1,0 +1,86 @@
+"""From a composed config to what is kept of it: plain values, the identity of the run, a name for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+
+from rlvr.config.signature import signature
+from rlvr.ledger.identity import NOT_IDENTITY, run_id
+
+LONG_NAME = 60  # characters
+DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
+
+
+def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
+    """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else.
+
+    ValueError names a key without a value.
+    """
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
+    assert isinstance(plain, dict)
+    for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
+        plain["task"][knob] = _absolute(plain["task"][knob])
+    if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
+        engine["python"] = str(Path(engine["python"]).absolute())
+    chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
+    return {**{str(k): v for k, v in plain.items()}, "choices": chosen}
+
+
+def _paths(task: str) -> list[str]:
+    """Knobs of a task that are annotated as paths."""
+    return [p.name for p in signature(task).parameters if "Path" in re.findall(r"\w+", p.annotation)]
+
+
+def _absolute(data: object) -> object:
+    """Paths of data as seen from anywhere; hub names as they are."""
+    if isinstance(data, dict):
+        return {k: _absolute(v) for k, v in data.items()}
+    if isinstance(data, list):
+        return [_absolute(v) for v in data]
+    return str(Path(data).resolve()) if isinstance(data, str) and Path(data).exists() else data
+
+
+def group_id(config: DictConfig) -> str:
+    """The identity without the seed: runs that differ by their seed alone are repetitions of one group."""
+    seed = config.seed
+    try:
+        config.seed = 0
+        return run_id(frozen(config, {}))
+    finally:
+        config.seed = seed
+
+
+def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
+    """A readable name such as `lad-js-eta0.5-s0`: that of the run's arm, and its seed."""
+    return _with_seed(arm_name(plain, overrides, swept), plain)
+
+
+def _with_seed(arm: str, plain: Mapping[str, Any]) -> str:
+    return f"{arm}-s{plain['seed']}"
+
+
+def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
+    """A readable name such as `lad-js-eta0.5`: a label, not an identity. What is not swept is left out if long."""
+    choices, loss = plain["choices"], plain["loss"]
+    head = [choices["loss"], *([choices["divergence"]] if choices.get("divergence") else [])]
+    head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
+    told = {"loss", "divergence", "eta", "beta", "seed", "study"}
+    parts = {
+        key: value if key in choices else f"{key.rsplit('.', 1)[-1]}{value.rsplit('/', 1)[-1]}"
+        for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
+        if key not in told and not key.startswith(("hydra", *NOT_IDENTITY))
+    }
+    for kept in (parts, {k: v for k, v in parts.items() if k in swept}):
+        name = "-".join([*head, *kept.values()])
+        if len(_with_seed(name, plain)) <= LONG_NAME:
+            break
+    return name

@@ -1,0 +1,267 @@
+"""Do loss, advantage, task, trainer and places go together? Else a launch could only fail, or ignore a choice.
+
+What a loss or an advantage needs it declares itself (rlvr/objective/batch.py); what a task can do, its object shows
+(the protocols of rlvr/records.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+
+from rlvr.config.registry import Registry
+from rlvr.config.signature import declared, signature
+from rlvr.objective.limits import orders, subset_sizes
+
+Choices = Mapping[str, str | None]
+
+
+def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
+    """Raises ValueError for a combination that does not go together, whatever the task."""
+    _check_advantage(config, choices, registry.losses_without_advantage)
+    _check_group_size(config)
+    _check_places(config.cluster)
+    loss = declared(config.loss["_target_"])
+    _check_overlong(config, choices, registry, loss)
+    if "solution" in loss:
+        _check_solution(config, choices)
+    _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a task can do, as far as it decides which objective and which model go with it."""
+
+    max_tokens: int
+    gives_graded_rewards: bool  # others than 0 and 1
+    knows_solutions: bool
+    teaches: bool  # a base policy can be made from its demonstrations
+
+    @classmethod
+    def of(cls, task: object, option: str | None) -> Abilities:
+        """option: by which the task was chosen. ValueError for an object that is no task."""
+        from rlvr.records import GradedTask, SolvedTask, Task, TaughtTask  # numpy: not for `--help`
+
+        if not isinstance(task, Task):
+            lacking = [name for name in _MEMBERS if not hasattr(task, name)]
+            raise ValueError(
+                f"task={option} has no {', '.join(lacking)}: {type(task).__module__}.{type(task).__qualname__} is not "
+                "what `Task` in rlvr/records.py asks for."
+            )
+        return cls(
+            max_tokens=task.max_tokens,
+            gives_graded_rewards=isinstance(task, GradedTask) and task.graded,
+            knows_solutions=isinstance(task, SolvedTask),
+            teaches=isinstance(task, TaughtTask),
+        )
+
+
+_MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
+
+
+def check_task(config: DictConfig, choices: Choices, task: Abilities) -> None:
+    """Raises ValueError for a task with which the objective or the model cannot do anything."""
+    loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
+    for group, marks in (("loss", loss), ("advantage", advantage)):
+        if "binary_rewards" in marks and task.gives_graded_rewards:
+            other = "task.binary=true" if "binary" in config.task else "a task of right and wrong, such as task=maze"
+            raise ValueError(
+                f"{group}={choices.get(group)} takes rewards 0 and 1 only and task={choices.get('task')} gives others. "
+                f"Pass loss=grpo advantage=grpo, or {other}."
+            )
+    if "one_token_responses" in loss and 1 not in (task.max_tokens, config.rollout.max_tokens):
+        raise ValueError(
+            f"loss={choices.get('loss')} takes responses of one token and task={choices.get('task')} has longer ones. "
+            "Pass task=bandit model=table, task=digits, or another loss."
+        )
+    if "solution" in loss and not task.knows_solutions:
+        raise ValueError(
+            f"loss={choices.get('loss')} learns known answers and task={choices.get('task')} gives none. "
+            "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
+        )
+    _check_buffer(config.rollout, config.rollout.max_tokens or task.max_tokens)
+    parameters = signature(config.model["_target_"]).parameters
+    if parameters and parameters[0].annotation == "TaughtTask" and not task.teaches:
+        raise ValueError(
+            f"model={choices.get('model')} is made from a task's demonstrations and task={choices.get('task')} has "
+            "none. Pass model=hf model.path=..., or a task with `vocabulary`, `end_word` and `demonstration`."
+        )
+
+
+def _check_advantage(config: DictConfig, choices: Choices, without: Collection[str]) -> None:
+    loss, advantage = choices.get("loss"), choices.get("advantage")
+    if loss in without and advantage not in (None, "none"):
+        raise ValueError(f"advantage={advantage} has no effect with loss={loss}, which reads none. Drop it.")
+    if loss not in without and advantage == "none" and _is_ours(config.loss):  # what another reads, it alone knows
+        raise ValueError(
+            f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
+            f"read none: {', '.join(sorted(without))}."
+        )
+    if "uses_failed_groups" in declared(config.advantage["_target_"]) and config.rollout.dynamic_sampling != "none":
+        raise ValueError(
+            f"advantage={advantage} learns from groups without success, which "
+            f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} leaves out. Pass "
+            "rollout.dynamic_sampling=none, or advantage=maxrl."
+        )
+    if "value" in declared(config.advantage["_target_"]) - declared(config.loss["_target_"]):
+        raise ValueError(
+            f"advantage={advantage} needs a value head and loss={loss} trains none. Pass loss=ppo, or advantage=grpo."
+        )
+    if "returns" in declared(config.loss["_target_"]) and "value" not in declared(config.advantage["_target_"]):
+        raise ValueError(
+            f"loss={loss} trains a value head on returns, which advantage={advantage} does not give. "
+            "Pass advantage=gae, or drop it: this loss chooses it by itself."
+        )
+
+
+def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConfig) -> None:
+    """default: the trainer's option as it is written."""
+    every, head_lr = trainer.reference_every, trainer.head_lr
+    if every is not None and "reference" not in loss and not trainer.kl > 0:
+        raise ValueError(
+            f"trainer.reference_every={every} has no effect: nothing reads a reference. Drop it or set trainer.kl."
+        )
+    if every is not None and every < 1:
+        raise ValueError(f"trainer.reference_every={every} must be 1 or more, or null for a reference that stays.")
+    if trainer.reference_resets_optimiser and every is None:
+        raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
+    _check_schedule(trainer)
+    _check_lora(trainer, default)
+    if trainer.reference_offload and not (trainer.base_kl or trainer.kl > 0 or "reference" in loss):
+        raise ValueError(
+            "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
+        )
+    if head_lr is not None and not {"value", "log_z"} & set(loss):
+        raise ValueError(
+            f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "
+            "Drop trainer.head_lr."
+        )
+    if head_lr is not None and not head_lr > 0:
+        raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
+
+
+def _check_lora(trainer: DictConfig, default: DictConfig) -> None:
+    rank, alpha = trainer.lora_rank, trainer.lora_alpha
+    if rank is None and alpha != default.lora_alpha:
+        raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
+    if rank is not None and (rank < 1 or alpha <= 0):
+        raise ValueError(f"trainer.lora_rank={rank} must be 1 or more and trainer.lora_alpha={alpha} greater than 0.")
+    if rank is not None and (trainer.reference_every is not None or trainer.reference_offload):
+        raise ValueError(
+            f"trainer.lora_rank={rank} makes no copy of the policy: the reference is the policy without its adapters. "
+            "Drop trainer.reference_every and trainer.reference_offload, or trainer.lora_rank."
+        )
+
+
+def _check_overlong(config: DictConfig, choices: Choices, registry: Registry, loss: Collection[str]) -> None:
+    rollout, default = config.rollout, registry.node("rollout", str(choices.get("rollout")))
+    buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
+    if buffer is None and factor != default.overlong_penalty:
+        raise ValueError(
+            f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
+            f"Add it, or pass rollout.overlong_penalty={default.overlong_penalty}."
+        )
+    if rollout.max_tokens is not None:
+        _check_buffer(rollout, rollout.max_tokens)
+    if "solution" in loss and (buffer is not None or rollout.overlong_filter):
+        raise ValueError(
+            f"rollout.overlong_buffer and rollout.overlong_filter have no effect with loss={choices.get('loss')}, "
+            "which learns known answers, not samples. Drop them."
+        )
+    for group in ("loss", "advantage"):
+        if buffer is not None and "binary_rewards" in declared(config[group]["_target_"]):
+            raise ValueError(
+                f"rollout.overlong_buffer={buffer:g} makes rewards other than 0 and 1, which "
+                f"{group}={choices.get(group)} takes alone. Pass rollout.overlong_buffer=null, or loss=grpo "
+                "advantage=grpo."
+            )
+
+
+def _check_buffer(rollout: DictConfig, max_tokens: int) -> None:
+    if rollout.overlong_buffer is not None and rollout.overlong_buffer > max_tokens:
+        raise ValueError(
+            f"rollout.overlong_buffer={rollout.overlong_buffer:g} is more than rollout.max_tokens={max_tokens}: every "
+            "response would be penalised. Pass a smaller buffer."
+        )
+
+
+def _check_schedule(trainer: DictConfig) -> None:
+    schedule, decay, final = trainer.schedule, trainer.decay_steps, trainer.final_lr
+    if decay is not None and schedule != "wsd":
+        raise ValueError(
+            f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "
+            "Pass trainer.schedule=wsd or drop it."
+        )
+    if decay is not None and decay < 1:
+        raise ValueError(f"trainer.decay_steps={decay} must be 1 or more, or null for a tenth of all.")
+    if final and schedule == "constant":
+        raise ValueError(
+            f"trainer.final_lr={final} has no effect with trainer.schedule=constant. "
+            "Pass trainer.schedule=cosine, linear or wsd, or drop it."
+        )
+    if not 0 <= final <= 1:
+        raise ValueError(f"trainer.final_lr={final} must be a share of lr, 0 to 1.")
+
+
+def _check_group_size(config: DictConfig) -> None:
+    """Of knobs of our own functions: somebody else's may have other meanings."""
+    G = config.rollout.samples
+    advantage, loss = (config[name] if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
+    if advantage.get("k") is not None:
+        _check_subsets(G, advantage["k"], str(advantage.get("form")))
+    order = advantage.get("order")
+    if order is not None and order not in orders(G):
+        raise ValueError(
+            f"advantage.order={order} with rollout.samples={G}: orders are 1 to rollout.samples - 1. "
+            f"Pass rollout.samples={max(order, 1) + 1}, another advantage.order, or null for the highest."
+        )
+    score = loss.get("score")
+    if G < 2 and score not in (None, "naive"):
+        raise ValueError(
+            f"rollout.samples={G} makes loss.score={score} zero for every response: it compares the responses of a "
+            "group. Pass rollout.samples=2 or more, or loss.score=naive."
+        )
+
+
+def _is_ours(node: DictConfig) -> bool:
+    return str(node["_target_"]).startswith("rlvr.")
+
+
+def _check_subsets(samples: int, k: int, form: str) -> None:
+    sizes = subset_sizes(samples, form)
+    if k not in sizes:
+        raise ValueError(
+            f"advantage.k={k} with advantage.form={form} and rollout.samples={samples}: k is {sizes.start} to "
+            f"{sizes.stop - 1}. Pass rollout.samples={max(k, sizes.start) + (form == 'sloo')} or more, or another "
+            "advantage.k."
+        )
+
+
+def _check_solution(config: DictConfig, choices: Choices) -> None:
+    for key in ("dynamic_sampling", "filter"):
+        if config.rollout[key] != "none":
+            raise ValueError(
+                f"rollout.{key}={config.rollout[key]} would choose problems by answers that loss={choices.get('loss')} "
+                f"does not learn from. Pass rollout.{key}=none; rollout.samples=1 saves time."
+            )
+
+
+def _check_places(cluster: DictConfig) -> None:
+    """Do the processes of a run divide over its nodes, and has each a GPU where there are some?"""
+    if cluster.ranks % cluster.nodes:
+        raise ValueError(
+            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes} nodes. Pass "
+            f"cluster.ranks={cluster.nodes * max(1, cluster.ranks // cluster.nodes)}: ranks counts those of all nodes."
+        )
+    if cluster.nodes > 1 and cluster.pack > 1:
+        raise ValueError("cluster.pack puts several runs on one node, cluster.nodes one run on several: pass one.")
+    needed = cluster.ranks // cluster.nodes * cluster.pack
+    if cluster.ranks > 1 and 0 < cluster.gpus < needed:
+        packed = f" of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
+        where = " on each node" if cluster.nodes > 1 else ""
+        raise ValueError(
+            f"cluster.ranks={cluster.ranks} processes{packed}, each with a GPU of its own, and cluster.gpus="
+            f"{cluster.gpus}{where}. Pass cluster.gpus={needed}, or fewer ranks."
+        )

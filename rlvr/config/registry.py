@@ -1,0 +1,192 @@
+"""What can be chosen: the options of every group on Hydra's whole search path, and what each of them brings along.
+
+conf/ is one directory of that path. Those of `--config-dir` and `hydra.searchpath` are searched alike, so that what
+lies there is equal to what is built in: in lists of options, in hints, in checks and in differences to the default.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.default_element import ConfigDefault, GroupDefault, InputDefault
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from rlvr.config import schema
+from rlvr.config.overrides import parse
+
+
+@dataclass(frozen=True)
+class Brought:
+    """An option of another group that comes with an option."""
+
+    group: str
+    option: str
+    is_override: bool  # in place of the default's option; else the group is there with this option alone
+
+
+class Registry:
+    """The groups and options on one search path. Everything is read when it is asked for, once."""
+
+    def __init__(self, folders: Sequence[str] = ()) -> None:
+        """folders: config directories beside conf/, in the order in which they are searched; a directory, or a URL of
+        Hydra such as pkg://ours.conf. What conf/ has they do not replace.
+        """
+        schema.register()
+        plain = [folder.removeprefix("file://") for folder in folders]
+        self.folders = tuple(folder if "://" in folder else str(Path(folder).resolve()) for folder in plain)
+        path = create_config_search_path(str(schema.CONF))
+        for folder in self.folders:
+            path.prepend("command-line", folder if "://" in folder else f"file://{folder}", SearchPathQuery("schema"))
+        self.loader = ConfigLoaderImpl(path)
+        self._read: dict[str, tuple[DictConfig, list[InputDefault]]] = {}
+
+    @staticmethod
+    def of(arguments: Sequence[str]) -> Registry:
+        """Of the search path that a command line means. What Hydra refuses in it, Hydra refuses later."""
+        known, _ = get_args_parser().parse_known_intermixed_args(list(arguments))
+        return Registry([*([known.config_dir] if known.config_dir else []), *_search_path(known.overrides)])
+
+    @property
+    def directories(self) -> list[str]:
+        """The folders that are directories: Python files may lie in them too."""
+        return [folder for folder in self.folders if "://" not in folder]
+
+    # --- groups and options
+
+    def groups(self) -> list[str]:
+        return self.loader.repository.get_group_options("", ObjectType.GROUP)
+
+    def options(self, group: str) -> list[str]:
+        return self.loader.repository.get_group_options(group, ObjectType.CONFIG)
+
+    def node(self, group: str, option: str) -> DictConfig:
+        """An option as it is written, with those options of its group that it is based on; nothing is resolved.
+
+        What it sets in other groups (`@package _global_`) is left out.
+        """
+        config, defaults = self._load(f"{group}/{option}")
+        bases = [self.node(*_split(path)) for path in _bases(group, defaults)]
+        merged = OmegaConf.merge(*bases, config)
+        assert isinstance(merged, DictConfig)
+        return merged
+
+    def brought(self, group: str, option: str) -> list[Brought]:
+        """What comes with an option: its defaults list, and those of the options that it is based on."""
+        _, defaults = self._load(f"{group}/{option}")
+        return [*self._from_bases(group, defaults), *_groups_of(defaults)]
+
+    def _from_bases(self, group: str, defaults: Sequence[InputDefault]) -> Iterator[Brought]:
+        for path in _bases(group, defaults):
+            yield from self.brought(*_split(path))
+
+    def _load(self, path: str) -> tuple[DictConfig, list[InputDefault]]:
+        """(content, defaults list) of a file. ValueError if there is none."""
+        if path not in self._read:
+            loaded = self.loader.repository.load_config(path)
+            if loaded is None or not isinstance(loaded.config, DictConfig):
+                raise ValueError(f"{path} is no config.")
+            config, group = loaded.config, _split(path)[0]
+            if loaded.header.get("package") == "_global_" and isinstance(config.get(group), DictConfig):
+                config = config[group]
+            self._read[path] = config, loaded.defaults_list or []
+        return self._read[path]
+
+    # --- what losses say
+
+    def losses_with(self, group: str) -> list[str]:
+        """Losses that bring a group along which others do not have: a divergence, presample."""
+        return [
+            loss
+            for loss in self.options("loss")
+            if any(each.group == group and not each.is_override for each in self.brought("loss", loss))
+        ]
+
+    @functools.cached_property
+    def losses_without_advantage(self) -> list[str]:
+        """Losses that read no advantage: they choose `none` themselves."""
+        none = Brought("advantage", "none", is_override=True)
+        return [loss for loss in self.options("loss") if none in self.brought("loss", loss)]
+
+    def losses_reading(self, shorthand: str) -> list[str]:
+        """Losses that read a shorthand of the top level, eta or beta."""
+        return [loss for loss in self.options("loss") if reads(self.node("loss", loss), shorthand)]
+
+    # --- composing
+
+    def compose(self, overrides: Sequence[str] = ()) -> tuple[DictConfig, dict[str, Any]]:
+        """(config, chosen options) of a run with these overrides. Raises what Hydra raises."""
+        composed = self.loader.load_configuration("run", list(overrides), RunMode.RUN, from_shell=False)
+        choices = OmegaConf.to_container(composed.hydra.runtime.choices)
+        assert isinstance(choices, dict)
+        with open_dict(composed):
+            del composed["hydra"]
+        return composed, {str(key): value for key, value in choices.items()}
+
+    def question(self, study: str) -> str:
+        """What a study asks: the first line of comment in its file; "" if it says nothing."""
+        for line in self._text(f"study/{study}.yaml").splitlines():
+            words = line.lstrip("# ").strip()
+            if not line.startswith("#"):
+                return ""
+            if words and not words.startswith("@"):
+                return words
+        return ""
+
+    def _text(self, file: str) -> str:
+        """A file of the search path; "" if there is none."""
+        for source in self.loader.repository.get_sources():
+            if source.scheme() == "file" and (path := Path(source.path) / file).is_file():
+                return path.read_text(encoding="utf-8")
+            if source.scheme() == "pkg" and source.is_config(file):
+                package, _, folder = source.path.partition("/")
+                return importlib.resources.files(package).joinpath(folder, file).read_text(encoding="utf-8")
+        return ""
+
+
+def reads(node: DictConfig, shorthand: str) -> bool:
+    """Does a loss, as it is written, read a shorthand of the top level?"""
+    return f"${{{shorthand}}}" in json.dumps(OmegaConf.to_container(node, resolve=False))
+
+
+def _search_path(overrides: Sequence[str]) -> list[str]:
+    """`hydra.searchpath=[...]` of a command line."""
+    for override in overrides:
+        if override.lstrip("+").startswith("hydra.searchpath="):
+            try:
+                value = parse([override])[0].value()
+            except HydraException:
+                return []
+            return [str(each) for each in value] if isinstance(value, list) else []
+    return []
+
+
+def _bases(group: str, defaults: Sequence[InputDefault]) -> list[str]:
+    """The options of the same group that a file is based on, as group/option."""
+    paths: list[str] = []
+    for default in defaults:
+        if isinstance(default, ConfigDefault) and default.path not in (None, "_self_"):
+            paths.append(default.path.lstrip("/") if default.path.startswith("/") else f"{group}/{default.path}")
+    return [path for path in paths if _split(path)[0] == group]
+
+
+def _groups_of(defaults: Sequence[InputDefault]) -> Iterator[Brought]:
+    for default in defaults:
+        if isinstance(default, GroupDefault) and isinstance(default.value, str):
+            yield Brought(str(default.group).lstrip("/"), default.value, bool(default.override))
+
+
+def _split(path: str) -> tuple[str, str]:
+    group, _, option = path.rpartition("/")
+    return group, option

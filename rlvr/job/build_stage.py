@@ -1,0 +1,59 @@
+"""Builds one stage that a run starts from, before the run itself: a base policy, or its pre-sampled answers.
+
+`python -m rlvr.job.build_stage RUN_DIR STAGE` builds it (and what it is built on) and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from rlvr.config import imports, schema
+from rlvr.job.cause import cause_of
+from rlvr.job.parts import Parts
+from rlvr.ledger import layout
+from rlvr.ledger.runs import read_config
+from rlvr.trainer import distributed
+
+
+def build(run_dir: Path, stage_id: str) -> None:
+    """Raises ValueError if the run does not start from that stage, and whatever building it raises."""
+    schema.register()
+    plain = read_config(run_dir)
+    imports.restore(run_dir, plain)
+    config = OmegaConf.create(plain)
+    store = layout.stages_beside(run_dir)
+    base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
+    if base.name != stage_id:
+        with contextlib.closing(Parts(config, store)) as parts:
+            parts.samples()
+    if not (store / stage_id).is_dir():
+        raise ValueError(f"run {run_dir.name} does not start from stage {stage_id}: was the code changed meanwhile?")
+
+
+def main() -> None:
+    """Exit codes: those of rlvr/ledger/cause.py. The last line says what went wrong."""
+    if len(sys.argv) != 3:
+        print(__doc__)
+        sys.exit(2)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # time is nearly up: it may still suffice
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    try:
+        build(Path(sys.argv[1]), sys.argv[2])
+    except Exception as error:  # as in rlvr/job/process.py: every end gets a name
+        logging.exception("the stage failed")
+        cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+        print(" ".join(f"{type(cause).__name__}: {cause}".split()), flush=True)
+        distributed.end_process(cause_of(cause).code)
+    distributed.end_process(0)
+
+
+if __name__ == "__main__":
+    main()

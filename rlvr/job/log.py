@@ -1,0 +1,33 @@
+"""The log of an attempt: everything that is logged, printed or warned, and what a line says of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # and evaluations
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[IO[str]]:
+    """Log records, prints and warnings of this attempt go to its own file."""
+    with path.open("a", buffering=1) as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield file
+        finally:
+            root.removeHandler(handler)
+
+
+def brief(metrics: Mapping[str, float]) -> str:
+    """The few numbers of a step that a log line has room for."""
+    names = [name for name in metrics if name.startswith("evaluation/") or name in SHOWN]
+    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)

@@ -1,0 +1,73 @@
+"""What a run is made of before it trains: its task, its base policy, the engine that samples from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from rlvr.model.load import load_model, skeleton
+from rlvr.model.tokenizer import end_tokens, load_tokenizer
+from rlvr.records import Engine, Task, TaughtTask
+from rlvr.rollout.presample import Samples, samples_of_run
+from rlvr.rollout.sampler import Sampler
+from rlvr.trainer import distributed
+from rlvr.trainer.collate import decode, encode
+from rlvr.trainer.fsdp import Trainer
+from rlvr.trainer.knobs import Knobs, Place
+from rlvr.trainer.sharded_load import load_for_shards
+
+
+class Parts:
+    """Built from a run's frozen config. `store`: where stages are kept; the first rank builds what is missing."""
+
+    def __init__(self, config: DictConfig, store: Path) -> None:
+        self.config, self.store = config, store
+        rank, world, device = distributed.join_group()
+        self.task: Task = instantiate(config.task, _convert_="all")
+        if rank:
+            distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
+        self.base: Path = instantiate(config.model, self.task, store, _convert_="all")
+        if not rank:
+            distributed.barrier()
+        self.stages = [self.base.name] if self.base.parent == store else []  # ids of those used
+        self.tokenizer = tokenizer = load_tokenizer(self.base)
+        ends = end_tokens(skeleton(self.base), tokenizer)
+        pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
+        self.place = Place(device, rank, world, pad, config.rollout.max_tokens or self.task.max_tokens)
+        # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
+        spoken = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
+        silent = [e for e in ends if e != spoken]
+        open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
+        self.engine: Engine = open_engine(self.base, device=device, eos_token_ids=ends, pad_token_id=pad)
+        chat = config.model.get("chat", False)
+        self.sampler = Sampler(
+            self.task,
+            self.engine,
+            encode=lambda problems: encode(tokenizer, problems, chat=chat),
+            decode=lambda tokens: decode(tokenizer, tokens, silent),
+            rank=rank,
+            world=world,
+            gather=distributed.gather,
+        )
+
+    def trainer(self) -> Trainer:
+        """The base policy, to be trained."""
+        # Several ranks read their own part of the weights; none holds the whole model beside the engine's.
+        several = self.place.world > 1
+        model = load_for_shards(self.base) if several else load_model(self.base, dtype=torch.float32)
+        knobs: Knobs = instantiate(self.config.trainer, _convert_="all")
+        return Trainer(model, instantiate(self.config.loss), self.place, knobs)
+
+    def samples(self) -> Samples | None:
+        """The base policy's own answers, of a run whose loss brings `presample` along. The engine still holds it."""
+        samples = samples_of_run(self.config, self.sampler, self.base, self.store, max_tokens=self.place.max_tokens)
+        if samples is not None:
+            self.stages.append(samples.stage_id)
+        return samples
+
+    def close(self) -> None:
+        self.engine.close()
+        self.task.close()

@@ -1,0 +1,179 @@
+"""What a run is, as its launch wrote it down: run.json, where it comes from, and config.yaml, all that decides it.
+
+run.json holds the number of its format. A run of another format was made by another version: it is named, never read.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlvr.ledger import layout
+from rlvr.ledger.files import read_json, write_json, write_text
+
+# Of run.json, sweep.json and submission.json, and of all that lies beside them. Raise it with any change that another
+# version would misread: a new place or meaning of something, a knob that every frozen config must have.
+FORMAT = 1
+
+
+class Unreadable(ValueError):
+    """Something on the ledger that cannot be read: damaged, or of another version. One line that says what to do."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.what, self.why = what, why
+
+
+def check_format(content: Mapping[str, Any] | None, what: str, path: Path) -> Mapping[str, Any]:
+    """The content of a file of the ledger. Raises Unreadable if there is none, or its format is another one."""
+    if content is None:
+        raise Unreadable(what, f"{path} is missing or damaged. Put it back, or repeat the launch.")
+    if content.get("format") != FORMAT:
+        its = f"format {content['format']}" if "format" in content else "no number of a format"
+        why = f"made by another version of rlvr ({its}; this one reads format {FORMAT}), and left alone"
+        raise Unreadable(what, f"{why}. Use that version, or move it away.")
+    return content
+
+
+def grouped(errors: Iterable[Unreadable], shown: int = 3) -> list[str]:
+    """One line for each reason, with the first few of those that have it."""
+    by_reason: dict[str, list[str]] = {}
+    for error in errors:
+        by_reason.setdefault(error.why, []).append(error.what)
+    return [
+        f"{', '.join(names[:shown])}{f' and {len(names) - shown} more' if len(names) > shown else ''}: {why}"
+        for why, names in by_reason.items()
+    ]
+
+
+# --- run.json
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """run.json: who a run is and which launch made it. `fields`: all of it, also what is not read here."""
+
+    run_id: str
+    name: str  # such as `lad-js-eta0.5-s0`: a label, not an identity
+    arm: str  # the name without the seed
+    group_id: str = ""  # the same for runs that differ by their seed alone
+    study: str = ""
+    created: float = 0.0  # seconds since the epoch
+    git_sha: str = ""
+    git_dirty: bool = False
+    host: str = ""
+    command: str = ""
+    config_dirs: tuple[str, ...] = ()  # where the launch found options, beside conf/
+    import_paths: tuple[str, ...] = ()  # where it found the code of the run's components
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def read_info(run_dir: Path) -> RunInfo:
+    """Raises Unreadable if run.json is missing, damaged, or of another format."""
+    path = layout.info(run_dir)
+    content = check_format(read_json(path), f"run {run_dir.name}", path)
+    text = {key: str(content.get(key) or "") for key in ("group_id", "study", "git_sha", "host", "command")}
+    name = str(content.get("name") or run_dir.name)
+    created = content.get("created")
+    return RunInfo(
+        run_id=run_dir.name,
+        name=name,
+        arm=str(content.get("arm") or name),
+        created=float(created) if isinstance(created, int | float) else 0.0,
+        git_dirty=bool(content.get("git_dirty")),
+        config_dirs=tuple(map(str, content.get("config_dirs") or ())),
+        import_paths=tuple(map(str, content.get("import_paths") or ())),
+        fields=content,
+        **text,
+    )
+
+
+def write_run(run_dir: Path, config_yaml: str, info: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Both files, in a directory that stands. `info` is kept as it is, with the number of the format."""
+    write_text(layout.config(run_dir), config_yaml, durable=durable)
+    write_json(layout.info(run_dir), {**info, "format": FORMAT}, durable=durable)
+
+
+# --- config.yaml
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """The frozen config as plain data, with numbers as OmegaConf reads them: `1e-06` is one.
+
+    Raises Unreadable where it is missing, damaged, or a run of another format.
+    """
+    read_info(run_dir)
+    path = layout.config(run_dir)
+    what = f"run {run_dir.name}"
+    try:
+        content = parse_yaml(path.read_bytes())
+    except FileNotFoundError:
+        raise Unreadable(what, f"{path} is missing. Put it back, or repeat the launch.") from None
+    except ValueError as error:
+        fault = " ".join(str(error).split())
+        why = f"{path} is no YAML ({fault}). Put it back, or repeat the launch."
+        raise Unreadable(what, why) from None
+    if not isinstance(content, dict):
+        raise Unreadable(what, f"{path} holds no settings. Put it back, or repeat the launch.")
+    return {str(key): value for key, value in content.items()}
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """A YAML document. Raises ValueError if it is none."""
+    import yaml  # not needed to say how runs stand, which has to be quick
+
+    try:
+        return yaml.load(text, Loader=_loader())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+@functools.cache
+def _loader() -> Any:
+    """OmegaConf's dialect of YAML, by the parser in C, which is ten times as fast: more numbers, and no dates."""
+    import yaml
+
+    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(safe):
+        yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own
+            first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
+            for first, resolvers in safe.yaml_implicit_resolvers.items()
+        }
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789."))
+    return Loader
+
+
+_NUMBER = re.compile(
+    r"""^(?:[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*([eE][-+]?[0-9]+)?
+           |[-+]?[0-9]+(_[0-9]+)*[eE][-+]?[0-9]+
+           |\.[0-9]+(_[0-9]+)*([eE][-+][0-9]+)?
+           |[-+]?[0-9]+(_[0-9]+)*(:[0-5]?[0-9])+\.[0-9_]*
+           |[-+]?\.(inf|Inf|INF)
+           |\.(nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+
+
+def flatten(tree: Mapping[str, Any], key: Callable[[str], str] = str) -> dict[str, Any]:
+    """{"a": {"b": 1}} -> {"a.b": 1}. Lists and empty mappings are values. key: what a key is written as."""
+
+    def walk(prefix: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for name, value in node.items():
+            if isinstance(value, Mapping) and value:
+                yield from walk(f"{prefix}{key(str(name))}.", value)
+            else:
+                yield f"{prefix}{key(str(name))}", value
+
+    return dict(walk("", tree))
+
+
+def choices(config: Mapping[str, Any]) -> dict[str, str]:
+    """The option chosen in each group. A group that another file pulled in, for Hydra `group@package`, is `group`."""
+    chosen = config.get("choices") or {}
+    return {str(group).partition("@")[0]: str(option) for group, option in chosen.items() if option is not None}

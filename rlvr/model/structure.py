@@ -1,0 +1,36 @@
+"""What a causal language model of transformers is made of: its layers, and the sizes of what goes in and out."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The decoder's stack of layers: its largest list of modules; none for a table policy."""
+    stacks = [m for m in model.get_decoder().children() if isinstance(m, nn.ModuleList)]
+    return list(max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=[]))
+
+
+def num_embeddings(model: PreTrainedModel) -> int:
+    """Token ids that the model can read: 0 .. this − 1."""
+    return int(cast(Tensor, model.get_input_embeddings().weight).shape[0])
+
+
+@torch.no_grad()
+def hidden_size(model: PreTrainedModel) -> int:
+    """Size of the last hidden states; a table policy's are its logits."""
+    size = getattr(model.get_output_embeddings(), "in_features", None)
+    if size is not None:
+        return size
+    ids = torch.zeros((1, 1), dtype=torch.int64, device=next(model.parameters()).device)
+    return model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state.shape[-1]
+
+
+def vocabulary_size(head: nn.Module, hidden: Tensor) -> int:
+    """Width of the logits that `head` makes of hidden states; a table policy's head is the identity."""
+    weight = getattr(head, "weight", None)
+    return hidden.shape[-1] if weight is None else weight.shape[0]

@@ -1,0 +1,104 @@
+"""Problems → rollouts: generation and rewards, and what they cost. The same for any engine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlvr.records import Engine, Problem, Request, Rollout, Sampling, Task
+
+OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
+
+
+def noise_key(problem: Problem) -> int:
+    """63 bits that name a problem, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(problem.id.encode(), digest_size=8).digest(), "little") >> 1
+
+
+@dataclass
+class Spent:
+    """What one step's rollouts cost and held, over all generation rounds. Seconds are this process's own."""
+
+    rollout_s: float = 0.0
+    reward_s: float = 0.0
+    tokens: int = 0
+    rounds: int = 0
+    rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
+
+    @property
+    def accuracy(self) -> float:
+        scored = [r for g in self.rollouts for r in g.rewards if r.outcome != "error"]
+        return float(np.mean([r.correct for r in scored])) if scored else math.nan
+
+    def metrics(self) -> dict[str, float]:
+        """Over everything generated: the policy's own average, before dynamic sampling chose."""
+        rewards = [r for g in self.rollouts for r in g.rewards]
+        scored = [r for r in rewards if r.outcome != "error"]
+        completions = [c for g in self.rollouts for c in g.completions]
+        outcomes = Counter(r.outcome for r in rewards)
+        return {
+            "reward/mean": float(np.mean([r.value for r in scored])) if scored else math.nan,
+            "reward/accuracy": self.accuracy,
+            "reward/solved_fraction": float(np.mean([any(r.correct for r in g.rewards) for g in self.rollouts])),
+            **{f"reward/{o}": outcomes[o] / len(rewards) for o in OUTCOMES},
+            "response/length": float(np.mean([len(c.tokens) for c in completions])),
+            "response/finished": float(np.mean([c.finished for c in completions])),
+            "time/rollout_s": self.rollout_s,
+            "time/reward_s": self.reward_s,
+            "tokens/rollout": float(self.tokens),
+            "rollout/rounds": float(self.rounds),
+            "throughput/rollout_tokens_per_s": self.tokens / max(self.rollout_s, 1e-9),
+        }
+
+
+def throughput(step: Mapping[str, float], *, world: int) -> dict[str, float]:
+    """Tokens per second of a step, by its tokens and seconds."""
+    tokens = max(step["tokens/rollout"], 1.0)
+    return {
+        "throughput/train_tokens_per_s": step["tokens/train"] / step["time/train_s"],
+        "throughput/tokens_per_s": tokens / step["time/step_s"],
+        "throughput/gpu_s_per_token": world * step["time/step_s"] / tokens,
+    }
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Generates and judges groups. With several ranks each takes every world-th problem and all get all groups."""
+
+    task: Task
+    engine: Engine
+    encode: Callable[[Sequence[Problem]], list[NDArray[np.int64]]]
+    decode: Callable[[Sequence[NDArray[np.int64]]], list[str]]
+    rank: int = 0
+    world: int = 1
+    gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
+
+    def __call__(self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: Spent) -> list[Rollout]:
+        """Groups in the order of `problems`, the same on every rank."""
+        mine = problems[self.rank :: self.world]
+        began = time.perf_counter()
+        prompts = self.encode(mine)
+        requests = [Request(p, samples, noise_key(q)) for p, q in zip(prompts, mine, strict=True)]
+        completions = self.engine.generate(requests, sampling) if requests else []
+        texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
+        generated = time.perf_counter()
+        answers = [(problem, text) for problem, group in zip(mine, texts, strict=True) for text in group]
+        rewards = self.task.reward(answers)
+        judged = time.perf_counter()
+        of_group = [tuple(rewards[i * samples : (i + 1) * samples]) for i in range(len(mine))]
+        groups = [Rollout(*parts) for parts in zip(mine, prompts, completions, texts, of_group, strict=True)]
+        per_rank = self.gather(groups)
+        together = [per_rank[i % self.world][i // self.world] for i in range(len(problems))]
+        spent.rollout_s += generated - began
+        spent.reward_s += judged - generated
+        spent.tokens += sum(len(c.tokens) for g in together for c in g.completions)
+        spent.rounds += 1
+        spent.rollouts += together
+        return together

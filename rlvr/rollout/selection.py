@@ -1,0 +1,82 @@
+"""Which groups a training step learns from: a filter of problems, and dynamic sampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlvr.records import Problem, Rollout, Sampling
+from rlvr.rollout.sampler import Sampler, Spent
+from rlvr.rollout.stream import Stream
+
+
+class NothingToLearn(ValueError):
+    """Every group of every generation round was all right or all wrong."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Knobs of conf/rollout/."""
+
+    prompts: int  # groups of a step, P
+    samples: int  # responses of a group, G
+    dynamic: str  # rollout.dynamic_sampling: none | drop | refill
+    max_rounds: int  # of generation, under refill
+    filter: str = "none"  # | greedy_fails
+
+
+def select_groups(
+    sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection
+) -> tuple[list[Rollout], Spent]:
+    """The groups to train on in one step: `prompts` of them, fewer under `dynamic="drop"` or a filter without refill.
+
+    Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
+    "refill" draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
+    filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one response more a
+    problem. Raises NothingToLearn after `max_rounds` rounds of refill, or if nothing is left.
+    """
+    spent, kept = Spent(), list[Rollout]()
+    wanted, drawn = selection.prompts, 0
+    while True:
+        problems = stream.draw(wanted)
+        drawn += wanted
+        if selection.filter == "greedy_fails":
+            problems = _greedy_fails(sampler, problems, sampling, spent)
+        groups = sampler(problems, selection.samples, sampling, spent)
+        kept += [group for group in groups if _usable(group, selection.dynamic)]
+        if selection.dynamic != "refill" or len(kept) >= selection.prompts:
+            break
+        if spent.rounds == selection.max_rounds:
+            raise NothingToLearn(
+                f"{selection.max_rounds} generation rounds gave {len(kept)} of {selection.prompts} groups with right "
+                f"and wrong answers (accuracy {spent.accuracy:.3f}): the problems are too easy or too hard for this "
+                "policy. Pass rollout.dynamic_sampling=drop, more rollout.samples, or other problems."
+            )
+        # The share kept so far says how many to draw: fewer, larger rounds.
+        missing = selection.prompts - len(kept)
+        wanted = min(selection.prompts, math.ceil(missing * (drawn + 1) / (len(kept) + 1)))
+    if not kept:
+        raise NothingToLearn(
+            f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, "
+            f"rollout.filter={selection.filter}). Pass more rollout.prompts or rollout.samples, "
+            "rollout.dynamic_sampling=refill, or other problems."
+        )
+    return kept[: selection.prompts], spent
+
+
+def _greedy_fails(sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: Spent) -> list[Problem]:
+    """The problems whose most likely answer, token by token, is wrong. Time and tokens count as the step's own; the
+    answers are not samples of the policy and enter no metric."""
+    greedy = Spent()
+    groups = sampler(problems, 1, replace(sampling, temperature=0.0, top_p=1.0), greedy)
+    spent.rollout_s += greedy.rollout_s
+    spent.reward_s += greedy.reward_s
+    spent.tokens += greedy.tokens
+    return [g.problem for g in groups if g.rewards[0].outcome not in ("correct", "error")]
+
+
+def _usable(group: Rollout, dynamic: str) -> bool:
+    if any(r.outcome == "error" for r in group.rewards):
+        return False
+    return dynamic == "none" or 0 < sum(r.correct for r in group.rewards) < len(group.rewards)

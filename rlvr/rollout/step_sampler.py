@@ -1,0 +1,117 @@
+"""The groups of each training step: sampled when the step wants them, or one step ahead (`rollout.ahead=1`).
+
+One step ahead, a thread samples the groups of step t + 1 from the policy that step t starts from, while step t is
+learned. So a step learns from samples of the policy one step before, never of an older one: the engine takes no weights
+while it samples, and a step is prefetched once the one before is taken. A run computes the same whichever is faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rlvr.ledger.files import sync
+from rlvr.ledger.rollouts import read_rollouts, write_rollouts
+from rlvr.records import Rollout, Sampling
+from rlvr.rollout.sampler import Sampler
+from rlvr.rollout.selection import Selection, select_groups
+from rlvr.rollout.stream import Stream
+
+FILE = "ahead.parquet"  # of a checkpoint: groups that the step after it learns from
+
+
+@dataclass(frozen=True)
+class StepGroups:
+    """The groups of one training step."""
+
+    step: int
+    updates: int  # behind the policy that they were sampled from
+    groups: list[Rollout]
+    metrics: dict[str, float]  # of all that was sampled for them, and what it cost
+
+    def write(self, directory: Path) -> None:
+        """Keep the groups on disk."""
+        write_rollouts(self.groups, directory / FILE)
+        sync(directory / FILE)
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """JSON: what `read` wants beside the file."""
+        return {"step": self.step, "updates": self.updates, "metrics": self.metrics}
+
+    @classmethod
+    def read(cls, directory: Path, rest: dict[str, Any]) -> StepGroups:
+        """Of the problems only id and source come back: their answers have been judged."""
+        return cls(groups=read_rollouts(directory / FILE), **rest)
+
+
+class StepSampler:
+    """Gives every step its groups. Each method is called by all ranks, in the same order."""
+
+    def __init__(
+        self, sampler: Sampler, stream: Stream, config: DictConfig, *, max_tokens: int, hand_over: Callable[[], int]
+    ) -> None:
+        """config: of a run. hand_over: gives the engine the newest weights; how many updates are behind them.
+
+        With rollout.ahead the sampler gathers while the policy is trained: over a process group of its own.
+        """
+        rollout = config.rollout
+        self.sampler, self.stream, self.last_step = sampler, stream, config.steps
+        self.ahead = bool(rollout.ahead)
+        self._hand_over = hand_over
+        self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
+        self._selection = Selection(
+            rollout.prompts, rollout.samples, rollout.dynamic_sampling, rollout.max_rounds, rollout.filter
+        )
+        self._thread = ThreadPoolExecutor(1, "rollouts")
+        self._prefetched: Future[StepGroups] | None = None
+
+    def sync(self) -> int:
+        """Give the engine the newest weights, once it samples no more. Returns how many updates are behind them.
+
+        What failed while it sampled is raised by whoever takes those groups.
+        """
+        if self._prefetched is not None:
+            wait([self._prefetched])
+        return self._hand_over()
+
+    def take(self, step: int) -> StepGroups:
+        """The groups of a step: those that were prefetched, or else sampled now, from the policy as it stands."""
+        began = time.perf_counter()
+        groups = self.prefetched() or self._sample(step, self.sync())
+        self._prefetched = None
+        assert groups.step == step
+        return replace(groups, metrics=groups.metrics | {"time/wait_s": time.perf_counter() - began})
+
+    def prefetch(self, step: int) -> bool:
+        """If this run samples ahead and there is such a step: sample from the policy as it stands, beside other work.
+
+        Neither the engine nor the stream is to be touched before `sync` or `prefetched` has returned.
+        """
+        if not self.ahead or step > self.last_step:
+            return False
+        self._prefetched = self._thread.submit(self._sample, step, self.sync())
+        return True
+
+    def prefetched(self) -> StepGroups | None:
+        """What was prefetched and not taken, once it is there. Raises what went wrong with it."""
+        return None if self._prefetched is None else self._prefetched.result()
+
+    def restore(self, groups: StepGroups | None) -> None:
+        """Go on with what was prefetched before a checkpoint."""
+        if groups is not None:
+            self._prefetched = Future()
+            self._prefetched.set_result(groups)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _sample(self, step: int, updates: int) -> StepGroups:
+        groups, spent = select_groups(self.sampler, self.stream, replace(self._sampling, step=step), self._selection)
+        return StepGroups(step, updates, groups, spent.metrics())

@@ -1,0 +1,123 @@
+"""The policy as the trainer sees it: a language model, and heads beside it, that reads a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlvr.model.structure import hidden_size, num_embeddings
+from rlvr.objective.batch import Batch, Policy
+from rlvr.trainer.heads import LogZ, Value, prompt_mean
+from rlvr.trainer.layout import Layout
+from rlvr.trainer.logprob import token_logp
+
+# How far the head may differ from the model's own logits, as a fraction of the largest logit.
+TOLERANCE = 1e-4
+
+
+class ActorOutput(NamedTuple):
+    """What a policy says about a layout; FSDP sees the tensors in it. Heads that it lacks say None."""
+
+    logp: Tensor  # [n] nats, of the layout's response tokens
+    entropy: Tensor  # [n] nats
+    value: Tensor | None  # [n]
+    log_z: Tensor | None  # [P]
+
+
+class Actor(nn.Module):
+    """A causal language model that answers with log-probabilities under softmax(logits / temperature)."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float, heads: Collection[str] = ()) -> None:
+        """heads: of "value" and "log_z", trained beside the model. No file holds their weights: they are real, and the
+        same on every rank, even where the model still has none (the meta device).
+        """
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        self.heads = nn.ModuleDict()
+        device = next(model.parameters()).device
+        for name, head in (("value", Value), ("log_z", LogZ)):
+            if name in heads:
+                self.heads[name] = head(hidden_size(model)).to("cpu" if device.type == "meta" else device)
+
+    def forward(self, layout: Layout, *, entropy_gradient: bool = False, keep: Tensor | None = None) -> ActorOutput:
+        """float32. Entropy has a gradient only with `entropy_gradient`. keep: [P, 2, h], see `LogZ`."""
+        every = self.hidden(layout).flatten(0, 1)
+        hidden = every.index_select(0, layout.predict)
+        head = self.model.get_output_embeddings()
+        assert head is not None  # `check_head`
+        logp, entropy = token_logp(head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient)
+        value = self.heads["value"](hidden) if "value" in self.heads else None
+        log_z = None
+        if "log_z" in self.heads:
+            prompts = prompt_mean(every, layout.prompt_place, layout.prompt_owner, layout.num_prompts)
+            log_z = self.heads["log_z"](prompts, keep)
+        return ActorOutput(logp, entropy, value, log_z)
+
+    def hidden(self, layout: Layout) -> Tensor:
+        """Last hidden states, [R, W, h]."""
+        reads: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
+        if layout.position_ids is not None:
+            reads["position_ids"] = layout.position_ids
+        if layout.packed is not None:
+            reads["packed"] = layout.packed
+        return self.model.get_decoder()(**reads).last_hidden_state
+
+
+def scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
+    """Values [n] of response tokens in their places, [B, T], 0 at padding."""
+    flat = values.new_zeros(part.tokens.numel())
+    return flat.index_put((layout.place,), values).view(part.tokens.shape)
+
+
+def to_policy(output: ActorOutput, layout: Layout, part: Batch) -> Policy:
+    """What was said of a layout, in the places of its batch: per token 0 at padding."""
+    logp, entropy = scatter(output.logp, layout, part), scatter(output.entropy, layout, part)
+    value = None if output.value is None else scatter(output.value, layout, part)
+    if output.log_z is None:
+        return Policy(logp, entropy, value)
+    if not layout.num_prompts:  # no token: `part` may have rows, of which the output says nothing
+        return Policy(logp, entropy, value, logp.new_zeros(len(part.tokens)))
+    return Policy(logp, entropy, value, output.log_z[part.group])
+
+
+@torch.no_grad()
+def check_head(actor: Actor) -> None:
+    """Compare with the model's own logits on a few tokens. Raises ValueError where they differ.
+
+    Models may scale, cap or shift their logits after the head. The hidden states are enlarged first, so that a cap
+    shows even on an untrained model whose logits are small.
+    """
+    model = actor.model
+    head = model.get_output_embeddings()
+    name = type(model).__name__
+    if head is None:
+        raise ValueError(f"{name} has no output embeddings: the trainer needs a causal language model.")
+    device = next(model.parameters()).device
+    ids = torch.randint(num_embeddings(model), (1, 8), generator=torch.Generator().manual_seed(0)).to(device)
+
+    def logits(factor: float) -> tuple[Tensor, Tensor]:
+        def enlarge(_module: nn.Module, _args: object, output: Any) -> Any:
+            output.last_hidden_state = output.last_hidden_state * factor
+            return output
+
+        hook = model.get_decoder().register_forward_hook(enlarge)
+        try:
+            hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+            return head(hidden).float(), model(input_ids=ids, use_cache=False).logits.float()
+        finally:
+            hook.remove()
+
+    largest = float(logits(1.0)[0].abs().max())
+    mine, theirs = logits(100.0 / largest if largest > 0 else 1.0)
+    difference = float((mine - theirs).abs().max()) / max(float(theirs.abs().max()), 1.0)
+    if not difference <= TOLERANCE:
+        raise ValueError(
+            f"{name} changes its logits after the output embeddings (they differ by {difference:.2g} of the largest): "
+            "soft-capping or scaling is not supported, and training on other logits than those sampled from would be "
+            "silently wrong. Choose a model without it (for instance Qwen or Llama)."
+        )

@@ -1,0 +1,60 @@
+"""A batch as the model reads it, and who attends to whom in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Segment:
+    """b sequences cut to one shape. Padding repeats position 0; its results are never read."""
+
+    query: Tensor  # [b, t] int64, positions in the row
+    key: Tensor  # [b, s] int64
+    mask: Tensor | None  # [b or 1, 1, t, s] bool, True: sees it; None: causal, where query and key are the same
+
+    def to(self, device: torch.device) -> Segment:
+        mask = None if self.mask is None else self.mask.to(device)
+        return Segment(self.query.to(device), self.key.to(device), mask)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Who attends to whom among the N tokens of a row."""
+
+    segments: tuple[Segment, ...]
+    order: Tensor  # [N] int64, place of each token among the segments' queries laid end to end
+
+    def to(self, device: torch.device) -> Packed:
+        return Packed(tuple(s.to(device) for s in self.segments), self.order.to(device))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A batch as the model reads it, and where in it each response token is predicted. R = 1 when packed."""
+
+    input_ids: Tensor  # [R, W] int64
+    position_ids: Tensor | None  # [R, W]; None: 0, 1, 2, …
+    packed: Packed | None
+    predict: Tensor  # [n] int64, place in R·W of the token *before* each response token
+    target: Tensor  # [n] int64, the response token
+    place: Tensor  # [n] int64, its place in B·T
+    num_tokens: int  # tokens that the model reads, padding not counted
+    prompt_place: Tensor  # [m] int64, place in R·W of the tokens of one copy of each prompt
+    prompt_owner: Tensor  # [m] int64, prompt of each
+    num_prompts: int
+
+    def to(self, device: torch.device) -> Layout:
+        if device.type == "cpu":
+            return self
+        on_device = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor | Packed)}
+        return replace(self, **on_device)
+
+
+def empty(pad_token_id: int) -> Layout:
+    """One token that predicts nothing: what a rank reads while the others still have work."""
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return Layout(torch.tensor([[pad_token_id]]), None, None, nothing, nothing, nothing, 0, nothing, nothing, 0)

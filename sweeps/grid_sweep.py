@@ -1,0 +1,37 @@
+"""Hydra's sweeper `hydra/sweeper=grid`: lists and ranges, shaped by also, zip, exclude and when (docs/sweeps.md)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from hydra.core.utils import JobReturn
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.config.overrides import parse
+from rlvr.ledger.identity import LINES
+from sweeps import grid
+from sweeps.launcher import launch_points
+
+
+class GridSweep:
+    """All points of a grid, launched together."""
+
+    def __init__(self, config: DictConfig, params: Mapping[str, str] | None = None) -> None:
+        """config: as Hydra composed it for the command. params: a study's own axes."""
+        self.config, self.params = config, params or {}
+
+    def sweep(self, arguments: Sequence[str]) -> list[JobReturn]:
+        return launch_points(self.config, self.points(arguments))
+
+    def points(self, arguments: Sequence[str]) -> list[list[str]]:
+        overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
+        rules = grid.Rules(**{name: list(self.config[name]) for name in LINES})
+        return grid.expand(overrides, set(self.params), rules, functools.partial(usual, self.config))
+
+
+def usual(config: DictConfig, key: str) -> object:
+    """What holds for points that do not set this key."""
+    choices = config.hydra.runtime.choices
+    value = choices[key] if key in choices else OmegaConf.select(config, key)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

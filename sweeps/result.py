@@ -1,0 +1,102 @@
+"""What a launch from Python gives back: its runs, each with its config, state, metrics and directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlvr.ledger import journal, layout
+from rlvr.ledger.cause import State
+from rlvr.ledger.runs import read_config
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Ledger
+from sweeps.session import Launch
+from sweeps.verdict import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as planned and as it stands on the ledger now."""
+
+    run_id: str
+    name: str
+    directory: Path  # runs/<run_id>
+    planned: Mapping[str, Any] | None = field(default=None, repr=False)  # config of a run that is not on the ledger
+
+    @property
+    def config(self) -> DictConfig:
+        """Resolved, as the run reads it."""
+        if self.planned is not None:
+            return OmegaConf.create(dict(self.planned))
+        return OmegaConf.create(read_config(self.directory))
+
+    @property
+    def standing(self) -> RunState:
+        """All that the ledger says of it: state, step, cause and message of its end, time spent."""
+        if self.planned is not None:
+            return RunState(self.run_id, self.name, State.QUEUED)
+        return Ledger(layout.home_of_run(self.directory)).state(self.run_id)
+
+    @property
+    def state(self) -> str:
+        """queued, running, finished, diverged, failed, preempted, pruned or lost."""
+        return self.standing.state
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each step that is on record, a column for each metric; without any before the run has begun."""
+        import pandas as pd
+
+        records = journal.read(layout.journal(self.directory)).records
+        steps = pd.Index([record.step for record in records], name="step")
+        return pd.DataFrame([record.metrics for record in records], index=steps)
+
+    def __repr__(self) -> str:
+        return f"<run {self.name} ({self.run_id}): {self.state}>"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of one launch. Iterating gives the runs; `sweep[0]` and `sweep["lad-js-eta0.5-s0"]` give one."""
+
+    sweep_id: str
+    study: str
+    runs: tuple[Run, ...]
+    outcome: Outcome  # which runs finished in this launch, which had before, which failed and why
+
+    @staticmethod
+    def of(launch: Launch, ledger: Ledger) -> Sweep:
+        """Its runs are those of the ledger: a search knows them at its end alone. Of a dry run, those of the plan."""
+        plan = launch.plan
+        if launch.dry_run:
+            runs = [Run(run.run_id, run.name, ledger.run_dir(run.run_id), run.config) for run in plan.runs]
+        else:
+            lines = ledger.sweep(plan.sweep_id).runs
+            runs = [Run(line["run_id"], line["name"], ledger.run_dir(line["run_id"])) for line in lines]
+        return Sweep(plan.sweep_id, plan.study, tuple(runs), launch.outcome)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, which: int | str) -> Run:
+        """KeyError for a name that no run has."""
+        if isinstance(which, int):
+            return self.runs[which]
+        named = {run.name: run for run in self.runs} | {run.run_id: run for run in self.runs}
+        return named[which]
+
+    def __repr__(self) -> str:
+        states = Counter(run.state for run in self.runs)
+        shown = ", ".join(f"{number} {state}" for state, number in states.items())
+        return f"<sweep {self.sweep_id} of {self.study}: {len(self.runs)} runs, {shown}>"

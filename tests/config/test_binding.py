@@ -1,0 +1,87 @@
+"""Knobs against parameters: names, presence, types."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.config.binding import bind, close_match, components
+from rlvr.config.signature import forget
+
+SOURCE = """
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+Mood = Literal["calm", "loud"]
+
+
+class Thing: ...
+
+
+def made(*, count: int, mood: Mood, names: Sequence[str], file: Path, thing: Thing, share: float = 0.5): ...
+
+
+def open_handed(*, count: int, **rest): ...
+"""
+KNOBS = {"count": 1, "mood": "calm", "names": ["a"], "file": "x", "thing": 3}
+
+
+@pytest.fixture(autouse=True)
+def _source(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "bound_things.py").write_text(SOURCE)
+    sys.path.append(str(tmp_path))
+    forget()
+    yield
+    sys.path.remove(str(tmp_path))
+    forget()
+
+
+def try_to_bind(function: str = "made", **knobs: object) -> None:
+    bind("loss", OmegaConf.create({"_target_": f"bound_things.{function}", "_partial_": True, **knobs}))
+
+
+def test_what_fits_is_bound_and_a_default_may_be_left_out() -> None:
+    try_to_bind(**KNOBS)
+    try_to_bind(**KNOBS, share=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"coutn": 1}, "loss.coutn is unknown: loss takes count, file, mood, names, share, thing. Did you mean count?"),
+        ({"count": "many"}, r"loss.count=many: .*integer.*; int is expected"),
+        ({"mood": "sad"}, r"loss.mood=sad: .*'calm' or 'loud'"),
+        ({"names": 3}, "loss.names=3: "),
+        ({"count": "???"}, r"loss.count has no value: pass loss.count=\.\.\."),
+    ],
+)
+def test_what_does_not_fit_is_said(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        try_to_bind(**{**KNOBS, **change})
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(ValueError, match=r"loss needs mood, thing: pass loss.mood=\.\.\."):
+        try_to_bind(**{k: v for k, v in KNOBS.items() if k not in ("mood", "thing")})
+
+
+def test_a_function_that_takes_any_knob_is_given_it() -> None:
+    try_to_bind("open_handed", count=1, whatever=2)
+    with pytest.raises(ValueError, match="loss.count=x"):
+        try_to_bind("open_handed", count="x", whatever=2)
+
+
+def test_components_are_found_where_they_stand() -> None:
+    inner, outer = {"_target_": "b.B"}, {"_target_": "a.A"}
+    config = OmegaConf.create({"loss": {**outer, "inner": inner, "other": "${divergence}"}, "divergence": inner})
+    assert [path for path, _ in components(config, "loss")] == ["loss", "loss.inner"]
+
+
+def test_a_near_name_is_proposed_and_a_far_one_is_not() -> None:
+    assert close_match("etaa", ["eta", "beta"]) == " Did you mean eta?"
+    assert close_match("zebra", ["eta", "beta"]) == ""

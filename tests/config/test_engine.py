@@ -1,0 +1,137 @@
+"""Which engine can sample which model, and where vLLM is looked for: asked before launch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvr.config.freeze import frozen
+from tests.support.composed import check, composed, identity
+
+pytestmark = pytest.mark.usefixtures("composing")
+
+HERE = f"rollout.engine.python={sys.executable}"
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ValueError) as error:
+        check(*overrides)
+    return str(error.value)
+
+
+def test_a_table_is_sampled_by_the_native_engine_alone() -> None:
+    bandit = ("task=bandit", "model=table", "rollout.prompts=1", "trainer.updates=1")
+    check(*bandit)
+    assert refused(*bandit, "rollout=vllm", HERE) == (
+        "rollout=vllm loads architectures of Hugging Face and model=table is none. Pass rollout=native."
+    )
+
+
+def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    check("rollout=vllm", HERE)
+    assert "rollout.engine.python=/no/such/python is no program" in refused(
+        "rollout=vllm", "rollout.engine.python=/no/such/python"
+    )
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "rollout=vllm needs vLLM, which this environment lacks" in refused("rollout=vllm")
+
+
+WORKERS = {
+    "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2 or a multiple.",
+    "rollout.engine.workers=0": "Pass rollout.engine.workers=1 or a multiple.",
+    "cluster=slurm cluster.gpus=3 loss=dph_js": "leaves rollout=ray none. Pass rollout=vllm.",
+    "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
+    "cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=6": (
+        "spread over cluster.nodes=2, and cluster.gpus=3 on each. Pass cluster.gpus=4, or fewer workers."
+    ),
+    "cluster=slurm cluster.gpus=2": "cluster.gpus=2. Pass cluster.gpus=3, or fewer workers.",
+}
+
+
+@pytest.mark.parametrize("line", WORKERS)
+def test_workers_need_equal_shares_and_gpus_of_their_own(line: str) -> None:
+    check("rollout=ray", HERE, "cluster=slurm", "cluster.gpus=3")
+    assert WORKERS[line] in refused("rollout=ray", HERE, *line.split())
+
+
+def test_workers_and_ranks_are_counted_on_each_node() -> None:
+    """One rank and two workers on each of two."""
+    nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.ranks=2", "cluster.gpus=3")
+    check("rollout=ray", HERE, *nodes, "rollout.engine.workers=4")
+    check("rollout=vllm", HERE, *nodes)
+
+
+def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as if it were not installed
+    assert "rollout=ray needs Ray, which this environment lacks: pip install 'rlvr[ray]'." in refused(
+        "rollout=ray", HERE
+    )
+
+
+def test_the_number_of_workers_is_no_part_of_what_a_run_is() -> None:
+    assert identity("rollout=ray", "rollout.engine.workers=4") == identity("rollout=ray")
+
+
+def test_identity_knows_the_engine_but_not_where_it_is_found() -> None:
+    assert identity("rollout=vllm") != identity()
+    assert identity("rollout=vllm", HERE, "rollout.engine.canary=1", "rollout.engine.timeout_s=9") == identity(
+        "rollout=vllm"
+    )
+
+
+def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    config, choices = composed("rollout=vllm", "rollout.engine.python=bin/python")
+    assert frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
+
+
+MISMATCH = {
+    "rollout.importance=truncate": "Pass rollout.logp_old=trainer.",
+    "rollout.max_mismatch=0.1": "Pass rollout.logp_old=trainer.",
+    "rollout.importance_cap=3": "rollout.importance_cap=3.0 is more than 1 and needs rollout.importance=truncate",
+    "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "is more than 1",
+    "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
+    "rollout.importance=some": "rollout.importance=some must be none or truncate or mask.",
+    "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
+    "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
+    "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",
+    "rollout.logp_old=trainer rollout.max_mismatch=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect",
+}
+
+
+@pytest.mark.parametrize("line", MISMATCH)
+def test_what_mismatch_cannot_do_is_refused(line: str) -> None:
+    assert MISMATCH[line] in refused(*line.split())
+
+
+AHEAD = {
+    "rollout.ahead=2": "rollout.ahead=2 must be 0, or 1",
+    "rollout.ahead=1 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
+    "rollout.ahead=1 rollout.logp_old=trainer": "Pass rollout.importance=truncate, which weighs them, or",
+    "rollout.ahead=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
+}
+
+
+@pytest.mark.parametrize("line", AHEAD)
+def test_what_cannot_be_sampled_ahead_is_refused(line: str) -> None:
+    assert AHEAD[line] in refused(*line.split())
+
+
+def test_to_sample_ahead_is_another_run() -> None:
+    assert identity("rollout.ahead=0") == identity() != identity("rollout.ahead=1")
+
+
+def test_a_run_of_before_has_the_identity_it_had() -> None:
+    same = ("rollout.logp_old=engine", "rollout.importance=none", "rollout.importance_cap=2.0")
+    assert identity(*same) == identity()
+    assert identity("rollout.logp_old=trainer") != identity()
+    assert identity("rollout=vllm", "rollout.logp_old=engine") != identity("rollout=vllm")
+
+
+def test_the_engine_computes_as_the_trainer_does() -> None:
+    assert composed("rollout=vllm", "trainer.dtype=bfloat16")[0].rollout.engine.dtype == "bfloat16"

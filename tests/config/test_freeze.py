@@ -1,0 +1,93 @@
+"""Identity follows what determines a result; names say what was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import open_dict
+
+from rlvr.config.freeze import frozen, group_id, run_name
+from tests.support.composed import composed, identity
+
+pytestmark = pytest.mark.usefixtures("composing")
+
+
+def test_identity_ignores_where_and_how_a_run_is_executed() -> None:
+    default = identity()
+    assert identity("cluster.workers=1", "cluster.threads=2") == default
+    assert identity("tracker.uri=http://127.0.0.1:5000") == default
+    assert identity("checkpoint.every=7") == default
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "seed=1",
+        "eta=0.5",
+        "divergence=hd",
+        "loss=grpo",
+        "lr=1e-3",
+        "task.size=9",
+        "rollout.samples=16",
+        "evaluation.every=10",
+        "trainer.updates=1",
+    ],
+)
+def test_identity_follows_what_determines_a_result(change: str) -> None:
+    assert identity(change) != identity()
+
+
+def test_a_default_written_out_is_the_same_run() -> None:
+    assert identity("loss=lad", "divergence=js", "eta=0.25") != identity("eta=0.5")
+    assert identity("loss=lad", "divergence=js") == identity()
+
+
+def test_seeds_of_one_setting_share_a_group() -> None:
+    first, second, other = (composed(*o)[0] for o in (["seed=0"], ["seed=1"], ["seed=1", "lr=1e-3"]))
+    assert group_id(first) == group_id(second) != group_id(other)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["eta=0.5"], "lad-js-eta0.5-s0"),
+        (["loss=grpo", "seed=3"], "grpo-s3"),
+        (["divergence=tv", "eta=2", "rollout.samples=16"], "lad-tv-eta2-samples16-s0"),
+        (["loss=grpo", "advantage=maxrl"], "grpo-maxrl-s0"),
+        (  # too long: what is not swept goes
+            [
+                "rollout.samples=4",
+                "rollout.temperature=0.9",
+                "trainer.clip_norm=0.5",
+                "evaluation.every=20",
+                "task.size=9",
+            ],
+            "lad-js-eta0.25-samples4-s0",
+        ),
+    ],
+)
+def test_names_say_what_was_chosen(overrides: list[str], name: str) -> None:
+    assert run_name(frozen(*composed(*overrides)), overrides, ["rollout.samples"]) == name
+
+
+SOURCE = """
+from pathlib import Path
+
+
+class Own:
+    def __init__(self, *, file: Path, other: "Path | None", name: str) -> None: ...
+"""
+
+
+def test_a_knob_that_is_a_path_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a task of one's own; what names no file stays as it is, and so does a text that happens to name one."""
+    (tmp_path / "own_frozen.py").write_text(SOURCE)
+    (tmp_path / "data.txt").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config, choices = composed()
+    with open_dict(config):
+        config.task = {"_target_": "own_frozen.Own", "file": "data.txt", "other": "nowhere.txt", "name": "data.txt"}
+    task = frozen(config, choices)["task"]
+    assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")

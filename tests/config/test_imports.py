@@ -1,0 +1,140 @@
+"""Our packages are found by every process, somebody else's are named, and a run's own code is found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvr.config import imports
+from rlvr.ledger.runs import FORMAT
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _path() -> Iterator[None]:
+    """sys.path and what was imported from it, as they were."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def module(folder: Path, name: str, text: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+# --- processes
+
+
+def in_a_child(code: str, cwd: Path, environment: dict[str, str]) -> str:
+    command = imports.python("-c", code)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_child_finds_this_checkout_and_not_its_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("slurm", "analysis", "rlvr"):
+        module(tmp_path, name, "raise SystemExit('somebody else')")
+    monkeypatch.setenv("PYTHONPATH", f"/nowhere{os.pathsep}{tmp_path}")  # theirs comes after ours
+    code = "import slurm, analysis, rlvr; print(slurm.__file__); print(analysis.__file__); print(rlvr.__file__)"
+    found = in_a_child(code, tmp_path, imports.environment()).splitlines()
+    assert found == [str(ROOT / name / "__init__.py") for name in ("slurm", "analysis", "rlvr")]
+    grandchild = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; print(sys.path[0])'])"
+    assert in_a_child(grandchild, tmp_path, imports.environment()) == str(ROOT)
+
+
+COMMANDS = [["-m", "rlvr.run", "--help"], ["-m", "rlvr", "status"], ["-m", "sweeps", "status"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[1])
+def test_a_foreign_package_in_the_working_directory_is_named_in_one_line(command: list[str], tmp_path: Path) -> None:
+    module(tmp_path, "slurm", "raise RuntimeError")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RLVR_HOME": str(tmp_path)}
+    run = [sys.executable, *command]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"`import slurm` finds {tmp_path}/slurm.py, not {ROOT}/slurm. Rename that file" in line
+
+
+def test_where_analysis_finds_another_rlvr_it_says_so(tmp_path: Path) -> None:
+    module(tmp_path, "rlvr")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "analysis"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"finds {tmp_path}/rlvr.py" in line
+
+
+# --- the user's own code
+
+
+def test_what_python_and_this_project_bring_needs_no_path() -> None:
+    assert imports.import_paths({"rlvr", "sweeps", "json", "torch", "time"}) == ()
+
+
+def test_the_users_own_directories_are_named_in_the_order_of_the_path(tmp_path: Path) -> None:
+    first, second, third = (module(tmp_path / name, f"of_{name}") for name in ("first", "second", "third"))
+    imports.extend([str(first), str(second)])
+    sys.path.insert(0, str(third))
+    assert imports.import_paths({"rlvr", "of_second"}) == tuple(map(str, (third, first, second)))
+    assert imports.import_paths({"rlvr"}) == ()
+
+
+def test_packages_are_those_of_every_target() -> None:
+    config = {"loss": {"_target_": "mine.losses.own", "inner": [{"_target_": "yours.f"}]}, "task": {"_target_": "a.B"}}
+    assert imports.packages(config) == {"mine", "yours", "a"}
+
+
+def test_a_module_that_hides_the_users_is_refused(tmp_path: Path) -> None:
+    """`random.py` in a config directory: Python's own comes first."""
+    imports.extend([str(module(tmp_path / "mine", "random"))])
+    with pytest.raises(ValueError, match=r"`import random` finds \S+random\.py, which hides random in \S+mine"):
+        imports.import_paths({"random"})
+    imports.extend([str(module(tmp_path / "mine", "time"))])
+    with pytest.raises(ValueError, match="`import time` finds built-in, which hides time"):
+        imports.import_paths({"time"})
+
+
+def run_with(run_dir: Path, *paths: Path) -> Path:
+    run_dir.mkdir()
+    (run_dir / "run.json").write_text(json.dumps({"format": FORMAT, "import_paths": list(map(str, paths))}))
+    return run_dir
+
+
+def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Path) -> None:
+    config = {"task": {"_target_": "days_of_mine.Days"}}
+    one, two = (module(tmp_path / name, "days_of_mine", f"NAME = '{name}'") for name in ("one", "two"))
+    imports.restore(run_with(tmp_path / "run", one), config)
+    import days_of_mine  # type: ignore[import-not-found]
+
+    assert days_of_mine.NAME == "one"
+    assert sys.path[-1] == str(one)
+    with pytest.raises(ValueError, match=rf"`import days_of_mine` finds {one}\S+, which hides days_of_mine in {two}"):
+        imports.restore(run_with(tmp_path / "other", two), config)
+
+
+def test_a_module_is_found_without_importing_its_parents(tmp_path: Path) -> None:
+    (tmp_path / "outer").mkdir()
+    module(tmp_path / "outer", "__init__", "raise RuntimeError")
+    module(tmp_path / "outer", "inner")
+    imports.extend([str(tmp_path)])
+    spec = imports.find("outer.inner")
+    assert spec is not None
+    assert spec.origin == str(tmp_path / "outer/inner.py")
+    assert imports.find("outer.nothing") is None
+    assert imports.find("outer.inner.deeper") is None
+    assert imports.find("__main__.x") is None

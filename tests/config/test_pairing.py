@@ -1,0 +1,101 @@
+"""What the trainer could only ignore, or fail at, is refused before launch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.config.test_schema import COMPANIONS
+from tests.support.composed import check, check_with_task
+
+pytestmark = pytest.mark.usefixtures("composing")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("loss=ppo advantage=grpo", "loss=ppo trains a value head on returns, which advantage=grpo does not give"),
+        ("loss=grpo advantage=gae", "advantage=gae needs a value head and loss=grpo trains none"),
+        ("loss=flowrl advantage=gae", "advantage=gae needs a value head and loss=flowrl trains none"),
+        ("loss=grpo trainer.head_lr=1e-3", "trainer.head_lr=0.001 has no effect"),
+        ("trainer.decay_steps=5", "trainer.decay_steps=5 has no effect with trainer.schedule=constant"),
+        ("loss=grpo trainer.base_kl=false trainer.reference_offload=true", "nothing reads a frozen copy"),
+        ("trainer.lora_alpha=8.0", "has no effect without trainer.lora_rank=RANK"),
+        ("trainer.lora_rank=0", "must be 1 or more"),
+        ("loss=flowrl trainer.lora_rank=4 trainer.reference_every=2", "without its adapters"),
+        ("rollout.overlong_penalty=2.0", "has no effect without rollout.overlong_buffer=TOKENS"),
+        ("rollout.overlong_buffer=8 rollout.max_tokens=4", "every response would be penalised"),
+        ("loss=pacs rollout.overlong_buffer=4", "which loss=pacs takes alone"),
+        (
+            "loss=dapo advantage=maxrl",
+            r"rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
+        ),
+        ("loss=dapo rollout.overlong_buffer=null", "Add it, or pass rollout.overlong_penalty=1.0"),
+        ("loss=maxrl advantage=maxrl_control_variate", "Pass rollout.dynamic_sampling=none"),
+        ("loss=cross_entropy task=digits rollout.overlong_filter=true", "which learns known answers, not samples"),
+        ("rollout.overlong_buffer=0", "must be greater than 0"),
+        ("trainer.schedule=wsd trainer.decay_steps=0", "must be 1 or more"),
+        ("trainer.final_lr=0.1", "trainer.final_lr=0.1 has no effect with trainer.schedule=constant"),
+        ("trainer.schedule=cosine trainer.final_lr=1.5", "must be a share of lr"),
+        ("loss=ppo trainer.head_lr=0.0", "must be greater than 0"),
+        ("loss=grpo trainer.reference_every=4", "nothing reads a reference"),
+        ("loss=flowrl trainer.reference_every=0", "must be 1 or more"),
+        ("loss=flowrl trainer.reference_resets_optimiser=true", "pass trainer.reference_every=STEPS"),
+    ],
+)
+def test_impossible_combinations_are_refused(overrides: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(*overrides.split())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "loss=ppo trainer.head_lr=1e-3 trainer.kl=0.1 trainer.reference_every=4",
+        "loss=flowrl trainer.reference_every=4 trainer.reference_resets_optimiser=true trainer.head_lr=1e-3",
+        "loss=kl_cov trainer.entropy=0.01 trainer.kl=0.1",
+        "loss=clip_cov cluster.ranks=2",
+        "loss=entadv advantage=rloo trainer.epochs=2",
+        "loss=flowrl beta=3",
+    ],
+)
+def test_possible_combinations_are_not(overrides: str) -> None:
+    check(*overrides.split())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["loss=pkpo", "advantage.k=9"], r"k is 2 to 8. Pass rollout.samples=9 or more"),
+        (["loss=pkpo", "advantage.k=8", "advantage.form=sloo"], r"k is 1 to 7. Pass rollout.samples=9 or more"),
+        (["loss=pkpo", "advantage.k=1"], r"k is 2 to 8"),
+        (["loss=maxrl", "advantage.order=8"], r"orders are 1 to rollout.samples - 1. Pass rollout.samples=9"),
+        (["loss=pacs", "advantage=rloo"], r"advantage=rloo has no effect with loss=pacs.*Drop it"),
+        (["loss=grpo", "advantage=none"], r"nothing to learn from. Pass advantage=grpo"),
+        (["loss=grpo", "advantage=gae"], r"needs a value head and loss=grpo trains none. Pass loss=ppo"),
+        (["loss=pacs", "rollout.samples=1"], r"Pass rollout.samples=2 or more, or loss.score=naive"),
+        (["loss=pacs", "task=bandit", "model=table"], r"loss=pacs takes rewards 0 and 1 only and task=bandit"),
+        (["loss=maxrl", "task=bandit", "model=table"], r"takes rewards 0 and 1 only.*or task.binary=true"),
+        (["loss=cross_entropy"], r"Pass rollout.dynamic_sampling=none; rollout.samples=1 saves time"),
+        (
+            ["loss=cross_entropy", "task=bandit", "model=table", "rollout.dynamic_sampling=none"],
+            r"learns known answers and task=bandit gives none.*task=digits",
+        ),
+        (["loss=lad_theoretical"], r"takes responses of one token and task=maze has longer ones.*task=bandit"),
+        (["rollout.filter=hard"], r"must be none or greedy_fails"),
+    ],
+)
+def test_what_cannot_work_together_is_refused_with_a_way_out(overrides: list[str], message: str) -> None:
+    small = ["rollout.prompts=1", "trainer.updates=1"] if "task=bandit" in overrides else []
+    with pytest.raises(ValueError, match=message):
+        check_with_task(*overrides, *small)
+
+
+@pytest.mark.parametrize("loss", ["maxrl", "pacs", "differential_smoothing"])
+def test_a_bandit_of_right_and_wrong_suits_binary_objectives(loss: str) -> None:
+    table = [*COMPANIONS["task", "bandit"], *COMPANIONS["model", "table"]]
+    check_with_task(f"loss={loss}", "task=bandit", "task.binary=true", *table)
+
+
+def test_what_needs_nothing_of_a_group_runs_with_one_response() -> None:
+    for overrides in (["loss=cross_entropy"], ["loss=pacs", "loss.score=naive"], ["loss=reinforce"]):
+        check(*overrides, "rollout.samples=1", "rollout.dynamic_sampling=none")

@@ -1,0 +1,105 @@
+"""What lies in a directory of one's own is equal to what is built in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.config.registry import Brought, Registry
+from tests.support.composed import REGISTRY
+
+OWN = {
+    "loss/plain.yaml": "_target_: rlvr.loss.reinforce.reinforce\n_partial_: true\n",
+    "loss/tuned.yaml": "defaults: [lad, _self_]\nratio: sequence\n",
+    "loss/silent.yaml": (
+        "defaults:\n  - override /advantage@_global_.advantage: none\n  - _self_\n"
+        "_target_: rlvr.loss.cross_entropy.cross_entropy\n_partial_: true\n"
+    ),
+    "divergence/half.yaml": "_target_: rlvr.objective.divergence.js\n_partial_: true\n",
+    "flavour/salty.yaml": "grains: 3\n",
+    "study/mine.yaml": "# @package _global_\n#\n# Why?\n# Because.\nsteps: 3\n",
+    "study/mute.yaml": "# @package _global_\nsteps: 3\n# too late\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in OWN.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def words(folder: Path, how: str) -> list[str]:
+    return {"flag": ["loss=plain", "--config-dir", str(folder)], "key": [f"hydra.searchpath=[file://{folder}]"]}[how]
+
+
+@pytest.mark.parametrize("how", ["flag", "key"])
+def test_options_are_those_of_the_whole_search_path(folder: Path, how: str) -> None:
+    registry = Registry.of(words(folder, how))
+    assert set(registry.options("loss")) == {*REGISTRY.options("loss"), "plain", "tuned", "silent"}
+    assert set(registry.groups()) == {*REGISTRY.groups(), "flavour"}
+    assert registry.options("flavour") == ["salty"]
+    assert registry.options("nothing") == []
+
+
+def test_folders_are_named_as_seen_from_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert Registry.of(["--config-dir", folder.name]).folders == (str(folder),)
+    assert Registry(["pkg://hydra.conf"]).folders == ("pkg://hydra.conf",)
+
+
+def test_what_an_option_brings_comes_from_its_defaults_and_from_what_it_is_based_on(folder: Path) -> None:
+    registry = Registry([str(folder)])
+    js = Brought("divergence", "js", is_override=False)
+    assert registry.brought("loss", "lad") == registry.brought("loss", "tuned") == [js]
+    assert registry.brought("loss", "plain") == []
+    assert registry.losses_with("divergence") == ["lad", "lad_theoretical", "tuned"]
+    assert registry.losses_with("advantage") == []  # chosen, not brought
+    assert registry.losses_without_advantage == ["cross_entropy", "pacs", "pacs_actor", "silent"]
+
+
+def test_a_shorthand_is_read_through_a_base(folder: Path) -> None:
+    assert Registry([str(folder)]).losses_reading("eta") == ["lad", "lad_theoretical", "tuned"]
+    assert Registry([str(folder)]).losses_reading("beta") == ["flowrl", "pacs", "pacs_actor"]
+
+
+def test_what_an_option_sets_in_other_groups_is_no_part_of_it() -> None:
+    dapo = Registry().node("loss", "dapo")
+    assert dapo == {
+        "_target_": "rlvr.loss.grpo.grpo",
+        "_partial_": True,
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "dual_clip": None,
+    }
+
+
+def test_an_option_is_its_own_text_over_that_of_its_base(folder: Path) -> None:
+    node = Registry([str(folder)]).node("loss", "tuned")
+    assert node["ratio"] == "sequence"
+    assert node["_target_"] == "rlvr.loss.lad.lad"
+    with pytest.raises(ValueError, match="loss/nothing is no config"):
+        REGISTRY.node("loss", "nothing")
+
+
+def test_composing_knows_the_whole_search_path_and_what_is_built_in_wins(folder: Path) -> None:
+    (folder / "loss" / "grpo.yaml").write_text("_target_: nowhere.nothing\n")
+    registry = Registry([str(folder)])
+    config, choices = registry.compose(["loss=tuned", "divergence=half"])
+    assert (choices["loss"], choices["divergence"]) == ("tuned", "half")
+    assert config.loss.ratio == "sequence"
+    assert registry.compose(["loss=grpo"])[0].loss["_target_"] == "rlvr.loss.grpo.grpo"
+
+
+def test_the_question_of_a_study_is_its_first_comment(folder: Path) -> None:
+    registry = Registry([str(folder)])
+    assert registry.question("mine") == "Why?"
+    assert registry.question("mute") == registry.question("main") == ""
+    assert REGISTRY.question("eta").startswith("How do accuracy and diversity depend on the temperature")
+
+
+@pytest.mark.parametrize("study", REGISTRY.options("study"))
+def test_every_study_asks_something(study: str) -> None:
+    assert "?" in REGISTRY.question(study)

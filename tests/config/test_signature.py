@@ -1,0 +1,241 @@
+"""What a component takes and declares, from source and, where that does not tell, from the component itself."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rlvr.config import signature as module
+from rlvr.config.definition import Unclear, definition
+from rlvr.config.signature import declared, forget, signature
+from rlvr.objective.batch import needed
+from tests.support.composed import REGISTRY
+
+
+def test_a_signature_is_read_without_importing_its_module() -> None:
+    parameters = {p.name: p for p in signature("rlvr.loss.lad.lad").parameters}
+    assert parameters["eta"].annotation == "float"
+    assert parameters["eta"].required
+    with pytest.raises(ValueError, match="defines no"):
+        signature("rlvr.loss.lad.nothing")
+
+
+TARGETS = sorted(
+    {
+        str(node["_target_"])
+        for group in ("loss", "advantage", "divergence", "task", "model", "trainer", "presample")
+        for option in REGISTRY.options(group)
+        if "_target_" in (node := REGISTRY.node(group, option))
+    }
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_source_says_of_every_component_is_what_python_says_of_it(target: str) -> None:
+    read = module._of(definition(target))
+    name, _, attribute = target.rpartition(".")
+    component = getattr(importlib.import_module(name), attribute)
+    parameters = inspect.signature(component).parameters.values()
+    assert [(p.name, p.required) for p in read.parameters] == [(p.name, p.default is p.empty) for p in parameters]
+    assert read.declared == needed(component) | getattr(component, "marks", frozenset())
+
+
+ODD = """
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from rlvr.loss.lad import lad
+from rlvr.objective import batch
+from rlvr.objective.advantage import PassForm
+from rlvr.objective.batch import binary_rewards as binary
+from rlvr.objective.batch import first_pass, needs
+from .inner import deep, relayed
+
+WORDS = ("entropy", "noise")
+Ratio = Literal["a", "b"]
+again = lad
+gentle = functools.partial(lad, eta=0.5)
+steep = functools.partial(deep, 1)
+
+
+def wrapped(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+    return inner
+
+
+@binary
+@batch.needs("reference")
+def marked(policy, batch, *, ratio: Ratio, form: PassForm = "plain"): ...
+
+
+@needs("entropy")
+def before(policy, batch, *, knob: int): ...
+
+
+@first_pass(before)
+def twice(policy, batch, *, knob: int): ...
+
+
+@wrapped
+def decorated(policy, batch, *, knob: int): ...
+
+
+@needs(*WORDS)
+def spread(policy, batch): ...
+
+
+def open_handed(policy, batch, **knobs): ...
+
+
+if len(WORDS) == 2:
+    def conditional(one: int, *, two: str = "x"): ...
+
+
+class Base:
+    def __init__(self, *, size: int): ...
+
+
+class Derived(Base):
+    name = "derived"
+
+    @classmethod
+    def make(cls, sides: int): ...
+
+
+@dataclass
+class Record:
+    first: int
+    second: list[int] = field(default_factory=list)
+    third: int = field(init=False)
+
+
+class Shape(Protocol):
+    sides: int
+"""
+INNER = """
+from rlvr.loss.grpo import grpo as relayed
+
+
+def deep(count: int, *, knob: float): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A package of somebody else's, and a module that binds names in ways that no reader of source follows."""
+    root = tmp_path_factory.mktemp("odd")
+    (root / "odd").mkdir()
+    (root / "odd" / "__init__.py").write_text(ODD)
+    (root / "odd" / "inner.py").write_text(INNER)
+    (root / "strange.py").write_text("from odd import *\n\ndef __getattr__(name):\n    raise AttributeError(name)\n")
+    (root / "unfinished.py").write_text("x = 1\ndef loss(\n")
+    (root / "broken.py").write_text("import no_such_module\n\n@no_such_module.mark\ndef loss(policy, batch): ...\n")
+    sys.path.append(str(root))
+    forget()
+    yield root
+    sys.path.remove(str(root))
+    forget()
+
+
+# (name in the package, parameters with a ? after those that may be left out, what it declares)
+PLAIN = {
+    "marked": (["policy", "batch", "ratio", "form?"], {"binary_rewards", "reference"}),
+    "again": (["policy", "batch", "divergence", "eta", "ratio"], set()),
+    "gentle": (["policy", "batch", "divergence", "eta?", "ratio"], set()),
+    "relayed": (["policy", "batch", "clip_low", "clip_high", "dual_clip"], set()),
+    "deep": (["count", "knob"], set()),
+    "steep": (["knob"], set()),
+    "twice": (["policy", "batch", "knob"], {"entropy"}),
+    "open_handed": (["policy", "batch"], set()),
+    "Derived": (["size"], set()),
+    "Record": (["first", "second?"], set()),
+    "Shape": ([], set()),
+}
+ASKED = {
+    "decorated": (["policy", "batch", "knob"], set()),
+    "spread": (["policy", "batch"], {"entropy", "noise"}),
+    "conditional": (["one", "two?"], set()),
+    "Derived.make": (["sides"], set()),
+}
+
+
+def shown(target: str) -> tuple[list[str], set[str]]:
+    found = signature(target)
+    return [p.name + "?" * (not p.required) for p in found.parameters], set(found.declared)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_definitions_are_followed_through_imports_partials_and_bases(odd: Path, name: str) -> None:
+    assert shown(f"odd.{name}") == PLAIN[name]
+    assert "odd" not in sys.modules
+    assert signature(f"odd.{name}").takes_any == (name == "open_handed")
+
+
+def test_a_type_stands_for_its_value_wherever_it_is_defined(odd: Path) -> None:
+    ratio, form = signature("odd.marked").parameters[2:]
+    assert (ratio.annotation, form.annotation) == ("Literal['a', 'b']", "Literal['plain', 'sloo', 'sloo_minus_one']")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ASKED)
+def test_what_source_does_not_tell_a_process_that_imports_it_does(odd: Path, name: str) -> None:
+    with pytest.raises(Unclear):
+        module._of(definition(f"odd.{name}"))
+    assert shown(f"odd.{name}") == ASKED[name]
+    assert "odd" not in sys.modules
+
+
+@pytest.mark.slow
+def test_what_a_module_takes_over_from_another_is_found(odd: Path) -> None:
+    assert shown("strange.marked") == PLAIN["marked"]
+    with pytest.raises(ValueError, match=r"_target_: strange\.nothing: "):
+        signature("strange.nothing")
+
+
+def test_a_module_that_fails_is_told_in_one_line(odd: Path) -> None:
+    with pytest.raises(ValueError, match=r"^_target_: broken\.loss: .*No module named 'no_such_module'.*$"):
+        signature("broken.loss")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("no_such_package.loss", "no module no_such_package"),
+        ("rlvr.loss.ladd.lad", "no module rlvr.loss.ladd"),
+        ("rlvr.loss.lad.nothing.at_all", "no module rlvr.loss.lad.nothing"),
+        ("odd.nothing", "odd defines no nothing"),
+        ("alone", "no module "),
+    ],
+)
+def test_what_is_not_there_is_named(odd: Path, target: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"_target_: {target}: {said}"):
+        signature(target)
+
+
+def test_an_error_of_syntax_is_told_with_its_line(odd: Path) -> None:
+    with pytest.raises(ValueError, match=r"unfinished\.py, line 2: '\(' was never closed"):
+        signature("unfinished.loss")
+
+
+def test_a_module_that_is_imported_already_is_asked_where_it_is() -> None:
+    assert [p.name for p in signature("tests.config.test_signature.here").parameters] == ["b"]
+
+
+here = partial(lambda a, b: (a, b), 1)
+
+
+def test_marks_are_on_the_function_too() -> None:
+    assert declared("rlvr.loss.pacs.pacs") >= {"binary_rewards", "per_response", "reference"}
+    from rlvr.loss.pacs import pacs
+
+    assert declared("rlvr.loss.pacs.pacs") == needed(pacs) | pacs.marks  # type: ignore[attr-defined]

@@ -1,0 +1,195 @@
+"""docs/extending.md, taken at its word: its files in a directory elsewhere, used as if they were built in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+HERE = ["cluster=local", "tracker=none"]
+ONE = ["task=weekdays", "model=table", "rollout.prompts=7", "trainer.updates=1", *HERE]
+
+
+def written(folder: Path) -> Path:
+    """The files of the page, as the page gives them. Returns their directory."""
+    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    files = re.findall(r"^\*\*(mine/\S+)\*\*\n\n```\w+\n(.*?)^```", page, re.M | re.S)
+    for name, text in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    assert {name for name, _ in files} == {f"mine/{name}" for name in FILES}
+    return folder / "mine"
+
+
+FILES = ("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "study/days.yaml")
+
+
+def start(*words: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
+    """The command as it is installed: nobody's working directory, nobody's PYTHONPATH but this checkout."""
+    environment = {**os.environ, "RLVR_HOME": str(home), "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    command = [sys.executable, "-P", "-m", "rlvr", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=cwd, env=environment, text=True, start_new_session=True, **pipes)
+
+
+def rlvr(*words: str, home: Path, cwd: Path) -> tuple[int, str]:
+    process = start(*words, home=home, cwd=cwd)
+    out, _ = process.communicate(timeout=500)
+    return process.returncode, out
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture(scope="module")
+def trained(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study, by the words of the page."""
+    home = tmp_path_factory.mktemp("home")
+    code, out = rlvr("run", "--config-dir", "mine", "study=days", "keep_rollouts=1", *HERE, home=home, cwd=mine.parent)
+    assert code == 0, out
+    assert "4 of 4 runs finished" in out
+    return home
+
+
+def runs(home: Path) -> dict[str, Path]:
+    return {json.loads(p.read_text())["name"]: p.parent for p in sorted(home.glob("runs/*/run.json"))}
+
+
+def test_a_dry_run_shows_what_differs_from_the_default_and_from_the_options_own(mine: Path, tmp_path: Path) -> None:
+    words = ["run", "--config-dir", str(mine), *ONE, "loss=filtered", "--dry-run"]
+    code, out = rlvr(*words, "loss.push=0.5", home=tmp_path, cwd=tmp_path)
+    assert code == 0, out
+    (line,) = (line for line in out.splitlines() if "filtered-" in line)
+    assert {"loss=filtered", "task=weekdays", "loss.push=0.5", "advantage=none"} <= set(line.split())
+    _, out = rlvr(*words, "loss.push=0.1", "task.ahead=2", home=tmp_path, cwd=tmp_path)
+    assert "push=" not in out.partition("Time:")[0].replace("push0.1", "")
+    assert not list(tmp_path.iterdir())
+
+
+MISTAKES = {
+    "a name": (["loss=filterd"], "loss takes: clip_cov, cross_entropy, .*Did you mean filtered?"),
+    "a knob": (["loss=filtered", "+loss.psuh=1"], "loss.psuh is unknown: loss takes push. Did you mean push?"),
+    "a type": (["loss=filtered", "loss.push=hard"], "loss.push=hard: "),
+    "a shorthand": (["loss=filtered", "eta=1"], "eta=1.0 has no effect with loss=filtered. Losses that read eta: lad,"),
+    "an advantage": (["loss=filtered", "advantage=rloo"], "advantage=rloo has no effect with loss=filtered,"),
+    "no advantage": (["loss=grpo", "advantage=none"], "losses that read none: cross_entropy, filtered, pacs"),
+    "the task's own": (["loss=filtered", "task.ahead=9"], "task.ahead=9 must be 1 to 6 days."),
+    "a task's ability": (
+        ["loss=cross_entropy", "rollout.dynamic_sampling=none"],
+        "loss=cross_entropy learns known answers and task=weekdays gives none",
+    ),
+    "rewards": (["loss=filtered", "task=bandit"], "loss=filtered takes rewards 0 and 1 only and task=bandit"),
+    "a study": (["study=dais"], "study takes: alpha, .*days, .*Did you mean days?"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_as_of_what_is_built_in(mine: Path, mistake: str, tmp_path: Path) -> None:
+    words, message = MISTAKES[mistake]
+    more = ["rollout.prompts=1"] if "task=bandit" in words else []
+    code, out = rlvr("run", "--config-dir", str(mine), *ONE, *more, *words, home=tmp_path, cwd=tmp_path)
+    assert code == 2
+    (line,) = out.splitlines()
+    assert re.search(message.replace("(", r"\(").replace("?", r"\?"), line), line
+
+
+def test_a_loss_whose_file_says_nothing_of_advantages_may_do_without_one(mine: Path, tmp_path: Path) -> None:
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "loss/silent.yaml").write_text("_target_: filtered.filtered\n_partial_: true\npush: 0\n")
+    folders = [f"hydra.searchpath=[{tmp_path},{mine}]"]
+    words = ["run", *folders, *ONE, "loss=silent", "advantage=none", "--dry-run"]
+    code, out = rlvr(*words, home=tmp_path / "home", cwd=tmp_path)
+    assert code == 0, out
+
+
+def test_help_lists_what_is_there(mine: Path, tmp_path: Path) -> None:
+    _, out = rlvr("run", "--config-dir", str(mine), "--help", home=tmp_path, cwd=tmp_path)
+    assert ", filtered," in out
+    assert ", weekdays" in out
+
+
+def test_the_study_learns_the_days_and_says_what_it_asked(trained: Path, mine: Path) -> None:
+    assert set(runs(trained)) == {f"filtered-push{p}-s0" for p in ("0", "0.1", "0.5")} | {"grpo-s0"}
+    for name, run_dir in runs(trained).items():
+        last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])["metrics"]
+        assert last["evaluation/weekdays/avg_at_8"] > 0.9, name  # uniform over seven days at the start
+        assert json.loads((run_dir / "run.json").read_text())["import_paths"] == [str(mine)]  # of the task, at least
+    (sweep,) = trained.glob("runs/sweeps/*/sweep.json")
+    about = json.loads(sweep.read_text())
+    assert about["question"] == "Does it help to push wrong answers away?"
+    assert about["config_dirs"] == about["import_paths"] == [str(mine)]
+
+
+def test_the_same_command_trains_nothing_again_from_anywhere(trained: Path, mine: Path, tmp_path: Path) -> None:
+    words = ["run", "--config-dir", str(mine), "study=days", "keep_rollouts=1", *HERE]
+    assert "4 of 4 runs finished (4 before)" in rlvr(*words, home=trained, cwd=tmp_path)[1]
+    searched = ["run", f"hydra.searchpath=[file://{mine}]", "study=days", "keep_rollouts=1", *HERE]
+    assert "4 of 4 runs finished (4 before)" in rlvr(*searched, home=trained, cwd=tmp_path)[1]
+
+
+def test_points_are_swept_as_of_what_is_built_in(mine: Path, tmp_path: Path) -> None:
+    words = ["run", "--config-dir", str(mine), "-m", *ONE, "loss=filtered,grpo", "when=loss.push=0.3 if loss=filtered"]
+    code, out = rlvr(*words, "task.ahead=1,2", "steps=1", home=tmp_path, cwd=tmp_path)
+    assert code == 0, out
+    assert "4 of 4 runs finished" in out
+    pushes = [json.loads(p.read_text())["name"] for p in tmp_path.glob("runs/*/run.json")]
+    assert sum("filtered" in name for name in pushes) == 2
+
+
+def test_report_export_and_replay_need_no_directory(trained: Path, tmp_path: Path) -> None:
+    code, out = rlvr("report", "--study", "days", home=trained, cwd=tmp_path)
+    assert code == 0, out
+    assert "Does it help to push wrong answers away?" in (trained / "reports/days/index.html").read_text()
+    run_dir = runs(trained)["filtered-push0.5-s0"]
+    code, out = rlvr("export", str(run_dir), str(tmp_path / "policy"), home=trained, cwd=tmp_path)
+    assert code == 0, out
+    assert (tmp_path / "policy/model.safetensors").exists()
+    stored = run_dir / "rollouts/step-00000001.parquet"
+    code, out = rlvr("replay", f"rollouts={stored}", "loss=filtered,grpo", "loss.push=0,1", home=trained, cwd=tmp_path)
+    assert code == 0, out
+    assert "filtered loss.push=1" in out
+    assert list(trained.glob("reports/replay/*/replay.png"))
+
+
+def test_what_was_killed_is_retried_without_its_directory(mine: Path, tmp_path: Path) -> None:
+    home, words = (
+        tmp_path / "home",
+        ["run", "--config-dir", "mine", "study=days", "steps=2000", "evaluation.every=2000"],
+    )
+    process = start(*words, *HERE, "cluster.workers=1", "loss.push=0.1", home=home, cwd=mine.parent)
+    deadline = time.monotonic() + 300
+    while not list(home.glob("runs/*/attempts/1/heartbeat.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (sweep,) = home.glob("runs/sweeps/*")
+    code, out = rlvr("retry", sweep.name, home=home, cwd=tmp_path)
+    assert code == 0, out
+    assert "runs finished" in out
+    ends = [json.loads(p.read_text())["cause"] for p in home.glob("runs/*/attempts/2/exit.json")]
+    assert ends.count("ok") >= 1
+
+
+def test_another_file_of_its_name_is_not_taken_for_it(trained: Path, tmp_path: Path) -> None:
+    """A PYTHONPATH with another `weekdays`: the run is not exported with somebody else's task."""
+    (tmp_path / "weekdays.py").write_text("class Weekdays: ...\n")
+    environment = {**os.environ, "RLVR_HOME": str(trained), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    run_dir = runs(trained)["filtered-push0-s0"]
+    command = [sys.executable, "-P", "-m", "rlvr", "export", str(run_dir), str(tmp_path / "policy")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"`import weekdays` finds {tmp_path}/weekdays.py, which hides weekdays in" in done.stderr

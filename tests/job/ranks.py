@@ -1,0 +1,30 @@
+"""What every rank of tests/job/test_ranks.py does, started by torchrun: `ranks.py DIRECTORY OVERRIDES`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
+from rlvr.trainer import distributed
+from tests.job.test_loop import make_run
+from tests.trainer.ranks import fresh_memory_is_nan
+
+
+def train(directory: Path, overrides: list[str], *, first: bool) -> None:
+    """A whole run in `directory`; its first rank records the metrics."""
+    run = make_run(directory, *overrides, journal=first)
+    with contextlib.ExitStack() as stack:
+        if run.spool is not None:
+            stack.enter_context(contextlib.closing(run.spool))
+        stack.enter_context(contextlib.closing(run))
+        assert run.train(StopFlag()) is Cause.OK
+
+
+if __name__ == "__main__":
+    with fresh_memory_is_nan():
+        train(Path(sys.argv[1]), sys.argv[2:], first=os.environ["RANK"] == "0")
+    distributed.end_process(0)

@@ -1,0 +1,32 @@
+"""Exceptions of torch and Python cannot carry a cause: they are looked up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlvr.job.cause import cause_of
+from rlvr.trainer.diverged import Diverged
+
+
+def test_an_exception_has_the_cause_of_its_nearest_named_class() -> None:
+    class OutOfMemoryError(torch.OutOfMemoryError):
+        pass
+
+    raised = [OutOfMemoryError(), MemoryError(), Diverged(), UnicodeError(), ZeroDivisionError(), KeyboardInterrupt()]
+    found = [cause_of(error).value for error in raised]
+    assert found == ["gpu_oom", "host_oom", "diverged", "user_error", "error", "error"]
+
+
+def test_a_class_that_is_only_called_like_torchs_is_none() -> None:
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    assert cause_of(OutOfMemoryError()).value == "error"
+
+
+def test_numpy_without_memory_is_out_of_main_memory() -> None:
+    with pytest.raises(MemoryError) as error:
+        np.empty(1 << 55, dtype=np.int8)
+    assert cause_of(error.value).value == "host_oom"

@@ -1,0 +1,46 @@
+"""The engine gets the weights of every update once, and only when it is about to sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.job.handover import Handover
+from rlvr.records import EngineDisagrees
+from tests.job.test_canary import PROBLEMS, engine, sampler
+from tests.trainer.tiny import batch, trainer
+
+
+def test_weights_are_handed_over_once_an_update_and_again_after_sleep() -> None:
+    learner, own = trainer(lr=0.01), engine(1e-4)
+    taken, sync = list[int](), own.sync
+
+    def watched(weights: Iterable[tuple[str, Any]]) -> None:
+        taken.append(learner.num_updates)
+        sync(weights)
+
+    own.sync = watched  # type: ignore[method-assign]
+    handover = Handover(sampler(own), learner, PROBLEMS)
+    assert [handover(), handover()] == [0, 0]
+    learner.learn(batch())
+    learner.learn(batch())
+    assert taken == [0]  # nobody has sampled
+    assert [handover(), handover()] == [2, 2]
+    handover.sleep()
+    assert handover() == 2
+    assert taken == [0, 2, 2]
+    mine, its = dict(learner.weights()), dict(own.model.named_parameters())
+    assert all(torch.equal(mine[name], its[name]) for name in mine)
+
+
+def test_an_engine_that_drops_a_weight_stops_the_run_at_the_handover() -> None:
+    learner, own = trainer(lr=0.05), engine(1e-4)
+    handover = Handover(sampler(own), learner, PROBLEMS)
+    handover()
+    learner.learn(batch())
+    own.sync = list  # type: ignore[method-assign, assignment] - reads them and takes none
+    with pytest.raises(EngineDisagrees, match="after a sync, log-probabilities of fixed prompts differ"):
+        handover()

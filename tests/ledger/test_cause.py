@@ -1,0 +1,75 @@
+"""The one table: what it says in words is what it is, and everything in it is said."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rlvr.ledger import cause, tags
+from rlvr.ledger.cause import Cause, State, cause_of
+
+
+def documented() -> dict[str, tuple[str, str, str]]:
+    """(code, state, goes on by itself?) of each cause, as the module's docstring has it."""
+    assert cause.__doc__ is not None
+    rows = re.findall(r"^\| `(\w+)` +\| (\d+) +\| (\w+) +\| (yes|no)", cause.__doc__, re.MULTILINE)
+    return {name: tuple(rest) for name, *rest in rows}
+
+
+def test_the_table_is_the_documented_one() -> None:
+    shown = {each.value: (str(each.code), each.state.value, "yes" if each.goes_on else "no") for each in Cause}
+    assert shown == documented()
+
+
+def test_what_goes_on_by_itself_is_neither_failed_nor_finished() -> None:
+    for each in Cause:
+        assert each.goes_on == (each.state is State.PREEMPTED)
+        assert each.state.ended
+
+
+def test_every_state_is_queued_or_running_or_a_good_end_or_a_failure() -> None:
+    good = {State.FINISHED, State.PREEMPTED, State.PRUNED}
+    for state in State:
+        assert (not state.ended) + (state in good) + state.failure == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(0, "ok"), (5, "gpu_oom"), (75, "preempted"), (-9, "error"), (3, "pruned")]
+)
+def test_an_exit_code_stands_for_a_cause(code: int, expected: str) -> None:
+    assert Cause.of_code(code).value == expected
+
+
+def test_an_exception_carries_its_cause_or_is_an_error() -> None:
+    class Diverged(ArithmeticError):
+        cause = Cause.DIVERGED
+
+    class Wrapped(RuntimeError):  # as libraries do, with a cause of their own
+        cause = ValueError("theirs")
+
+    assert [cause_of(error).value for error in (Diverged(), Wrapped(), ValueError(), KeyboardInterrupt())] == [
+        "diverged",
+        "error",
+        "error",
+        "error",
+    ]
+
+
+def test_mlflow_is_told_what_runs_what_ended_well_and_what_failed() -> None:
+    told = {state.value: tags.status(state) for state in State}
+    assert told == {
+        "finished": "FINISHED",
+        "running": "RUNNING",
+        "queued": "RUNNING",
+        "preempted": "RUNNING",
+        "pruned": "KILLED",
+        "diverged": "FAILED",
+        "failed": "FAILED",
+        "lost": "FAILED",
+        "missing": "FAILED",
+        "unreadable": "FAILED",
+    }
+    assert tags.status_of_sweep([State.FINISHED, State.PRUNED]) == "FINISHED"
+    assert tags.status_of_sweep([State.FINISHED, State.LOST]) == "FAILED"
+    assert tags.status_of_sweep([State.FAILED, State.QUEUED]) == "RUNNING"

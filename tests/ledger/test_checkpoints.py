@@ -1,0 +1,53 @@
+"""Which checkpoints stand, which is the best, which may go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger import files, layout
+from rlvr.ledger.checkpoints import best_checkpoint, checkpoints, superseded
+
+
+def write(directory: Path, scores: dict[int, float | None]) -> None:
+    for step, score in scores.items():
+        (path := layout.checkpoint(directory, step)).mkdir(parents=True)
+        layout.trainer_state(path).write_text(json.dumps({"extra": {"step": step, "score": score}}))
+
+
+def steps(paths: list[Path]) -> list[int | None]:
+    return [layout.step_of(path) for path in paths]
+
+
+def test_those_that_are_half_written_or_called_otherwise_do_not_stand(tmp_path: Path) -> None:
+    write(tmp_path, {40: None, 120: None, 80: None})
+    files.aside_of(layout.checkpoint(tmp_path, 160)).mkdir()
+    (tmp_path / "step-last").mkdir()
+    assert steps(checkpoints(tmp_path)) == [40, 80, 120]
+    assert checkpoints(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "gone"),
+    [
+        ({40: 0.5, 80: 0.7, 120: None, 160: None}, 80, [40, 120]),
+        ({40: 0.5, 80: 0.7}, 80, [40]),
+        ({40: -1.0, 80: None}, 40, []),
+        ({40: None, 80: None}, None, [40]),
+    ],
+)
+def test_the_newest_and_the_best_stay(
+    tmp_path: Path, scores: dict[int, float | None], best: int, gone: list[int]
+) -> None:
+    write(tmp_path, scores)
+    found = best_checkpoint(tmp_path)
+    assert (None if found is None else layout.step_of(found)) == best
+    assert steps(list(superseded(tmp_path, 1))) == gone
+
+
+def test_a_state_that_is_torn_has_no_score(tmp_path: Path) -> None:
+    write(tmp_path, {40: 0.5, 80: 0.9})
+    layout.trainer_state(layout.checkpoint(tmp_path, 80)).write_text('{"extra"')
+    assert best_checkpoint(tmp_path) == layout.checkpoint(tmp_path, 40)

@@ -1,0 +1,101 @@
+"""No reader sees half of a file, whatever becomes of the writer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger import files
+
+ROOT = Path(files.__file__).parents[2]
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"step": 1', b"[1]", b"\xff\xfe"])
+def test_a_missing_or_torn_json_file_reads_as_none(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    assert files.read_json(tmp_path / "a.json") is None
+
+
+def test_a_rewrite_leaves_one_whole_file(tmp_path: Path) -> None:
+    for value in (1, 2):
+        files.write_json(tmp_path / "a.json", {"value": value})
+    assert files.read_json(tmp_path / "a.json") == {"value": 2}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_an_error_while_writing_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("before")
+
+    def write_half(name: str, *, directory: bool) -> None:
+        with files.whole(tmp_path / name) as aside:
+            aside.mkdir() if directory else aside.write_text("half")
+            raise RuntimeError
+
+    for name, directory in (("a", False), ("b", True)):
+        with pytest.raises(RuntimeError):
+            write_half(name, directory=directory)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "before"}
+
+
+def test_a_directory_takes_the_place_of_another_unless_it_is_to_be_new(tmp_path: Path) -> None:
+    def write(content: str, *, new: bool) -> None:
+        with files.whole(tmp_path / "d", new=new) as aside:
+            aside.mkdir()
+            (aside / content).touch()
+
+    write("first", new=True)
+    write("second", new=False)
+    with pytest.raises(FileExistsError):
+        write("third", new=True)
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["d", "d/second"]
+
+
+def test_what_lies_aside_names_its_process_and_is_hidden(tmp_path: Path) -> None:
+    with files.whole(tmp_path / "metrics.v2.json") as aside:
+        assert (aside.parent, aside.name[0], files.owner_of(aside)) == (tmp_path, ".", os.getpid())
+        aside.touch()
+    assert files.owner_of(files.aside_of(tmp_path / "step-00000080")) is None  # a lock is its owner
+    assert files.aside_of(tmp_path / "step-00000080").name == ".step-00000080.tmp"
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from rlvr.ledger.files import write_text
+while True:
+    for letter in "ab":
+        write_text(Path(sys.argv[1]), letter * 2_000_000, durable=False)
+"""
+
+
+def test_kill_9_of_a_writer_leaves_a_whole_file_and_at_most_one_aside(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for _ in range(4):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT)
+        deadline = time.monotonic() + 20
+        while not path.exists():
+            assert time.monotonic() < deadline
+        seen = {path.read_text() for _ in range(40)}
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        assert {*seen, path.read_text()} <= {"a" * 2_000_000, "b" * 2_000_000}
+        left = [p for p in tmp_path.iterdir() if p != path]
+        assert [files.owner_of(p) for p in left] in ([], [writer.pid])
+        for each in left:
+            files.remove(each)
+
+
+def test_lines_that_are_no_objects_or_lack_the_key_are_named_and_the_others_read(tmp_path: Path) -> None:
+    text = '{"id": "a"}\n{"id": "b\n\n[1]\n{"name": "c"}\n{"id": "d"}\n{"id": "e"'
+    (tmp_path / "m.jsonl").write_text(text)
+    objects, damaged = files.read_json_lines(tmp_path / "m.jsonl", "id")
+    assert objects == [{"id": "a"}, {"id": "d"}]
+    assert damaged == ["line 2 is damaged", "line 4 is damaged", "line 5 is damaged", "line 7 is torn"]
+    assert files.read_json_lines(tmp_path / "none", "id") == ([], [])

@@ -1,0 +1,61 @@
+"""One module knows the paths; no other spells them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger import layout
+
+ROOT = Path(__file__).resolve().parents[2]
+# Names of files and directories under the home. Those that are everyday words count as parts of a path alone.
+FILES = {
+    *("run.json", "config.yaml", "metrics.jsonl", "mlflow.json", "stages.json", "trainer.json", "manifest.jsonl"),
+    *("sweep.json", "stage.json", "submission.json", "job.json", "heartbeat.json", "exit.json", "prune.json"),
+    *("log.txt", "end.json", "mlflow.lock", "mlflow.db", "mlartifacts", "shipper.log", "optuna.journal", "best.md"),
+    "trials.csv",
+}
+WORDS = {"runs", "attempts", "checkpoints", "samples", "rollouts", "stages", "submissions", "reports", "lock"}
+
+
+def test_home_is_the_environments_choice_else_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "there"))
+    assert layout.home() == tmp_path / "there"
+    monkeypatch.delenv("RLVR_HOME")
+    assert layout.home() == Path(__file__).resolve().parents[2]
+
+
+def test_a_step_is_read_back_from_the_name_that_it_was_given(tmp_path: Path) -> None:
+    named = (layout.checkpoint, layout.evaluation, layout.policy, layout.rollouts)
+    assert [layout.step_of(name(tmp_path, 120)) for name in named] == [120] * 4
+    odd = ("step-x", ".step-00000080.tmp", "step-00000001.tmp", "test-1.csv", "other-00000001")
+    assert [layout.step_of(tmp_path / name) for name in odd] == [None] * 5
+
+
+def test_hidden_directories_and_those_without_a_launchs_files_are_no_runs(tmp_path: Path) -> None:
+    for path in ("a/run.json", "b/config.yaml", "c/notes.txt", ".d.1-ab.tmp/run.json", "sweeps/s/sweep.json"):
+        (file := tmp_path / "runs" / path).parent.mkdir(parents=True)
+        file.touch()
+    assert layout.run_ids(tmp_path) == ["a", "b"]
+
+
+def test_no_other_module_spells_a_path_of_the_ledger() -> None:
+    places = [ROOT / name for name in ("rlvr", "sweeps", "analysis", "slurm")]
+    modules = [path for place in places for path in place.rglob("*.py") if path != Path(layout.__file__)]
+    assert len(modules) > 200
+    spelt = [f"{path.relative_to(ROOT)}: {name}" for path in modules for name in _spelt(ast.parse(path.read_text()))]
+    assert spelt == []
+
+
+def _spelt(tree: ast.Module) -> Iterator[str]:
+    """Strings that are the name of a file, and words that stand as a part of a path: `home / "runs"`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in FILES:
+            yield str(node.value)
+        part = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) else None
+        if isinstance(part, ast.Constant) and part.value in WORDS:
+            yield str(part.value)

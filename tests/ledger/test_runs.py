@@ -1,0 +1,143 @@
+"""What a run is, read back: numbers as OmegaConf reads them, and nothing of another version."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from rlvr.ledger import runs
+from rlvr.ledger.runs import (
+    FORMAT,
+    Unreadable,
+    choices,
+    flatten,
+    grouped,
+    parse_yaml,
+    read_config,
+    read_info,
+    write_run,
+)
+
+ROOT = Path(runs.__file__).parents[2]
+SCALARS = """1e-06 1e6 1E+5 -2e-4 1.5e3 .5 -.5 .5e-3 1_000 1_0.5 0x1f 0o17 017 1. .inf -.INF .nan nan inf null ~ true
+    Yes off 2026-01-02 12:30:45 1:2.5 1e 1.2.3 e5 1e-06x '1e-06' "true" maze_7x7 +.5 1__0 ._""".split()  # noqa: SIM905 - forty lines otherwise
+SCALARS += ["[1, 2e-3]", "{a: 1e-3, b: [x]}"]
+
+
+def as_omegaconf(text: str) -> object:
+    return OmegaConf.to_container(OmegaConf.create(f"value: {text}\n"))["value"]  # type: ignore[index,call-overload]
+
+
+def same(one: object, other: object) -> bool:
+    return repr(one) == repr(other)  # also of not-a-number
+
+
+@pytest.mark.parametrize("text", SCALARS)
+def test_a_value_reads_as_omegaconf_reads_it(text: str) -> None:
+    assert same(parse_yaml(f"value: {text}\n")["value"], as_omegaconf(text))
+
+
+@given(st.from_regex(r"[-+]?[0-9_.]{1,6}([eE][-+]?[0-9]{1,3})?", fullmatch=True))
+def test_a_number_reads_as_omegaconf_reads_it(text: str) -> None:
+    try:
+        expected = as_omegaconf(text)
+    except ValueError:  # `1_._`: neither can make a number of it
+        with pytest.raises(ValueError):
+            parse_yaml(f"value: {text}\n")
+        return
+    assert same(parse_yaml(f"value: {text}\n")["value"], expected)
+
+
+def test_a_config_that_omegaconf_writes_is_read_back_whole(tmp_path: Path) -> None:
+    config = {"lr": 1e-06, "name": "1e-06", "on": True, "task": {"files": ["a", None], "empty": {}}, "eta": None}
+    write_run(tmp_path, OmegaConf.to_yaml(OmegaConf.create(config)), {"name": "n"})
+    assert read_config(tmp_path) == config
+
+
+def test_run_json_keeps_what_it_was_given_and_gets_the_format(tmp_path: Path) -> None:
+    given = {"name": "lad-js-s0", "arm": "lad-js", "created": 5, "question": "why?", "import_paths": ["/a"]}
+    write_run(tmp_path, "{}", given)
+    info = read_info(tmp_path)
+    assert info.fields == {**given, "format": FORMAT}
+    assert (info.run_id, info.name, info.arm, info.created, info.study) == (
+        tmp_path.name,
+        "lad-js-s0",
+        "lad-js",
+        5.0,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "run.json is missing or damaged. Put it back, or repeat the launch."),
+        ('{"name": "x"', "run.json is missing or damaged"),
+        ('{"name": "x"}', "made by another version of rlvr (no number of a format; this one reads format 1)"),
+        ('{"name": "x", "format": 2}', "made by another version of rlvr (format 2; this one reads format 1)"),
+        ('{"name": "x", "format": "1"}', "made by another version of rlvr (format 1; this one reads format 1)"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_that_names_the_run(tmp_path: Path, content: str | None, said: str) -> None:
+    write_run(tmp_path, "{}", {})
+    (tmp_path / "run.json").unlink() if content is None else (tmp_path / "run.json").write_text(content)
+    for read in (read_info, read_config):
+        with pytest.raises(Unreadable) as error:
+            read(tmp_path)
+        assert str(error.value).startswith(f"run {tmp_path.name}: ")
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "config.yaml is missing"),
+        ("loss: {", "config.yaml is no YAML"),
+        ("- a\n- b\n", "config.yaml holds no settings"),
+        ("", "config.yaml holds no settings"),
+        (b"\xff\xfe\x00", "config.yaml is no YAML"),
+    ],
+)
+def test_a_broken_config_is_one_line_that_names_it(tmp_path: Path, content: str | bytes | None, said: str) -> None:
+    write_run(tmp_path, "{}", {})
+    file = tmp_path / "config.yaml"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(Unreadable) as error:
+        read_config(tmp_path)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_errors_of_one_reason_are_one_line() -> None:
+    errors = [Unreadable(f"run {name}", "too old.") for name in "abcde"] + [Unreadable("run f", "torn.")]
+    assert grouped(errors) == ["run a, run b, run c and 2 more: too old.", "run f: torn."]
+    assert grouped([]) == []
+
+
+def test_a_tree_is_flattened_to_dotted_keys_with_lists_and_empty_mappings_as_values() -> None:
+    tree = {"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": {}, "g": None}
+    assert flatten(tree) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "f": {}, "g": None}
+    assert flatten({"x y": {"z": 1}}, key=lambda text: text.replace(" ", "_")) == {"x_y.z": 1}
+
+
+def test_choices_are_named_by_their_group_alone() -> None:
+    config = {"choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}}
+    assert choices(config) == {"loss": "lad", "divergence": "js"}
+    assert choices({}) == {}
+
+
+def test_the_ledger_needs_no_hydra_no_omegaconf_and_no_torch() -> None:
+    modules = sorted(f"rlvr.ledger.{path.stem}" for path in Path(runs.__file__).parent.glob("[!_]*.py"))
+    code = f"import sys, {', '.join(modules)}; rlvr.ledger.runs.parse_yaml('a: 1'); print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "hydra", "omegaconf", "mlflow", "pandas"} & set(out.split())

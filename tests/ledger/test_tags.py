@@ -1,0 +1,80 @@
+"""The ledger in MLflow's words, and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.ledger import tags
+from rlvr.ledger.cause import State
+from rlvr.ledger.runs import RunInfo
+from rlvr.ledger.state import RunState
+from rlvr.ledger.sweeps import Sweep
+
+
+@given(
+    st.one_of(st.booleans(), st.integers(-(10**9), 10**9), st.floats(allow_nan=False, allow_infinity=False), st.none())
+)
+def test_a_value_comes_back_from_its_text(value: object) -> None:
+    back = tags.as_value(tags.as_text(value))
+    assert (back, type(back)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text", ["maze_7x7", "rlvr.loss.lad.lad", "[1, 8]", '{"a": 1}', "a: b", "{", "2026-01-02", "- x"]
+)
+def test_text_that_is_no_plain_value_stays_text(text: str) -> None:
+    assert tags.as_value(text) == text
+
+
+def test_choices_come_back_from_the_tags_of_a_run_and_nothing_else_does() -> None:
+    chosen = {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}
+    info = RunInfo("a", "n", "arm", "g", "eta", 5.0, "sha", True, "host", "command")
+    state = RunState("a", "n", State.FAILED, attempt=2, cause="gpu_oom", host="n7")
+    sweep = Sweep("s", {"study": "eta"}, ({"run_id": "a", "trial": 3}, {"run_id": "b"}))
+    told = {**tags.tags(info, state, [sweep]), **tags.choice_tags({"choices": chosen})}
+    told |= dict.fromkeys(("rlvr.params_cut", "rlvr.non_finite", "rlvr.damaged_lines", "rlvr.sweep_id"), "x")
+    assert tags.choices_of(told) == {"loss": "lad", "divergence": "js"}
+    assert {k: told[f"rlvr.{k}"] for k in ("state", "cause", "host", "attempts", "sweeps", "trial")} == {
+        "state": "failed",
+        "cause": "gpu_oom",
+        "host": "n7",
+        "attempts": "2",
+        "sweeps": "s",
+        "trial": "s/3",
+    }
+
+
+def test_params_leave_out_places_cut_what_is_long_and_name_it() -> None:
+    config = {
+        "lr": 1e-06,
+        "a b": {"c:d": [1, 2]},
+        "rollout": {"engine": {"python": "/p", "dtype": "float32"}, "samples": 8},
+        "cluster": {"ranks": 1},
+        "prompt": "p" * 7000,
+    }
+    params, cut = tags.params(config)
+    assert cut == ["prompt"]
+    assert {k: v for k, v in params.items() if k != "prompt"} == {
+        "lr": json.dumps(1e-06),
+        "a b.c_d": "[1, 2]",
+        "rollout.engine.dtype": "float32",
+        "rollout.samples": "8",
+    }
+    assert len(params["prompt"]) == 6000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("x tracker.uri=http://ann:s3cret@host/a y", "x tracker.uri=http://***@host/a y"),
+        ("postgresql://u:p@h/db?password=abc&x=1", "postgresql://***@h/db?password=***&x=1"),
+        ("api_key=abc token=def", "api_key=*** token=***"),
+        ("nothing@all", "nothing@all"),
+    ],
+)
+def test_secrets_are_not_shown(text: str, shown: str) -> None:
+    assert tags.redact(text) == shown

@@ -1,0 +1,63 @@
+"""Words and their ids, and what ends a response."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+
+from rlvr.model.tokenizer import encode, end_tokens, word_tokenizer
+from tests.model.test_load import WORDS, make_qwen
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1))
+def test_words_round_trip_and_their_ids_are_their_places(words: list[str]) -> None:
+    tokenizer = word_tokenizer(WORDS, "stop")
+    text = " ".join(words)
+    assert encode(tokenizer, text) == [WORDS.index(word) for word in words]
+    assert tokenizer(text).input_ids == [WORDS.index(word) for word in words]
+    assert tokenizer.decode(encode(tokenizer, text)) == text
+    assert tokenizer.decode(encode(tokenizer, text), skip_special_tokens=True) == " ".join(
+        word for word in words if word not in ("stop", "PAD")
+    )
+
+
+def test_padding_is_added_behind_a_vocabulary_that_lacks_it() -> None:
+    tokenizer = word_tokenizer(("a", "b", "."), ".")
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, len(tokenizer)) == (3, 2, 4)
+    assert tokenizer(["a b", "a"], padding=True).input_ids == [[0, 1], [0, 3]]
+
+
+def test_an_unknown_word_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Unknown words \['sideways'\].*up"):
+        encode(word_tokenizer(WORDS, "stop"), "up sideways up")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "end_word", "message"),
+    [
+        (("a", "a"), "a", "distinct"),
+        (("a", "b c"), "a", "without spaces"),
+        (("a", ""), "a", "without spaces"),
+        (("a", "b"), "c", "'c' is not a word"),
+        (("end", "GRID_end"), "end", r"\['GRID_end'\] contain a special word"),  # it would be cut to pieces
+    ],
+)
+def test_a_vocabulary_that_could_not_be_read_back_is_refused(
+    vocabulary: tuple[str, ...], end_word: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        word_tokenizer(vocabulary, end_word)
+
+
+def test_end_tokens_are_those_of_tokenizer_and_generation_config() -> None:
+    model, tokenizer = make_qwen(), word_tokenizer(WORDS, "stop")
+    model.generation_config = GenerationConfig(eos_token_id=[5, 2])
+    assert end_tokens(model, tokenizer) == (2, 5, 6)
+    model.generation_config = GenerationConfig(eos_token_id=3)
+    assert end_tokens(model, tokenizer) == (3, 6)
+    tokenizer.eos_token = None
+    model.generation_config = GenerationConfig()
+    with pytest.raises(ValueError, match="could never finish"):
+        end_tokens(model, tokenizer)

@@ -1,0 +1,43 @@
+"""A batch is whole groups: what is selected keeps its rows and says where they stood; what cannot be is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.factories import make_batch
+
+
+def test_selecting_groups_keeps_their_rows_and_renumbers_them() -> None:
+    batch = make_batch(num_groups=4, num_samples=2)
+    part = batch.select(torch.tensor([1, 3]))
+    for name in ("tokens", "mask", "logp_old", "advantage", "reward", "logp_ref"):
+        assert torch.equal(getattr(part, name), getattr(batch, name)[[2, 3, 6, 7]])
+    assert torch.equal(part.prompt, batch.prompt[[1, 3]])
+    assert part.group.tolist() == [0, 0, 1, 1]
+    assert part.kind is None
+
+
+def test_rows_are_known_by_their_number_through_any_selection() -> None:
+    numbered = replace(make_batch(num_groups=4, num_samples=2), row=torch.arange(8))
+    part = numbered.select(torch.tensor([1, 2, 3])).select(torch.tensor([0, 2]))
+    assert part.row is not None
+    assert part.row.tolist() == [2, 3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("group", torch.tensor([1, 1, 1, 0, 0, 0]), "groups stay whole"),
+        ("group", torch.tensor([0, 0, 0, 2, 2, 2]), "groups stay whole"),
+        ("reward", torch.zeros(5), r"Batch.reward has shape \[5\], expected \[6\]"),
+        ("row", torch.arange(5), r"Batch.row has shape \[5\], expected \[6\]"),
+        ("advantage", torch.zeros(6, 3), r"Batch.advantage has shape \[6, 3\], expected \[6\] or \[6, 4\]"),
+        ("logp_ref", torch.zeros(6, 3), r"Batch.logp_ref has shape \[6, 3\], expected \[6, 4\]"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_refused(field: str, value: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(make_batch(), **{field: value})

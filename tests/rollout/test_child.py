@@ -1,0 +1,77 @@
+"""A child that answers, dies or hangs, really started; and an environment that is only borrowed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlvr.rollout import vllm_server
+from rlvr.rollout.child import Child, Lost, environment_with
+
+# Doubles numbers; says its last words and ends when asked to `die`, says nothing when asked to `hang`.
+SCRIPT = f"""
+import json, os, signal, sys, time
+sys.path.insert(0, {str(Path(vllm_server.__file__).parent)!r})
+from vllm_server import _exactly, pack, receive
+
+options = json.loads(sys.argv[1])
+blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+while True:
+    header, arrays = receive(_exactly)
+    if header["do"] == "die":
+        print("no memory left", file=sys.stderr)
+        sys.exit(3)
+    if header["do"] == "hang":
+        time.sleep(60)
+    answer = {{"parent": options["parent"], "name": options["name"], "blocked": signal.SIGUSR2 in blocked}}
+    sys.stdout.buffer.write(pack(answer, {{"doubled": 2 * arrays["numbers"]}}))
+    sys.stdout.buffer.flush()
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    started = Child(sys.executable, tmp_path / "script.py", {"name": "x"}, dict(os.environ))
+    yield started
+    started.kill()
+
+
+def test_messages_keep_their_numbers_and_signals_to_stop_do_not_reach_it(child: Child) -> None:
+    numbers = np.arange(400_000, dtype=np.float32).reshape(2, -1)  # more than a pipe holds
+    child.send({"do": "double"}, {"numbers": numbers}, 30)
+    header, arrays = child.receive(30)
+    assert header == {"parent": os.getpid(), "name": "x", "blocked": True}
+    np.testing.assert_array_equal(arrays["doubled"], 2 * numbers, strict=True)
+
+
+def test_one_that_dies_is_lost_with_its_exit_status_and_last_line(child: Child) -> None:
+    child.send({"do": "die"}, {}, 30)
+    with pytest.raises(Lost, match="it ended with exit status 3: no memory left"):
+        child.receive(30)
+    assert child.kill() == 3
+
+
+def test_one_that_hangs_is_lost_and_can_be_killed(child: Child) -> None:
+    child.send({"do": "hang"}, {}, 30)
+    with pytest.raises(Lost, match="it has said nothing for 0 s"):
+        child.receive(0.2)
+    assert child.kill() < 0
+
+
+def test_a_borrowed_environment_is_given_back_whoever_changed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLVR_KEPT", "old")
+    monkeypatch.delenv("RLVR_NEW", raising=False)
+    before = dict(os.environ)
+    with contextlib.suppress(KeyError), environment_with({"RLVR_KEPT": "new", "RLVR_NEW": "1"}):
+        assert (os.environ["RLVR_KEPT"], os.environ["RLVR_NEW"]) == ("new", "1")
+        os.environ["RLVR_ANOTHER"] = "of a library"
+        del os.environ["PATH"]
+        raise KeyError
+    assert dict(os.environ) == before

@@ -1,0 +1,92 @@
+"""Which problems a step draws and which groups it keeps: with a scripted engine and task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from rlvr.records import Completion, Request, Rollout, Sampling
+from rlvr.rollout.sampler import Spent
+from rlvr.rollout.selection import NothingToLearn, Selection, select_groups
+from rlvr.rollout.stream import Stream
+from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
+
+
+def run(
+    script: Sequence[str], dynamic: str, prompts: int = 4, rounds: int = 10, filter: str = "none"
+) -> tuple[list[Rollout], Spent, Stream]:
+    task = ScriptedTask(script)
+    stream = Stream(task, seed=0)
+    selection = Selection(prompts, len(script[0]), dynamic, rounds, filter)
+    kept, spent = select_groups(sampler(task), stream, SAMPLING, selection)
+    return kept, spent, stream
+
+
+def test_without_dynamic_sampling_every_group_is_kept() -> None:
+    kept, spent, stream = run(["++", "+-", "--", "+-"], "none")
+    assert [g.problem.prompt for g in kept] == ["0", "1", "2", "3"]
+    assert spent.rounds == 1
+    assert stream.position == 4
+
+
+def test_drop_keeps_the_mixed_groups() -> None:
+    kept, _, stream = run(["++", "+-", "--", "+-"], "drop")
+    assert [g.problem.prompt for g in kept] == ["1", "3"]
+    assert stream.position == 4
+
+
+def test_refill_draws_on_until_enough_groups_are_mixed() -> None:
+    kept, spent, stream = run(["++", "+-"], "refill")  # every odd problem is mixed
+    assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
+    # 4 drawn, 2 kept; then ⌈2·5/3⌉ = 4 more, capped at 4: exactly the four mixed ones among problems 0 … 7
+    assert spent.rounds == 2
+    assert stream.position == 8
+
+
+def test_refill_gives_up_with_advice() -> None:
+    with pytest.raises(NothingToLearn, match="3 generation rounds gave 0 of 4 groups.*too easy or too hard"):
+        run(["++"], "refill", rounds=3)
+    with pytest.raises(NothingToLearn, match="none of 4 groups"):
+        run(["--"], "drop")
+
+
+def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
+    """The scripted greedy answer is the first: problems 0 and 2 of each four fail it, ? too."""
+    kept, spent, stream = run(["-+", "+-", "?+", "!-"], "none", prompts=8, filter="greedy_fails")
+    assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
+    assert spent.tokens == 8 + 4 * 2  # one greedy answer of one token each, then two samples of four problems
+    assert len(spent.rollouts) == 4  # greedy answers enter no metric
+    assert spent.metrics()["reward/accuracy"] == 0.5
+    assert stream.position == 8
+
+
+def test_the_greedy_filter_refills_and_gives_up() -> None:
+    kept, spent, _ = run(["-+", "+-"], "refill", filter="greedy_fails")
+    assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
+    assert spent.rounds == 2
+    with pytest.raises(NothingToLearn, match="3 generation rounds gave 0 of 4"):
+        run(["+-"], "refill", rounds=3, filter="greedy_fails")
+    with pytest.raises(NothingToLearn, match="none of 4 groups.*rollout.filter=greedy_fails"):
+        run(["+-"], "none", filter="greedy_fails")
+
+
+def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:
+    seen: list[float] = []
+
+    class Listening(ScriptedEngine):
+        def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+            seen.append(sampling.temperature)
+            return super().generate(requests, sampling)
+
+    task = ScriptedTask(["-+"])
+    listening = replace(sampler(task), engine=Listening())
+    select_groups(listening, Stream(task, seed=0), SAMPLING, Selection(2, 2, "none", 1, "greedy_fails"))
+    assert seen == [0.0, SAMPLING.temperature]
+
+
+def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:
+    kept, spent, _ = run(["+!", "+-"], "none", prompts=2)
+    assert [g.problem.prompt for g in kept] == ["1"]
+    assert spent.metrics()["reward/error"] == 0.25

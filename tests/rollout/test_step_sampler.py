@@ -1,0 +1,174 @@
+"""One step off-policy: which policy a step's samples come from, that it overlaps, and what a resumed run computes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlvr.job.loop import Run
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.journal import read
+from rlvr.records import Sampling
+from rlvr.rollout.selection import NothingToLearn
+from rlvr.rollout.step_sampler import FILE, StepGroups
+from tests.job.test_loop import make_run
+
+Metrics = dict[int, dict[str, float]]
+
+
+def trained(run: Run) -> Metrics:
+    """Train until the end, or the first failure. The metrics on record, of this and of earlier runs in its directory,
+    but for those of time."""
+    with contextlib.suppress(NothingToLearn), StopFlag() as stop:
+        train(run, stop)
+    return recorded(run)
+
+
+def train(run: Run, stop: StopFlag) -> Cause:
+    assert run.spool is not None
+    with contextlib.closing(run.spool), contextlib.closing(run):
+        return run.train(stop)
+
+
+def recorded(run: Run) -> Metrics:
+    records = read(run.dir / "metrics.jsonl").records
+    timed = ("time/", "throughput/")
+    return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in run.trainer.weights()}
+
+
+def test_a_step_learns_from_the_policy_that_the_step_before_began_with(tmp_path: Path) -> None:
+    """4 steps of 2 updates. Step 2 is prefetched before step 1 is learned: from 0 updates; step 3 from 2, step 4 from
+    4. Evaluations (before the first, after the second and fourth step) are of the policy as it stands."""
+    run = make_run(tmp_path, "rollout.ahead=1", journal=True)
+    policies = {0: weights(run)}
+    learn, generate = run.trainer.learn, run.parts.engine.generate
+    sampled = list[tuple[int, list[int]]]()
+
+    def watched_learn(batch: Any) -> Any:
+        metrics = learn(batch)
+        policies[run.trainer.num_updates] = weights(run)
+        return metrics
+
+    def watched_generate(requests: Any, sampling: Sampling) -> Any:
+        own = dict(run.parts.engine.model.named_parameters())
+        same = [n for n, policy in policies.items() if all(torch.equal(own[k], w) for k, w in policy.items())]
+        sampled.append((sampling.step, same))
+        return generate(requests, sampling)
+
+    run.trainer.learn, run.parts.engine.generate = watched_learn, watched_generate
+    metrics = trained(run)
+    assert sorted(sampled) == [(0, [0]), (0, [4]), (0, [8]), (1, [0]), (2, [0]), (3, [2]), (4, [4])]
+    assert [metrics[step]["rollout/staleness"] for step in (1, 2, 3, 4)] == [0, 2, 2, 2]
+
+
+def test_sampling_and_learning_go_on_at_the_same_time(tmp_path: Path) -> None:
+    """Learning step t and sampling step t + 1 wait for each other: in turns, neither would ever go on."""
+    run = make_run(tmp_path, "rollout.ahead=1", "evaluation.every=4", journal=True)
+    together = threading.Barrier(2, timeout=60)
+    learn, generate = run.trainer.learn, run.parts.engine.generate
+    main = threading.current_thread()
+
+    def met_learn(batch: Any) -> Any:
+        if run.trainer.num_updates < 6:  # the last step has nothing beside it
+            together.wait()
+        return learn(batch)
+
+    def met_generate(requests: Any, sampling: Sampling) -> Any:
+        if threading.current_thread() is not main:
+            together.wait()
+        return generate(requests, sampling)
+
+    run.trainer.learn, run.parts.engine.generate = met_learn, met_generate
+    assert list(trained(run)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("background", ["false", "true"])
+def test_a_killed_run_goes_on_with_the_samples_it_had_prefetched(tmp_path: Path, background: str) -> None:
+    knobs = ("rollout.ahead=1", "checkpoint.every=1", f"checkpoint.background={background}", "rollout.top_p=0.9")
+    whole = make_run(tmp_path / "whole", *knobs, journal=True)
+    expected, end = trained(whole), weights(whole)
+    killed = make_run(tmp_path / "killed", *knobs, journal=True)
+    learn = killed.trainer.learn
+
+    def failing(batch: Any) -> Any:
+        if killed.trainer.num_updates == 4:
+            raise NothingToLearn
+        return learn(batch)
+
+    killed.trainer.learn = failing
+    assert list(trained(killed)) == [0, 1, 2]
+    assert (killed.dir / "checkpoints" / "step-00000002" / FILE).is_file()
+    resumed = make_run(tmp_path / "killed", *knobs, journal=True)
+    assert trained(resumed) == expected
+    for name, tensor in weights(resumed).items():
+        assert torch.equal(tensor, end[name])
+    assert not (resumed.dir / "checkpoints" / "step-00000004" / FILE).exists()  # nobody learns after the last
+
+
+def test_what_fails_ahead_fails_the_step_that_wanted_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "rollout.ahead=1", "evaluation.every=1", journal=True)
+    generate = run.parts.engine.generate
+
+    def failing(requests: Any, sampling: Sampling) -> Any:
+        if sampling.step == 3:
+            raise NothingToLearn
+        return generate(requests, sampling)
+
+    run.parts.engine.generate = failing
+    metrics = trained(run)
+    assert list(metrics) == [0, 1, 2]
+    assert any("/avg_at_" in name for name in metrics[2])  # the step that was learned meanwhile is whole
+
+
+def test_groups_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "rollout.top_p=0.9", journal=True)
+    try:
+        groups = run.step_sampler.take(1).groups
+    finally:
+        run.close()
+    there = StepGroups(7, 12, groups, {"reward/mean": 1 / 3, "reward/accuracy": float("nan")})
+    there.write(tmp_path)
+    back = StepGroups.read(tmp_path, there.rest)
+    assert (back.step, back.updates, back.metrics) == (7, 12, there.metrics)
+    assert len(back.groups) == len(groups)
+    for one, other in zip(back.groups, groups, strict=True):
+        assert (one.problem.id, one.problem.source, one.texts) == (other.problem.id, other.problem.source, other.texts)
+        assert one.rewards == other.rewards
+        np.testing.assert_array_equal(one.prompt, other.prompt)
+        for mine, its in zip(one.completions, other.completions, strict=True):
+            assert mine.finished == its.finished
+            for name in ("tokens", "logp", "logp_sampling"):
+                np.testing.assert_array_equal(getattr(mine, name), getattr(its, name), strict=True)
+
+
+def test_a_run_that_is_asked_to_stop_goes_on_the_same(tmp_path: Path) -> None:
+    """Saved at once, whatever is being sampled."""
+    knobs = ("rollout.ahead=1", "checkpoint.every=100")
+    expected = trained(make_run(tmp_path / "whole", *knobs, journal=True))
+    stopped = make_run(tmp_path / "stopped", *knobs, journal=True)
+    learn = stopped.trainer.learn
+
+    def signalled(batch: Any) -> Any:
+        metrics = learn(batch)
+        if stopped.trainer.num_updates == 6:  # step 3 is learned, and step 4 being sampled
+            os.kill(os.getpid(), signal.SIGTERM)
+        return metrics
+
+    stopped.trainer.learn = signalled
+    with StopFlag() as stop:
+        assert train(stopped, stop) is Cause.PREEMPTED
+    assert list(recorded(stopped)) == [0, 1, 2, 3]
+    assert trained(make_run(tmp_path / "stopped", *knobs, journal=True)) == expected

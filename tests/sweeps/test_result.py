@@ -1,0 +1,54 @@
+"""What a launch gives back reads the ledger when it is asked, not before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.journal import Spool
+from rlvr.ledger.sweeps import Ledger
+from sweeps.plan import write
+from sweeps.result import Sweep
+from sweeps.session import Launch
+from sweeps.verdict import Outcome
+from tests.sweeps.test_plan import planned
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    plan = planned(["seed=0", "steps=5"], ["seed=1", "steps=5"])
+    write(plan, Ledger(tmp_path))
+    return Sweep.of(Launch(plan, Outcome(), on_slurm=False, dry_run=False), Ledger(tmp_path))
+
+
+def test_runs_are_found_by_place_name_and_id(sweep: Sweep) -> None:
+    first, second = sweep
+    assert (len(sweep), first.name, second.name) == (2, "lad-js-eta0.25-steps5-s0", "lad-js-eta0.25-steps5-s1")
+    assert sweep[0] is sweep[first.name] is sweep[first.run_id] is first
+    with pytest.raises(KeyError):
+        sweep["nothing"]
+
+
+def test_a_run_shows_what_stands_on_the_ledger_now(sweep: Sweep) -> None:
+    run = sweep[0]
+    assert (run.state, len(run.metrics), run.config.steps) == ("queued", 0, 5)
+    with Attempt.open(run.directory) as attempt:
+        spool = Spool(run.directory, attempt.number)
+        spool.record(1, {"reward/mean": 0.25})
+        spool.record(2, {"reward/mean": 0.5, "loss/total": -1.0})
+        spool.close()
+        attempt.close("error", "a cosmic ray")
+    assert (run.state, run.standing.message) == ("failed", "a cosmic ray")
+    assert run.metrics["reward/mean"].to_dict() == {1: 0.25, 2: 0.5}
+    assert run.metrics.index.name == "step"
+    assert repr(run) == f"<run lad-js-eta0.25-steps5-s0 ({run.run_id}): failed>"
+    assert repr(sweep) == f"<sweep {sweep.sweep_id} of main: 2 runs, 1 failed, 1 queued>"
+
+
+def test_a_dry_run_has_configs_without_a_ledger(tmp_path: Path) -> None:
+    plan = planned(["steps=5"])
+    (run,) = Sweep.of(Launch(plan, Outcome(), on_slurm=False, dry_run=True), Ledger(tmp_path))
+    assert (run.config.steps, run.state, len(run.metrics)) == (5, "queued", 0)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,63 @@
+"""Importing a module does nothing else: it registers nothing, sets no environment and configures no library."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MEANT = {
+    # A fork may come at any time after the import, and a lock that two processes believe theirs is lost data.
+    "rlvr/ledger/lock.py": ["os.register_at_fork(after_in_child=_drop_inherited_locks)"],
+    # `rlvr.run` is the module of `python -m rlvr.run` and the function of docs/python.md.
+    "rlvr/run.py": ["sys.modules[__name__].__class__ = _Callable"],
+}
+# Programs of verifier processes: they are run, not imported by what trains.
+PROGRAMS = "rlvr/task/verify/"
+
+
+def modules() -> Iterator[str]:
+    for file in sorted((ROOT / "rlvr").rglob("*.py")):
+        name = file.relative_to(ROOT).as_posix()
+        if not name.startswith(PROGRAMS):
+            yield name
+
+
+def effects(source: str) -> list[str]:
+    """Statements of a module that do something: neither an import, a definition, a docstring nor a name's value."""
+    return [ast.unparse(statement) for statement in ast.parse(source).body if not _defines(statement)]
+
+
+def _defines(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.ClassDef() | ast.AnnAssign(target=ast.Name()):
+            return True
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Assign(targets=targets):
+            return all(isinstance(target, ast.Name | ast.Tuple) for target in targets)
+        case ast.If(test=test):
+            return ast.unparse(test) in ("TYPE_CHECKING", "__name__ == '__main__'")
+    return False
+
+
+@pytest.mark.parametrize("name", list(modules()))
+def test_importing_has_no_side_effect(name: str) -> None:
+    assert effects((ROOT / name).read_text()) == MEANT.get(name, [])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.environ['RAY_AUTH_MODE'] = 'token'",
+        "warnings.filterwarnings('ignore')",
+        "AttentionInterface.register(NAME, attend)",
+        "nn.Module.forward = mine",
+        "for name in names:\n    register(name)",
+    ],
+)
+def test_an_effect_is_seen(source: str) -> None:
+    assert effects(f'"""A module."""\nimport os\nNAME = "a"\n\n{source}') == [source]
