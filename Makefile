@@ -6,7 +6,7 @@ VLLM   := .venv-vllm
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-fast lint check bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install quickstart test test-fast lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ lint: $(STAMP)  ## style, types, import directions
 	$(BIN)/lint-imports
 
 check: lint test-fast  ## lint and the fast tests
+
+map: $(STAMP)  ## the house as its imports show it: rooms, floors, arrows, the longest chain
+	$(BIN)/python -m tests.architecture
 
 bench: $(STAMP)  ## speed, as ratios against named peers in one run
 	$(BIN)/python -m tests.bench
