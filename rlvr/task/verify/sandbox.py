@@ -170,10 +170,15 @@ def _bwrap(shown: Iterable[Path]) -> list[str]:
 
 
 def _python() -> list[Path]:
-    """What this Python is made of, outside /usr: never a whole prefix, which may be somebody's home."""
+    """What this Python is made of, outside /usr: never a whole prefix, which may be somebody's home.
+
+    Packages of another environment that a .pth file of this one names are a part of it.
+    """
     parts = ("bin", "lib", "lib64", "pyvenv.cfg")
     prefixes = dict.fromkeys(Path(p) for p in (sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parents[1]))
-    return [prefix / part for prefix in prefixes if not prefix.is_relative_to("/usr") for part in parts]
+    packages = [Path(p) for p in dict.fromkeys(sys.path) if Path(p).name in ("site-packages", "dist-packages")]
+    made_of = [*(prefix / part for prefix in prefixes for part in parts), *packages]
+    return [path for path in made_of if not path.is_relative_to("/usr")]
 
 
 def _become() -> list[str]:

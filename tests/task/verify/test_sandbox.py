@@ -99,3 +99,16 @@ def test_what_is_shown_can_be_read_and_not_written_and_its_neighbours_are_not_th
         "try: shown.write_text('x')\nexcept OSError: print('read only')"
     )
     assert output(Sandbox(shown=(shown,)), program, str(shown), str(hidden)) == "read only\n"
+
+
+def test_packages_of_another_environment_that_this_one_names_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_sandbox()
+    packages = tmp_path / "site-packages"
+    packages.mkdir(mode=0o755)
+    (packages / "extra.py").write_text("kept = 7")
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.syspath_prepend(str(packages))
+    code = f"import os, sys; print(open('{packages}/extra.py').read(), os.listdir('{tmp_path}'))"
+    assert output(Sandbox(), code) == "kept = 7 ['site-packages']\n"
