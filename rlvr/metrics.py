@@ -63,6 +63,18 @@ def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int
     return float(np.mean([np.mean([ok for a, ok in pairs if a == answer]) for answer in tied]))
 
 
+def distinct_at_k(answers: Sequence[Hashable | None], k: int) -> float:
+    """Expected number of different right answers among k of the n samples of a problem, drawn without replacement.
+
+    answers: [n] one right answer each, None for a sample that is not right. An answer that m samples give is among k
+    of them with chance 1 − C(n − m, k)/C(n, k): `pass_at_k` of each answer, summed. At k = n the number of different
+    ones. Raises ValueError unless 1 ≤ k ≤ n.
+    """
+    _check_samples("distinct", k, len(answers))
+    times = Counter(answer for answer in answers if answer is not None)
+    return float(pass_at_k(len(answers), np.fromiter(times.values(), np.int64), k).sum())
+
+
 def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:
     """Different n-grams over all n-grams of a set of responses (sequences of words or token ids).
 

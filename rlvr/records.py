@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-Split = Literal["train", "test"]
-Outcome = Literal["correct", "wrong", "unparsable", "timeout", "error"]
+Split = Literal["train", "validation", "test"]
+Outcome = Literal["correct", "wrong", "unparsable", "unevaluated", "timeout", "error"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Reward:
 
     `error` means that the verifier failed, not the answer: such a completion has no reward and is never trained on
     or averaged. A `timeout` is an answer that could not be verified in its time: it earns `value` and is counted.
+    `unevaluated` is one that has the right value and only restates the problem.
     """
 
     value: float
@@ -82,13 +83,16 @@ class Rollout:
 
 @runtime_checkable
 class Task(Protocol):
-    """Where problems come from and how answers are judged. What else a task can do, further protocols below say."""
+    """Where problems come from and how answers are judged. What else a task can do, further protocols below say.
+
+    The three splits have no problem in common, but for tasks that have nothing to hold out (a bandit).
+    """
 
     name: str
     max_tokens: int  # of a response, where `rollout.max_tokens` does not say
 
     def size(self, split: Split) -> int | None:
-        """Number of problems of a split; None if the stream never ends."""
+        """Number of problems of a split; None if the stream never ends, 0 if there is no such split."""
         ...
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -129,6 +133,18 @@ class TaughtTask(Task, Protocol):
 
     def demonstration(self, index: int) -> tuple[str, str]:
         """(prompt, response) number `index` of the pre-training stream: disjoint from the test split."""
+        ...
+
+
+@runtime_checkable
+class CanonicalTask(Task, Protocol):
+    """A task whose problems have several right answers: evaluation counts the different ones."""
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        """One text for all responses that give the same answer as this right one; None for one that is not right.
+
+        Only asked about responses that `reward` found right: a task whose verdicts are costly need not judge again.
+        """
         ...
 
 

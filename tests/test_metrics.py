@@ -15,6 +15,7 @@ from rlvr.metrics import (
     accuracy,
     avg_at_k,
     coverage,
+    distinct_at_k,
     distinct_n,
     exploration_rate,
     keep_rate,
@@ -99,6 +100,23 @@ def test_distinct_n_by_hand() -> None:
     assert distinct_n(responses, 2) == pytest.approx(3 / 5)
     assert distinct_n(responses, 1) == pytest.approx(3 / 8)
     assert math.isnan(distinct_n(responses, 5))
+
+
+def test_distinct_at_k_by_hand() -> None:
+    answers = ["a", "b", "a", None, "a", None]
+    assert distinct_at_k(answers, 6) == 2
+    # Of 2 among 6: "a" is missing with C(3, 2)/C(6, 2) = 3/15, "b" with C(5, 2)/C(6, 2) = 10/15.
+    assert distinct_at_k(answers, 2) == pytest.approx(12 / 15 + 5 / 15)
+    assert distinct_at_k([None, None], 2) == 0
+    with pytest.raises(ValueError, match=r"distinct@3 needs 1 ≤ k ≤ samples, and there are 2"):
+        distinct_at_k(["a", "b"], 3)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=7), st.data())
+def test_distinct_at_k_is_the_mean_over_all_subsets(answers: list[str | None], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(answers)))
+    subsets = [set(chosen) - {None} for chosen in itertools.combinations(answers, k)]
+    assert distinct_at_k(answers, k) == pytest.approx(sum(map(len, subsets)) / len(subsets))
 
 
 def test_coverage_keep_and_exploration_by_hand() -> None:

@@ -45,7 +45,10 @@ MISTAKES = {
     "an unknown option names its neighbour": (["divergence=jss"], "Did you mean js?"),
     "a misspelt knob": (["sede=1"], "sede is not a knob. Did you mean seed?"),
     "a misspelt nested knob": (["rollout.sample=4"], "rollout.sample is not a knob. Did you mean rollout.samples?"),
-    "a knob added by force": (["+task.sise=9"], "task.sise is unknown: task takes seed, size, test_problems."),
+    "a knob added by force": (
+        ["+task.sise=9"],
+        "task.sise is unknown: task takes loops, mistakes, seed, size, test_problems, ",
+    ),
     "a malformed number": (["eta=abc"], "eta"),
     "a malformed component knob": (["task.size=big"], "task.size=big"),
     "a malformed grid": (["-m", "eta=0.5,1,x"], "eta"),

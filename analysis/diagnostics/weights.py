@@ -51,13 +51,22 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def drawn(weights: pd.DataFrame) -> Figure:
-    """weights: loss, advantage, order (T or k, else nothing), samples, pass_rate, weight, gradient_norm."""
+    """weights: loss, advantage, divergence and eta (of LAD), order (T or k, else nothing), samples, pass_rate, weight,
+    gradient_norm."""
     return style.drawn(lambda: _draw(objective.with_objectives(weights.assign(order=weights["order"].fillna(0)))))
 
 
 def _draw(weights: pd.DataFrame) -> Figure:
-    drawing = Figure(figsize=(style.WIDTH, 3.3), layout="constrained")
-    left, right = drawing.subplots(1, 2)
+    lad = weights[weights["loss"] == "lad"]
+    weights = weights[weights["loss"] != "lad"]
+    if weights.empty:
+        drawing = Figure(figsize=(style.WIDTH / 2, 3.0), layout="constrained")
+        _lad(drawing.subplots(), lad)
+        return drawing
+    drawing = Figure(figsize=(style.WIDTH * (1.0 if lad.empty else 1.5), 3.3), layout="constrained")
+    left, right, *rest = drawing.subplots(1, 2 if lad.empty else 3)
+    for axes in rest:
+        _lad(axes, lad)
     G = int(weights["samples"].max())
     most = weights[weights["samples"] == G]
     handles, labels = [], []
@@ -81,6 +90,23 @@ def _draw(weights: pd.DataFrame) -> Figure:
     said = "points: measured from our code; lines: closed form (GRPO: limit of large groups)"
     drawing.legend(handles, labels, loc="outside lower center", ncols=4, title=said, title_fontsize=7.5)
     return drawing
+
+
+def _lad(axes: Axes, part: pd.DataFrame) -> None:
+    """LAD's divergences at the largest G. In expectation kl is GRPO over η: its constant has no gradient."""
+    G = int(part["samples"].max())
+    etas = sorted(part["eta"].unique())
+    for (divergence, eta), each in part[part["samples"] == G].groupby(["divergence", "eta"], sort=False):
+        name = str(divergence)
+        colour = style.lighter(style.COLOURS[name], 0.6 * etas.index(eta) / len(etas))
+        _curve(axes, each, {"color": colour, "marker": style.MARKERS[name]}, None)
+        p, weight = each["pass_rate"].to_numpy(float), each["weight"].to_numpy(float)
+        axes.plot(p, weight, color=colour, linewidth=0.6, label=f"{divergence}, η = {eta:g}")
+    p = np.sort(part["pass_rate"].unique())
+    axes.plot(p, weight_ml(p), color=style.BASE, linestyle=":", zorder=1)
+    axes.set(xscale="log", yscale="log", xlabel="pass rate p", ylabel="w(p)", ylim=(1e-2, 1e5))
+    axes.set_title(f"LAD, G = {G}", loc="left")
+    axes.legend(fontsize=6)
 
 
 def _knob(name: str) -> str:

@@ -99,6 +99,12 @@ def _check_advantage(config: DictConfig, choices: Choices, without: Collection[s
             f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
             f"read none: {', '.join(sorted(without))}."
         )
+    if "uses_failed_groups" in declared(config.advantage["_target_"]) and config.rollout.dynamic_sampling != "none":
+        raise ValueError(
+            f"advantage={advantage} learns from groups without success, which "
+            f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} leaves out. Pass "
+            "rollout.dynamic_sampling=none, or advantage=maxrl."
+        )
     if "value" in declared(config.advantage["_target_"]) - declared(config.loss["_target_"]):
         raise ValueError(
             f"advantage={advantage} needs a value head and loss={loss} trains none. Pass loss=ppo, or advantage=grpo."
@@ -155,7 +161,7 @@ def _check_overlong(config: DictConfig, choices: Choices, registry: Registry, lo
     if buffer is None and factor != default.overlong_penalty:
         raise ValueError(
             f"rollout.overlong_penalty={factor} has no effect without rollout.overlong_buffer=TOKENS. "
-            "Add it or drop it."
+            f"Add it, or pass rollout.overlong_penalty={default.overlong_penalty}."
         )
     if rollout.max_tokens is not None:
         _check_buffer(rollout, rollout.max_tokens)
@@ -167,15 +173,16 @@ def _check_overlong(config: DictConfig, choices: Choices, registry: Registry, lo
     for group in ("loss", "advantage"):
         if buffer is not None and "binary_rewards" in declared(config[group]["_target_"]):
             raise ValueError(
-                f"rollout.overlong_buffer={buffer} makes rewards other than 0 and 1, which "
-                f"{group}={choices.get(group)} takes alone. Drop it, or pass loss=grpo advantage=grpo."
+                f"rollout.overlong_buffer={buffer:g} makes rewards other than 0 and 1, which "
+                f"{group}={choices.get(group)} takes alone. Pass rollout.overlong_buffer=null, or loss=grpo "
+                "advantage=grpo."
             )
 
 
 def _check_buffer(rollout: DictConfig, max_tokens: int) -> None:
     if rollout.overlong_buffer is not None and rollout.overlong_buffer > max_tokens:
         raise ValueError(
-            f"rollout.overlong_buffer={rollout.overlong_buffer} is more than rollout.max_tokens={max_tokens}: every "
+            f"rollout.overlong_buffer={rollout.overlong_buffer:g} is more than rollout.max_tokens={max_tokens}: every "
             "response would be penalised. Pass a smaller buffer."
         )
 

@@ -72,7 +72,10 @@ class Registry:
         return self.loader.repository.get_group_options(group, ObjectType.CONFIG)
 
     def node(self, group: str, option: str) -> DictConfig:
-        """An option as it is written, with those options of its group that it is based on; nothing is resolved."""
+        """An option as it is written, with those options of its group that it is based on; nothing is resolved.
+
+        What it sets in other groups (`@package _global_`) is left out.
+        """
         config, defaults = self._load(f"{group}/{option}")
         bases = [self.node(*_split(path)) for path in _bases(group, defaults)]
         merged = OmegaConf.merge(*bases, config)
@@ -94,7 +97,10 @@ class Registry:
             loaded = self.loader.repository.load_config(path)
             if loaded is None or not isinstance(loaded.config, DictConfig):
                 raise ValueError(f"{path} is no config.")
-            self._read[path] = loaded.config, loaded.defaults_list or []
+            config, group = loaded.config, _split(path)[0]
+            if loaded.header.get("package") == "_global_" and isinstance(config.get(group), DictConfig):
+                config = config[group]
+            self._read[path] = config, loaded.defaults_list or []
         return self._read[path]
 
     # --- what losses say

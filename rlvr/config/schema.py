@@ -26,7 +26,7 @@ class RolloutConfig:
     dynamic_sampling: str = MISSING
     max_rounds: int = MISSING
     filter: str = MISSING
-    overlong_buffer: int | None = None
+    overlong_buffer: float | None = None
     overlong_penalty: float = MISSING
     overlong_filter: bool = MISSING
     logp_old: str = MISSING

@@ -27,6 +27,7 @@ MARKS = {
     "rlvr.objective.batch.one_token_responses": "one_token_responses",
     "rlvr.objective.batch.per_response": "per_response",
     "rlvr.objective.batch.compares_responses": "compares_responses",
+    "rlvr.objective.batch.uses_failed_groups": "uses_failed_groups",
     "rlvr.model.native_only": "native_only",
 }
 NEEDS, FIRST_PASS, PARTIAL = "rlvr.objective.batch.needs", "rlvr.objective.batch.first_pass", "functools.partial"

@@ -2,6 +2,7 @@
 
     python -m rlvr.diagnostics.weights
     python -m rlvr.diagnostics.weights loss=maxrl advantage.order=1,7 rollout.samples=8
+    python -m rlvr.diagnostics.weights loss=lad divergence=js,kl eta=0.25,1 rollout.samples=8
 
 The policy is one coin: right with probability p = sigmoid(θ). A group of G responses is then described by its number c
 of right ones, and the expectation over all G + 1 outcomes is a finite sum, exact up to float64 rounding; nothing is
@@ -30,7 +31,10 @@ from rlvr.objective.reduce import aggregate
 
 Floats = NDArray[np.float64]
 
-DEFAULT = ("loss=cross_entropy,reinforce,rloo,dr_grpo,grpo,pkpo,maxrl", "rollout.samples=4,16,64,256")
+DEFAULT = (
+    ("loss=cross_entropy,reinforce,rloo,dr_grpo,grpo,pkpo,maxrl", "rollout.samples=4,16,64,256"),
+    ("loss=lad", "divergence=js,hd,tv,jf,kl,rkl", "eta=1", "rollout.samples=8,64"),
+)
 RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 to 1 − 1e-4, symmetric about a half
 
 
@@ -38,11 +42,14 @@ RATES = 1 / (1 + np.exp(-np.linspace(-np.log(9999), np.log(9999), 81)))  # 1e-4 
 class Weight:
     """`weight`: w(p), the expected gradient over ∇p. `gradient_norm`: the mean of |gradient| with respect to θ.
 
-    `order`: T of maxrl (at most G − 1, which is its default), k of pkpo; None for objectives that have neither.
+    `order`: T of maxrl (at most G − 1, which is its default; G of its two other forms), k of pkpo; None for objectives
+    that have neither. `divergence`, `eta`: of LAD alone.
     """
 
     loss: str
     advantage: str
+    divergence: str | None
+    eta: float | None
     order: int | None
     samples: int
     pass_rate: float
@@ -109,11 +116,20 @@ def measured(point: Sequence[str], rates: Floats, registry: Registry) -> list[We
     config, chosen = registry.compose(point)
     loss, advantage, samples = instantiate(config.loss), instantiate(config.advantage), config.rollout.samples
     weight, norm = measure(loss, advantage, samples, rates)
-    told = (chosen["loss"], chosen["advantage"], _order(config.advantage, samples), samples)
-    return [Weight(*told, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
+    columns = (
+        chosen["loss"],
+        chosen["advantage"],
+        chosen.get("divergence"),
+        config.loss.get("eta"),
+        _order(config.advantage, str(chosen["advantage"]), samples),
+        samples,
+    )
+    return [Weight(*columns, *map(float, row)) for row in zip(rates, weight, norm, strict=True)]
 
 
-def _order(advantage: DictConfig, samples: int) -> int | None:
+def _order(advantage: DictConfig, name: str, samples: int) -> int | None:
+    if name in ("maxrl_conditional", "maxrl_control_variate"):
+        return samples
     if "order" in advantage:
         return samples - 1 if advantage.order is None else int(advantage.order)
     return int(advantage.k) if "k" in advantage else None
@@ -121,7 +137,8 @@ def _order(advantage: DictConfig, samples: int) -> int | None:
 
 def main(arguments: Sequence[str]) -> None:
     words, registry = split(arguments)
-    rows = [row for point in points(words or DEFAULT) for row in measured(point, RATES, registry)]
+    grids = [words] if words else DEFAULT
+    rows = [row for grid in grids for point in points(grid) for row in measured(point, RATES, registry)]
     table = pd.DataFrame(rows).astype({"order": "Int64"})  # some have none
     folder = reports(home()) / "weights"
     files = write(folder, {"weights": table}, "weights")

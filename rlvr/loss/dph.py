@@ -73,6 +73,10 @@ def js_definition(policy: Policy, batch: Batch, *, clip_low: float, clip_high: f
     v = log(π/π_ref) the values are log(π_ref/M) = ln 2 − softplus(v) on rehearsed rows and log(π/M) = ln 2 −
     softplus(−v) on explored ones; a single token's may be negative, their expectations are not.
 
+    coef holds for both halves. The paper's App. C weighs the half on D_exp by a number that the sizes of the two
+    streams decide alone, so that both weigh alike in its one average over all rows: rows of D_pef over rows of D_exp.
+    Here each stream is averaged over its own tokens, which does exactly that.
+
     Differs from the paper, which gives no gradient: on explored rows it is that of the expectation under π,
     r·(log(π/M) + ½ − σ(v)) with r = π/π_old. These samples move with π, so differentiating the logarithm alone would
     not be the gradient of a divergence. (Any multiple of r may be added, its mean is 0; with ½ it is 0 at π = π_ref.)

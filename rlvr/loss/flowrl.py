@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlvr.objective.batch import Batch, Policy, Terms, needs, per_response
 
-Weight = Literal["clip", "cap", "none"]
+Weight = Literal["clip", "cap", "none", "unclipped"]
 CAP = 10.0
 
 
@@ -20,7 +20,8 @@ def flowrl(policy: Policy, batch: Batch, *, beta: float, weight: Weight, clip_lo
 
     log Z is learned from the prompt, with gradient into the model. β > 0; A: one advantage per response. w, without
     gradient, from the ratio e^{Σ_t(logp − logp_old)} (the sum clamped to ±20): `clip` bounds it to [1 − clip_low,
-    1 + clip_high] as the paper does, `cap` by 10 from above, `none` is 1.
+    1 + clip_high] as the paper does, `cap` by 10 from above, `unclipped` is the ratio itself; `none` weighs all
+    responses alike, by 1.
 
     metrics, [B]: "delta_abs" |δ|, "log_z", "weight". Raises ValueError for β ≤ 0, an unknown weight, or an advantage
     per token.
@@ -46,6 +47,8 @@ def _weight(log_ratio: Tensor, weight: Weight, clip_low: float, clip_high: float
             return ratio.clamp(1 - clip_low, 1 + clip_high)
         case "cap":
             return ratio.clamp(max=CAP)
+        case "unclipped":
+            return ratio
         case "none":
             return torch.ones_like(ratio)
         case _:

@@ -54,6 +54,29 @@ def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Wei
     return Terms(loss=loss, metrics={"implicit_reward": implicit.detach(), "score_accuracy": accuracy})
 
 
+@binary_rewards
+@per_response
+@needs("reference")
+def pacs_actor(
+    policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float, actor: float
+) -> Terms:
+    """`pacs` plus actor·sg(loss)·Σ_t logp per response, [B]: the first term of Eq. 5, which the released code omits.
+
+    The samples move with the policy, so that the gradient of the expected cross-entropy has two parts: that of the
+    cross-entropy on the samples (`pacs`, the critic), and one that makes responses rarer the higher their cross-entropy
+    is (the actor). With actor = 1, score = naive and weight = none their sum is that gradient, exactly, for samples of
+    the policy itself: like `rlvr.loss.reinforce` it has no ratio. Where the score compares responses of a group, the
+    paper's form takes each response's own cross-entropy, as here, and leaves aside that it enters those of the others.
+
+    The value is that of `pacs`. metrics: those of `pacs`. actor: 0 or more. Raises ValueError as `pacs` does.
+    """
+    if not actor >= 0:
+        raise ValueError(f"loss.actor={actor} must be 0 or more; 1 is the paper's Eq. 5.")
+    terms = pacs(policy, batch, beta=beta, score=score, weight=weight, std_floor=std_floor)
+    logp = torch.where(batch.mask, policy.logp, 0.0).to(terms.loss.dtype).sum(-1)
+    return Terms(terms.loss + actor * terms.loss.detach() * (logp - logp.detach()), terms.metrics)
+
+
 def _score(implicit: Tensor, batch: Batch, score: Score, std_floor: float) -> Tensor:
     if score == "naive":
         return implicit

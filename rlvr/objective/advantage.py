@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import binary_rewards, compares_responses, needs
+from rlvr.objective.batch import binary_rewards, compares_responses, needs, uses_failed_groups
 from rlvr.objective.limits import orders, subset_sizes
 
 EPSILON = 1e-6
+WHITENING = 1e-8  # beside a variance, as the reference implementations of PPO have it
 PassForm = Literal["plain", "sloo", "sloo_minus_one"]
 Over = Literal["mean", "sum"]
 
@@ -50,7 +51,7 @@ def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
     """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Rewards are 0 or 1.
 
     The expected gradient is that of the log-likelihood's expansion to order T = G − 1, with population weight
-    (1 − (1 − p)^T)/p. (The paper's order G is that of the estimator without the baseline.)
+    (1 − (1 − p)^T)/p. (The paper's order G is that of `maxrl_conditional` and `maxrl_control_variate`.)
 
     order: a T from 1 to G − 1 gives that order instead, the truncated Maclaurin estimator. With c successes among G,
     G·R_i·Σ_{k≤T} C(G − c, k − 1)/(k·C(G, k)) estimates the gradient of Σ_k pass@k/k = Σ_k (1 − p)^{k−1}∇p; the baseline
@@ -76,6 +77,34 @@ def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
         term = term * (failure - k).clamp(min=0) / (of.size - k - 1).clamp(min=1)
         missed = missed * (failure - (1 - R) - k).clamp(min=0) / (others - k)
     return torch.where(of.centred == 0, 0.0, R * weight - (1 - missed)).to(reward.dtype)
+
+
+@binary_rewards
+def maxrl_conditional(reward: Tensor, group: Tensor) -> Tensor:
+    """R/mean, and 0 in a group without success (MaxRL, arXiv:2602.02710, Eq. 6). Rewards are 0 or 1.
+
+    The average of the scores of the right responses alone. Its expected gradient is of order T = G, with population
+    weight (1 − (1 − p)^G)/p; its variance is that of an estimator without baseline, and a group whose rewards are all
+    1 has advantage 1.
+    """
+    _check_binary("maxrl_conditional", reward)
+    of = _groups(reward, group)
+    R = reward.double()
+    return torch.where(R > 0, R / of.mean.clamp(min=torch.finfo(R.dtype).tiny), 0.0).to(reward.dtype)
+
+
+@binary_rewards
+@uses_failed_groups
+def maxrl_control_variate(reward: Tensor, group: Tensor) -> Tensor:
+    """R/mean − 1, and −1 in a group without success (MaxRL, arXiv:2602.02710, Eq. 7 as it stands). Rewards 0 or 1.
+
+    `maxrl_conditional` less the average score of all responses, whose expectation is 0: order T = G too. The paper's
+    practice drops that average where nothing is right, which is `maxrl`, of order G − 1.
+    """
+    _check_binary("maxrl_control_variate", reward)
+    of = _groups(reward, group)
+    right = of.mean > 0
+    return torch.where(right, of.centred / torch.where(right, of.mean, 1.0), -1.0).to(reward.dtype)
 
 
 def reinforce(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
@@ -206,8 +235,8 @@ def gae(
 
     The reward comes with a response's last token. With V_t the value before token t, V = 0 after the last,
     δ_t = r_t + γ·V_{t+1} − V_t and A_t = δ_t + γλ·A_{t+1}; t + 1 is the next token that `mask` [B, T] bool leaves.
-    The returns are A + V. whiten: A then loses its mean and is divided by its deviation (unbiased variance) over all
-    tokens of the batch; one token has advantage 0. At masked places both are 0. Groups play no part.
+    The returns are A + V. whiten: A then loses its mean and is divided by √(variance + 1e-8), unbiased, over all tokens
+    of the batch; one token has advantage 0. At masked places both are 0. Groups play no part.
     """
     V = torch.where(mask, value.double(), 0.0)
     last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
@@ -224,8 +253,8 @@ def gae(
     if whiten:
         every = advantage[mask]
         centred = torch.where(mask, advantage - (every.mean() if len(every) else 0.0), 0.0)
-        deviation = (centred.square().sum() / max(len(every) - 1, 1)).sqrt()
-        advantage = centred / (deviation + EPSILON)
+        variance = centred.square().sum() / max(len(every) - 1, 1)
+        advantage = centred * (variance + WHITENING).rsqrt()
     return advantage.to(reward.dtype), returns
 
 

@@ -154,6 +154,11 @@ def compares_responses(function: F) -> F:
     return _marked(function, "compares_responses")
 
 
+def uses_failed_groups(function: F) -> F:
+    """Declare that an advantage learns from groups without success: refused where dynamic sampling leaves them out."""
+    return _marked(function, "uses_failed_groups")
+
+
 def _marked(function: F, mark: str) -> F:
     marks: frozenset[str] = getattr(function, "marks", frozenset[str]())
     function.marks = marks | {mark}  # type: ignore[attr-defined]

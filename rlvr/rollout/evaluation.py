@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlvr.metrics import pass_at_k
-from rlvr.records import ArmedTask, Problem, Rollout, Sampling, Task
+from rlvr.metrics import distinct_at_k, pass_at_k
+from rlvr.records import ArmedTask, CanonicalTask, Problem, Rollout, Sampling, Task
 from rlvr.rollout.sampler import Sampler, Spent
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
@@ -36,7 +36,9 @@ def evaluate(
     """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups they come from.
 
     A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
-    samples leaves pass@k; `…/error` is the share of such samples.
+    samples leaves pass@k; `…/error` is the share of such samples. Where the task says which right answers are the same
+    (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of different ones of a problem whose n samples
+    were all judged.
     """
     groups = sampler(problems, samples, sampling, Spent())
     by_source: dict[str, list[Rollout]] = defaultdict(list)
@@ -53,7 +55,18 @@ def evaluate(
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
+        if isinstance(sampler.task, CanonicalTask) and (n == samples).any():
+            judged = [g for g, num in zip(own, n, strict=True) if num == samples]
+            distinct = [distinct_at_k(_right_answers(sampler.task, g), samples) for g in judged]
+            metrics[f"{where}/distinct_correct_at_{samples}"] = float(np.mean(distinct))
     return metrics, groups
+
+
+def _right_answers(task: CanonicalTask, group: Rollout) -> list[str | None]:
+    return [
+        task.canonical(group.problem, text) if reward.correct else None
+        for text, reward in zip(group.texts, group.rewards, strict=True)
+    ]
 
 
 def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:
@@ -62,4 +75,6 @@ def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Se
         return ["evaluation/bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
     names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
+    if isinstance(task, CanonicalTask):
+        names.append(f"distinct_correct_at_{samples}")
     return [f"evaluation/{source}/{name}" for source in sources for name in names]

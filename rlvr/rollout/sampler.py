@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlvr.records import Engine, Problem, Request, Rollout, Sampling, Task
 
-OUTCOMES = ("wrong", "unparsable", "timeout", "error")
+OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
 
 
 def noise_key(problem: Problem) -> int:

@@ -10,9 +10,10 @@ from typing import Any
 
 from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.pool import Pool, considerate
 from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
@@ -31,6 +32,8 @@ class Code(Verified):
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer over all its tests, address space
         of a process.
     cpu_s: CPU seconds of the program in one test of a pair, or in all of the others.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "code"
@@ -49,6 +52,11 @@ class Code(Verified):
         timeout_s: float,
         cpu_s: int,
         memory_gb: float,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
     ) -> None:
         check_template(template)
         if cpu_s < 1:
@@ -68,8 +76,11 @@ class Code(Verified):
             return template.replace("{interface}", interface).replace("{problem}", asked), answer
 
         self._cpu_s = cpu_s
-        pool = Pool("rlvr.task.verify.program", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
-        super().__init__(problems(train, test, columns, make), pool)
+        limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
+        pool = Pool("rlvr.task.verify.program", **limits, nice=considerate(workers))
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        super().__init__(problems(train, test, columns, make, selection), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the program of the response passes every test, else 0, with the reason."""
@@ -152,6 +163,11 @@ def _assertions(tests: Cell, code: str, prompt: str, entry: str | None) -> dict[
     names = [entry.rsplit(".", 1)[-1]] if entry else _undefined(tree)
     if not names:
         raise tests.refuse("assertions that call a function, or an entry point")
+    if used := _objects(tree, names):
+        raise tests.refuse(
+            f"tests of functions that take and give plain data: {used} is used as a class, and its objects cannot "
+            "cross from one sandbox to the other"
+        )
     if _defines(tree, "check") and not any(
         isinstance(n, ast.Expr) and isinstance(n.value, ast.Call) for n in tree.body
     ):
@@ -173,6 +189,27 @@ def _undefined(tree: ast.Module) -> list[str]:
         elif isinstance(node, ast.arg):
             known.add(node.arg)
     return list(dict.fromkeys(name for name in called if name not in known))
+
+
+def _objects(tree: ast.Module, names: Sequence[str]) -> str | None:
+    """A name of the program whose objects the tests use: it is named as classes are, and what it returns has methods
+    called or attributes read, or tests ask for its type. None if there is no such name."""
+    classes = {name for name in names if name[:1].isupper()}
+    owners = {name: name for name in classes}  # variables that hold such an object
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
+            made = node.value.func.id
+            owners |= {t.id: made for t in node.targets if isinstance(t, ast.Name) and made in classes}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            inner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            if isinstance(inner, ast.Name) and inner.id in owners:
+                return owners[inner.id]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            for asked in (n for argument in node.args[1:] for n in ast.walk(argument) if isinstance(n, ast.Name)):
+                if asked.id in classes:
+                    return asked.id
+    return None
 
 
 def _defines(tree: ast.Module, name: str) -> bool:

@@ -1,69 +1,132 @@
-"""Handwritten digits as a language task: 64 intensity words in, one class word out (MaxRL's exact-likelihood study).
+"""Handwritten digits as a language task: intensity words in, one class word out (MaxRL's exact-likelihood study).
 
 The data are the 1,797 images of 8 x 8 pixels that scikit-learn carries (its `load_digits`, the test part of the UCI set
 "Optical Recognition of Handwritten Digits"): real images, and nothing to download. Every answer is known, so
-cross-entropy can stand beside reinforcement learning on one and the same policy.
+cross-entropy can stand beside reinforcement learning on one and the same policy. Two or three images beside each other
+make numbers of 100 and 1000 classes, where a policy that guesses is hardly ever right.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.task.procedural import Dice
 
 INK = tuple(f"INK_{level}" for level in range(17))  # 0 is paper, 16 the darkest
-DIGITS = tuple(f"DIGIT_{digit}" for digit in range(10))
 TEST_EVERY = 5  # of each class, every fifth image is held out
+HELD_OUT_NUMBERS = 2048  # of several images, in validation and in test
 
 
 class Digits:
     """Every fifth image of each class, in the order of the data set, is held out: the same split in every run.
 
-    That order goes by writers: both splits know all of them. labelled: how many training images demonstrations show,
-    over and over; with the model's `steps`, how much the base policy is taught.
+    That order goes by writers: both splits know all of them.
+    labelled: how many training images demonstrations show, over and over; None: all. With the model's `steps`, how
+        much the base policy is taught.
+    images: 1 to 3 in a problem. One: each image once. Several: an endless stream of numbers drawn from the training
+        images, and `HELD_OUT_NUMBERS` different ones, where there are as many, from the held-out images.
+    validation: share of the training images that make the validation split, by a hash of the picture; they are then
+        neither trained on nor demonstrated. train_problems: a fixed training set of so many problems.
     """
 
     name = "digits"
     end_word = "END"
     max_tokens = 1
-    vocabulary = ("PAD", end_word, *INK, *DIGITS)
 
-    def __init__(self, *, labelled: int) -> None:
-        most = len(_numbers("train"))
+    def __init__(
+        self, *, labelled: int | None, images: int = 1, validation: float = 0.0, train_problems: int | None = None
+    ) -> None:
+        if images not in (1, 2, 3):
+            raise ValueError(f"task.images={images}: numbers have 1 to 3 digits.")
+        if not 0 <= validation < 1:
+            raise ValueError(f"task.validation={validation} is a share of the training images, 0 to less than 1.")
+        self._pictures: dict[Split, tuple[int, ...]] = {
+            "train": tuple(i for i in _numbers("train") if _share(i) >= validation),
+            "validation": tuple(i for i in _numbers("train") if _share(i) < validation),
+            "test": _numbers("test"),
+        }
+        most = len(self._pictures["train"])
+        labelled = most if labelled is None else labelled
         if not 1 <= labelled <= most:
             raise ValueError(f"task.labelled={labelled}: base policies learn from 1 to {most} training images.")
-        self.labelled = labelled
+        room = {split: len(p) if images == 1 else len(p) ** images // 2 for split, p in self._pictures.items()}
+        if train_problems is not None and not 1 <= train_problems <= room["train"]:
+            raise ValueError(
+                f"task.train_problems={train_problems}: 1 to {room['train']} training problems, or null for all."
+            )
+        self.labelled, self.images = labelled, images
+        self.source = "digits" if images == 1 else f"digits_{images}"
+        stem = "DIGIT" if images == 1 else "NUMBER"
+        self.classes = tuple(f"{stem}_{number:0{images}d}" for number in range(10**images))
+        self.vocabulary = ("PAD", self.end_word, *INK, *self.classes)
+        self._classes = frozenset(self.classes)
+        self._fixed: dict[Split, list[tuple[int, ...]]] = {}
+        if images == 1:
+            learned = sorted(self._pictures["train"], key=_share)[:train_problems]
+            self._fixed = {split: [(i,) for i in pictures] for split, pictures in self._pictures.items()}
+            self._fixed["train"] = [(i,) for i in sorted(learned)]
+        else:
+            for split in ("validation", "test"):
+                self._fixed[split] = self._first(split, min(HELD_OUT_NUMBERS, room[split]))
+            if train_problems is not None:
+                self._fixed["train"] = self._first("train", train_problems)
 
     def size(self, split: Split) -> int | None:
-        return len(_numbers(split))
+        return len(self._fixed[split]) if split in self._fixed else None
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Image `index` of a split, row by row."""
-        numbers = _numbers(split)
-        if not 0 <= index < len(numbers):
-            raise IndexError(f"digits have {len(numbers)} {split} problems: there is no number {index}")
-        pixels, digit = _images()[numbers[index]]
-        return Problem(f"digits-{numbers[index]}", " ".join(INK[p] for p in pixels), DIGITS[digit], "digits")
+        """Number `index` of a split: its images side by side, each row by row."""
+        fixed = self._fixed.get(split)
+        if index < 0 or (fixed is not None and index >= len(fixed)):
+            raise IndexError(f"{self.source} have {self.size(split)} {split} problems: there is no number {index}")
+        shown = self._drawn(split, index) if fixed is None else fixed[index]
+        label = f"digits-{shown[0]}" if self.images == 1 else f"{self.source}-{split}-{index}"
+        prompt, answer = self._posed(shown)
+        return Problem(label, prompt, answer, self.source)
 
     def solution(self, problem: Problem) -> str:
         """The response that is right: what cross-entropy learns."""
         return problem.answer
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """The first `labelled` training images in turn: unlike those of endless tasks, they come again."""
-        shown = self.problem("train", index % self.labelled)
-        return shown.prompt, self.solution(shown)
+        """Of the first `labelled` training images: unlike those of endless tasks, they come again."""
+        labelled = self._pictures["train"][: self.labelled]
+        if self.images == 1:
+            return self._posed((labelled[index % self.labelled],))
+        dice = Dice(f"{self.source} demonstration {index}")
+        return self._posed(tuple(dice.choose(labelled) for _ in range(self.images)))
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the word of the right class, else 0. A word that names no class is unparsable."""
-        outcomes: list[Outcome] = [judge(problem, text, DIGITS) for problem, text in answers]
+        outcomes: list[Outcome] = [judge(problem, text, self._classes) for problem, text in answers]
         return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
 
     def close(self) -> None:
         """Nothing to stop."""
+
+    def _drawn(self, split: Split, index: int) -> tuple[int, ...]:
+        dice = Dice(f"{self.source} {split} {index}")
+        return tuple(dice.choose(self._pictures[split]) for _ in range(self.images))
+
+    def _first(self, split: Split, wanted: int) -> list[tuple[int, ...]]:
+        """The first so many different numbers that are drawn."""
+        different: dict[tuple[int, ...], None] = {}
+        draws = (self._drawn(split, index) for index in count())
+        while len(different) < wanted:
+            different[next(draws)] = None
+        return list(different)
+
+    def _posed(self, shown: Sequence[int]) -> tuple[str, str]:
+        """(prompt, class) of images by their numbers in the data set."""
+        pixels = [f"INK_{ink}" for number in shown for ink in _images()[number][0]]
+        value = int("".join(str(_images()[number][1]) for number in shown))
+        return " ".join(pixels), self.classes[value]
 
 
 def judge(problem: Problem, text: str, classes: Collection[str]) -> Outcome:
@@ -98,3 +161,9 @@ def _numbers(split: Split) -> tuple[int, ...]:
         if (seen[digit] % TEST_EVERY == 0) == (split == "test"):
             numbers.append(number)
     return tuple(numbers)
+
+
+def _share(number: int) -> float:
+    """A number in [0, 1) that the picture alone decides."""
+    digest = hashlib.blake2b(bytes(_images()[number][0]), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64

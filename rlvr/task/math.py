@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from rlvr.records import Problem, Reward
-from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, check_template, problems
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
+from rlvr.task.verify.math_text import says_something
 from rlvr.task.verify.pool import Pool
 
+log = logging.getLogger("rlvr")
+
+UNEVALUATED = ("wrong", "right")
 ANSWER_FIELDS = ("answer", "final_answer", "solution", "reward_model.ground_truth")
 
 
@@ -19,10 +25,15 @@ class Math(Verified):
     train, test: see `rlvr.task.sources.problems`.
     template: the prompt, with {problem} where the problem goes.
     prompt_field, answer_field: columns, dots reach into nested ones; None finds the usual names.
-    boxed: only the last \\boxed{...} of a response is its answer; if False, math-verify searches the whole response,
-        and takes the last number of a text that stops in the middle for its answer.
+    boxed: only the last \\boxed{...} of a response is its answer, or without one the last <answer>...</answer>; if
+        False, math-verify searches the whole response, and takes the last number of a text that stops in the middle for
+        its answer.
+    unevaluated: what an answer is of the right value that leaves operators to be evaluated which the right answer does
+        not have (sums, integrals, limits, binomials, factorials and the like): "wrong", or "right".
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "math"
@@ -40,10 +51,19 @@ class Math(Verified):
         workers: int,
         timeout_s: float,
         memory_gb: float,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
+        unevaluated: str = "wrong",
     ) -> None:
         check_template(template)
+        if unevaluated not in UNEVALUATED:
+            raise ValueError(f"task.unevaluated={unevaluated} must be {' or '.join(UNEVALUATED)}.")
         self.max_tokens = max_tokens
-        self._boxed = boxed
+        self._boxed, self._unevaluated = boxed, unevaluated
+        self._unreadable = set[str]()  # problems whose right answers are no mathematics
         columns = [
             Column("prompt_field", prompt_field, PROMPT_FIELDS),
             Column("answer_field", answer_field, ANSWER_FIELDS),
@@ -53,17 +73,37 @@ class Math(Verified):
             return template.replace("{problem}", problem.prompt()), _answer(answer)
 
         pool = Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
-        super().__init__(problems(train, test, columns, make), pool)
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        super().__init__(problems(train, test, columns, make, selection), pool)
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where math-verify finds the response's answer equal to the right one, else 0, with the reason."""
-        texts = [last_boxed(text) if self._boxed else text for _, text in answers]
-        return self.judge(
+        texts = [final_answer(text) if self._boxed else text for _, text in answers]
+        replies = self.replies(
             [
                 None if text is None else {"gold": problem.answer, "answer": text}
                 for (problem, _), text in zip(answers, texts, strict=True)
             ]
         )
+        self._warn(problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply)
+        return [self._reward(reply["outcome"]) for reply in replies]
+
+    def _reward(self, outcome: Outcome) -> Reward:
+        if outcome == "unevaluated" and self._unevaluated == "right":
+            outcome = "correct"
+        return Reward(float(outcome == "correct"), outcome)
+
+    def _warn(self, unreadable: Iterable[Problem]) -> None:
+        """Once of each problem."""
+        for problem in unreadable:
+            if problem.id not in self._unreadable:
+                self._unreadable.add(problem.id)
+                log.warning(
+                    "The right answer of problem %s, %r, cannot be read as mathematics: only the same text is right.",
+                    problem.id,
+                    problem.answer,
+                )
 
 
 # Read in one pass, however many braces a degenerate response opens. \{ and \} belong to the answer, \\ is a line break.
@@ -86,6 +126,18 @@ def last_boxed(text: str) -> str | None:
     return text[slice(*found)] if found else None
 
 
+TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def final_answer(text: str) -> str | None:
+    r"""The last \boxed{...} of a response; without one, what stands in its last <answer>...</answer>, in a box."""
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed
+    tagged = TAGGED.findall(text)
+    return f"\\boxed{{{tagged[-1].strip()}}}" if tagged else None
+
+
 def _answer(cell: Cell) -> str:
     """The final answer as text. Of a worked solution in the style of GSM8K what follows the last ####."""
     value = cell.value
@@ -96,4 +148,7 @@ def _answer(cell: Cell) -> str:
     text = str(value)
     if "####" in text:
         text = text.rpartition("####")[2].replace(",", "")
-    return last_boxed(text) or text.strip()
+    answer = last_boxed(text) or text.strip()
+    if not says_something(answer):
+        raise cell.refuse("an answer with balanced braces that is not empty")
+    return answer

@@ -2,7 +2,8 @@
 
 A maze is a flat string of size x size squares, row by row: `#` wall, `.` open, `S` start, `G` goal, with a border of
 walls. Cells stand at odd rows and columns; the open squares are a spanning tree of them, so exactly one path joins any
-two. Every maze is a pure function of (seed, size, stream, index): its randomness is SHAKE-128 of that key, a published
+two. With `loops` K further walls between cells are open: each makes a loop, and problems have several right walks.
+Every maze is a pure function of (seed, size, stream, index): its randomness is SHAKE-128 of that key, a published
 standard, so that no library version can change a data set.
 
 Start and goal are any two open squares. At size 7 this gives 192 x 17 x 16 = 52,224 mazes, at size 9 more than 90
@@ -15,11 +16,13 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 
-from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.task.procedural import Dice, Procedural
 
 WALL, OPEN = ord("#"), ord(".")
 TEST_SHARE = 8  # one maze in so many is held out
@@ -45,53 +48,96 @@ VOCABULARY = (
 )
 
 
-class Maze:
-    """Mazes of one odd size: an endless train stream and `test_problems` distinct held-out mazes.
+class Maze(Procedural[str]):
+    """Mazes of one odd size: an endless train stream and distinct held-out mazes.
 
-    seed: which mazes; not the seed of a run, so that all runs meet the same problems in the same order.
+    loops: walls that are opened beside the spanning tree. seed: which mazes; not the seed of a run, so that all runs
+    meet the same problems in the same order. The other knobs: `rlvr.task.procedural.Procedural`.
     """
 
     name = "maze"
     vocabulary = VOCABULARY
     end_word = "DONE"
 
-    def __init__(self, *, size: int, test_problems: int, seed: int) -> None:
+    def __init__(
+        self,
+        *,
+        size: int,
+        test_problems: int,
+        seed: int,
+        loops: int = 0,
+        validation_problems: int | None = None,
+        train_problems: int | None = None,
+        mistakes: float = 0.0,
+    ) -> None:
         if size < 5 or size % 2 == 0:
             raise ValueError(f"task.size={size}: a maze has an odd size of at least 5, such as task.size=7.")
-        # Half of the test side at most: the draw below stays quick although Prim's algorithm is not uniform.
-        most = int(min(num_mazes(size) / TEST_SHARE / 2, 1e6))
-        if not 1 <= test_problems <= most:
+        if not 0 <= loops <= num_closed(size):
             raise ValueError(
-                f"task.test_problems={test_problems} with task.size={size}: 1 to {most} mazes of this size can be "
-                f"held out. Pass task.test_problems={min(most, max(1, test_problems))} or a larger task.size."
+                f"task.loops={loops}: a maze with task.size={size} has {num_closed(size)} walls that can be opened. "
+                f"Pass task.loops={min(max(0, loops), num_closed(size))} or a larger task.size."
             )
-        self.width, self.test_problems, self.seed = size, test_problems, seed
-        self.source = f"maze_{size}x{size}"
-        self.max_tokens = num_open(size)  # the longest path visits every open square: one move fewer, then DONE
+        super().__init__(
+            test_problems=test_problems,
+            validation_problems=validation_problems,
+            train_problems=train_problems,
+            mistakes=mistakes,
+            num_items=num_mazes(size, loops),
+            share=1 / TEST_SHARE,
+            kind=f"mazes of this size (task.size={size}, task.loops={loops})",
+            remedy=" or a larger task.size",
+        )
+        self.width, self.loops, self.seed = size, loops, seed
+        self.source = f"maze_{size}x{size}" + (f"_loops{loops}" if loops else "")
+        self.max_tokens = num_open(size) + loops  # the longest path visits every open square: one move fewer, then DONE
         self._offset: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))
-        self._held_out: list[str] = []
 
-    def size(self, split: Split) -> int | None:
-        return None if split == "train" else self.test_problems
+    def draws(self, stream: str, index: int) -> Iterator[str]:
+        return (carve(self.width, _key(self.seed, stream, index, i), loops=self.loops) for i in count())
 
-    def problem(self, split: Split, index: int) -> Problem:
-        """Raises IndexError beyond the test set."""
-        if index < 0 or (split == "test" and index >= self.test_problems):
-            raise IndexError(f"{self.source} has no {split} problem {index}")
-        grid = self._train(split, index) if split == "train" else self._test()[index]
-        return Problem(f"{self.source}-{split}-{index}", prompt(grid, self.width), grid, self.source)
+    def stream(self, name: str) -> Iterator[str]:
+        return filter(held_out, self.draws(name, 0))
+
+    def held_out(self, item: str) -> bool:
+        return held_out(item)
+
+    def posed(self, item: str) -> tuple[str, str]:
+        return prompt(item, self.width), item
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, shortest walk and DONE) of maze `index` of a stream of its own, never a held-out maze."""
-        grid = self._train("demonstration", index)
-        return prompt(grid, self.width), self._walk(grid)
+        """(prompt, walk and DONE) of maze `index` of a stream of its own, never a held-out maze.
+
+        The walk is the shortest; with loops it is a random one without detours, so that all of them are taught.
+        """
+        asked, answered = self.demonstrated(index)
+        if not self.loops:
+            return prompt(asked, self.width), self._walk(answered)
+        moves = stroll(answered, self.width, _key(self.seed, "stroll", index, 0))
+        return prompt(asked, self.width), " ".join([*moves, self.end_word])
 
     def solution(self, problem: Problem) -> str:
-        """The shortest walk and DONE. Longer walks are right too: cross-entropy on it is a bound."""
+        """A shortest walk and DONE. Longer walks are right too: cross-entropy on it is a bound."""
         return self._walk(problem.answer)
 
     def _walk(self, grid: str) -> str:
         return " ".join([*solve(grid, self.width), self.end_word])
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        """The walk without detours, as its moves: one that comes back to a square forgets what lay between."""
+        if self._judge(problem.answer, response) != "correct":
+            return None
+        return " ".join(self._without_detours(problem.answer.index("S"), response.split()[:-1]))
+
+    def _without_detours(self, start: int, moves: Sequence[str]) -> list[str]:
+        visited, kept = [start], list[str]()
+        for move in moves:
+            here = visited[-1] + self._offset[move]
+            if here in visited:
+                del kept[visited.index(here) :], visited[visited.index(here) + 1 :]
+            else:
+                visited.append(here)
+                kept.append(move)
+        return kept
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for a legal walk that stands on GOAL when DONE comes, else 0. Squares may be visited again.
@@ -101,9 +147,6 @@ class Maze:
         """
         outcomes: list[Outcome] = [self._judge(problem.answer, text) for problem, text in answers]
         return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
     def _judge(self, grid: str, text: str) -> Outcome:
         *moves, end = text.split() or [""]
@@ -115,24 +158,6 @@ class Maze:
             if grid[here] == "#":
                 return "wrong"
         return "correct" if grid[here] == "G" else "wrong"
-
-    def _train(self, stream: str, index: int) -> str:
-        """Maze `index` of a training stream; a draw from the test side is drawn again."""
-        draws = (carve(self.width, _key(self.seed, stream, index, attempt)) for attempt in count())
-        return next(grid for grid in draws if not held_out(grid))
-
-    def _test(self) -> list[str]:
-        if not self._held_out:
-            draws = (carve(self.width, _key(self.seed, "test", 0, attempt)) for attempt in count())
-            self._held_out = _first_distinct((grid for grid in draws if held_out(grid)), self.test_problems)
-        return self._held_out
-
-
-def _first_distinct(grids: Iterator[str], num: int) -> list[str]:
-    kept: dict[str, None] = {}
-    while len(kept) < num:
-        kept[next(grids)] = None
-    return list(kept)
 
 
 def _key(seed: int, stream: str, index: int, attempt: int) -> bytes:
@@ -149,14 +174,26 @@ def num_open(size: int) -> int:
     return 2 * ((size - 1) // 2) ** 2 - 1
 
 
-def num_mazes(size: int) -> float:
-    """How many mazes of a size exist: spanning trees of the grid of cells (Kirchhoff) x ordered pairs of squares."""
+def num_closed(size: int) -> int:
+    """Walls between neighbouring cells that a spanning tree leaves closed."""
+    n = (size - 1) // 2
+    return 2 * n * (n - 1) - (n**2 - 1)
+
+
+def num_mazes(size: int, loops: int = 0) -> float:
+    """How many mazes of a size exist: spanning trees of the grid of cells (Kirchhoff) x ordered pairs of squares.
+
+    With loops at least so many: each tree can be opened in C(closed, loops) ways, and no maze holds more trees than
+    C(passages, loops).
+    """
     n = (size - 1) // 2
     eigenvalues = [
         4 - 2 * math.cos(math.pi * i / n) - 2 * math.cos(math.pi * j / n) for i in range(n) for j in range(n) if i or j
     ]
-    squares = num_open(size)
-    return math.prod(eigenvalues) / n**2 * squares * (squares - 1)
+    squares = num_open(size) + loops
+    layouts = math.prod(eigenvalues) / n**2
+    layouts *= math.comb(num_closed(size), loops) / math.comb(n**2 - 1 + loops, loops)
+    return max(layouts, 1) * squares * (squares - 1)
 
 
 @lru_cache
@@ -174,14 +211,16 @@ def _neighbours(size: int) -> dict[int, tuple[tuple[int, int], ...]]:
     }
 
 
-def carve(size: int, key: bytes) -> str:
+def carve(size: int, key: bytes, *, loops: int = 0) -> str:
     """A maze by randomized Prim's algorithm: open a random wall between the maze and a cell outside it, until none is.
 
     key: names the maze; its SHAKE-128 stream gives one 32-bit word to each choice (bias below 1e-7).
+    loops: further walls between cells that are opened, any with the same chance.
     """
     neighbours = _neighbours(size)
     cells = list(neighbours)
-    num_words = 2 * len(cells) + 3  # a wall enters the frontier once: fewer than 2 walls a cell, then cell, start, goal
+    # a wall enters the frontier once: fewer than 2 walls a cell, then cell, start, goal
+    num_words = 2 * len(cells) + 3 + loops
     word = iter(struct.unpack(f"<{num_words}I", hashlib.shake_128(b"%d " % size + key).digest(4 * num_words)))
     grid = bytearray([WALL]) * (size * size)
     cell = cells[next(word) * len(cells) >> 32]
@@ -195,6 +234,9 @@ def carve(size: int, key: bytes) -> str:
         if grid[cell] == WALL:
             grid[wall] = grid[cell] = OPEN
             frontier += [edge for edge in neighbours[cell] if grid[edge[1]] == WALL]
+    closed = sorted({wall for cell in cells for wall, _ in neighbours[cell] if grid[wall] == WALL}) if loops else []
+    for _ in range(loops):
+        grid[closed.pop(next(word) * len(closed) >> 32)] = OPEN
     squares = [i for i, square in enumerate(grid) if square == OPEN]
     grid[squares.pop(next(word) * len(squares) >> 32)] = ord("S")
     grid[squares[next(word) * len(squares) >> 32]] = ord("G")
@@ -211,20 +253,38 @@ _TRANSLATION = str.maketrans(WORDS)
 
 
 def solve(grid: str, size: int) -> list[str]:
-    """The moves of the one path from START to GOAL, searched from the goal so that it reads forward."""
+    """The moves of a shortest path from START to GOAL, searched from the goal so that it reads forward."""
     start, goal = grid.index("S"), grid.index("G")
     towards = {goal: (goal, "")}  # square -> (next square on the way to the goal, move)
-    stack = [goal]
+    queue = deque([goal])
     while start not in towards:
-        square = stack.pop()
+        square = queue.popleft()
         for move, offset in zip(MOVES, (size, -size, 1, -1), strict=True):  # undone moves: we walk backwards
             before = square + offset
             if grid[before] != "#" and before not in towards:
                 towards[before] = (square, move)
-                stack.append(before)
+                queue.append(before)
     moves: list[str] = []
     square = start
     while square != goal:
         square, move = towards[square]
         moves.append(move)
+    return moves
+
+
+def stroll(grid: str, size: int, key: bytes) -> list[str]:
+    """The moves of a random walk from START to GOAL whose detours are erased as they close (Lawler 1980): every path
+    without a repeated square has a chance."""
+    dice = Dice(key.decode())
+    offsets: dict[str, int] = dict(zip(MOVES, (-size, size, -1, 1), strict=True))
+    squares, moves = [grid.index("S")], list[str]()
+    while grid[squares[-1]] != "G":
+        move = dice.choose([m for m, offset in offsets.items() if grid[squares[-1] + offset] != "#"])
+        here = squares[-1] + offsets[move]
+        if here in squares:
+            place = squares.index(here)
+            del squares[place + 1 :], moves[place:]
+        else:
+            squares.append(here)
+            moves.append(move)
     return moves

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rlvr.records import Problem, Split
+from rlvr.task.prompt_length import PromptLimit
 from rlvr.task.read import Row, Table, read
 
 PROMPT_FIELDS = ("prompt", "problem", "question")
@@ -75,32 +77,99 @@ class Cell(NamedTuple):
         return self.value
 
 
+class Posed(NamedTuple):
+    """A problem, and its text as the data have it: without template."""
+
+    text: str
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows of the training data are learned from.
+
+    validation: the share that is held out of it, decided by a hash of each problem's text, white space aside: the same
+        problem is on the same side in every file, order and template. Problems of the test data are not among them.
+    train_problems: a fixed training set of so many different problems, again by hash: a smaller set is part of a larger
+        one. None: all. limit: what becomes of long prompts.
+    """
+
+    validation: float = 0.0
+    train_problems: int | None = None
+    limit: PromptLimit = field(default_factory=PromptLimit)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"task.validation={self.validation} is a share of the training data, 0 to less than 1.")
+        if self.train_problems is not None and self.train_problems < 1:
+            raise ValueError(f"task.train_problems={self.train_problems} must be 1 or more, or null for all.")
+
+    def splits(self, train: Sequence[Posed], test: Sequence[Posed]) -> dict[Split, list[Problem]]:
+        self.limit.check_test([posed.problem for posed in test])
+        dropped = self.limit.too_long([posed.problem for posed in train])
+        usable = [posed for posed in train if posed.problem.id not in dropped]
+        known = {posed.text for posed in test}
+        held_out = [p.text not in known and _share("validation", p.text) < self.validation for p in usable]
+        if self.validation and not 0 < sum(held_out) < len(usable):
+            raise ValueError(
+                f"task.validation={self.validation} of {len(usable)} training problems is {sum(held_out)}, and both "
+                "parts need some. Pass another share, or 0."
+            )
+        learned = [posed for posed, held in zip(usable, held_out, strict=True) if not held]
+        return {
+            "train": [posed.problem for posed in self._fixed(learned)],
+            "validation": [posed.problem for posed, held in zip(usable, held_out, strict=True) if held],
+            "test": [posed.problem for posed in test],
+        }
+
+    def _fixed(self, learned: Sequence[Posed]) -> Sequence[Posed]:
+        """`train_problems` of them, in their order; all if it is None."""
+        if self.train_problems is None:
+            return learned
+        first = {posed.problem.prompt: place for place, posed in reversed(list(enumerate(learned)))}
+        if self.train_problems > len(first):
+            raise ValueError(
+                f"task.train_problems={self.train_problems}, and {len(first)} different training problems are left to "
+                "choose from. Pass a smaller number, or null for all."
+            )
+        places = sorted(first.values(), key=lambda place: (_share("train", learned[place].text), place))
+        return [learned[place] for place in sorted(places[: self.train_problems])]
+
+
+def _share(purpose: str, text: str) -> float:
+    """A number in [0, 1) that the text alone decides."""
+    digest = hashlib.blake2b(f"{purpose} {text}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
 def problems(
-    train: Sources, test: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]
+    train: Sources, test: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]], selection: Selection
 ) -> dict[Split, list[Problem]]:
-    """A problem of every row of both splits: `make` takes the cells of `columns` and returns (prompt, answer).
+    """A problem of every row of the data: `make` takes the cells of `columns` and returns (prompt, answer).
 
     train, test: a path or hub name (`rlvr.task.read`), a list of them, or a mapping {benchmark: path or hub name}.
         Without a mapping a row's `source` names its benchmark, or else its file or folder does.
+    columns: the first holds the problem's text.
     """
-    return {"train": _split("train", train, columns, make), "test": _split("test", test, columns, make)}
+    return selection.splits(_rows("train", train, columns, make), _rows("test", test, columns, make))
 
 
-def _split(
+def _rows(
     split: Split, sources: Sources, columns: Sequence[Column], make: Callable[..., tuple[str, Any]]
-) -> list[Problem]:
+) -> list[Posed]:
     places = {sources: ""} if isinstance(sources, str) else _named(sources or ())
     if not places or not all(places):
         raise ValueError(f"task.{split} is empty: pass task.{split}=PATH or task.{split}=organisation/name.")
-    found: list[Problem] = []
+    found: list[Posed] = []
     for where, benchmark in places.items():
         table = read(where, split)
         names = [column.find(table.rows[0][1], where) for column in columns]
         for number, (place, row) in enumerate(table.rows):
-            cells = (column.cell(row, name, place) for column, name in zip(columns, names, strict=True))
+            cells = [column.cell(row, name, place) for column, name in zip(columns, names, strict=True)]
             prompt, answer = make(*cells)
             label = str(row.get(ID_FIELD, f"{benchmark or table.name}-{number}"))
-            found.append(Problem(label, prompt, answer, _source(row, benchmark, table)))
+            problem = Problem(label, prompt, answer, _source(row, benchmark, table))
+            found.append(Posed(" ".join(str(cells[0].value).split()), problem))
     return _distinct(found)
 
 
@@ -135,16 +204,16 @@ def _source(row: Row, name: str, table: Table) -> str:
     return re.sub(r"[^\w.-]+", "-", name or str(row.get(SOURCE_FIELD) or table.name))
 
 
-def _distinct(problems: list[Problem]) -> list[Problem]:
+def _distinct(rows: list[Posed]) -> list[Posed]:
     """The same problems; the second of an id becomes id#2, and so on: noise and tables are keyed by it."""
     taken: set[str] = set()
     seen: Counter[str] = Counter()
-    result: list[Problem] = []
-    for problem in problems:
+    result: list[Posed] = []
+    for text, problem in rows:
         label = problem.id
         while label in taken:
             seen[problem.id] += 1
             label = f"{problem.id}#{seen[problem.id] + 1}"
         taken.add(label)
-        result.append(replace(problem, id=label))
+        result.append(Posed(text, replace(problem, id=label)))
     return result

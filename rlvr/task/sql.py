@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from rlvr.records import Problem, Reward
+from rlvr.records import Problem, Reward, Split
 from rlvr.task.fence import last_block
-from rlvr.task.sources import Cell, Column, check_template, problems
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
 from rlvr.task.verify.pool import Pool
 from rlvr.task.verify.sandbox import Sandbox
 
+log = logging.getLogger("rlvr")
+
 QUESTION_FIELDS = ("question", "prompt", "problem")
 GOLD_FIELDS = ("gold_sql", "SQL", "sql", "query", "reward_model.ground_truth")
 MATCHES = ("set", "table")
+EMPTY_GOLD = ("refuse", "drop", "keep")
+CHECK_S = 20.0  # of all right queries
+AT_ONCE = 16  # right queries between two looks at the clock
 
 
 class Sql(Verified):
@@ -27,10 +37,16 @@ class Sql(Verified):
     template: the prompt, with {question}, {schema} (the CREATE statements) and {evidence} (the benchmark's hint or "").
     match: "set", the rows as a set (BIRD); "table", the rows as a bag, or in order where the right query orders them,
         with the columns in any order (Spider).
+    empty_gold: what becomes of training problems whose right query returns no row, or nulls alone, so that many a query
+        is right: "refuse" the data, "drop" these problems, or "keep" them. To refuse, right queries run for
+        `CHECK_S` seconds at most when the data are loaded; what was not reached then is judged an error when it comes.
+        To drop, all of them run. Test problems are kept: benchmarks count them.
     Queries run in a sandbox (`rlvr.task.verify.sandbox`) that shows the databases and none of this machine's data.
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
     query_s, max_rows: seconds and rows of one query.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "sql"
@@ -52,9 +68,17 @@ class Sql(Verified):
         query_s: float,
         max_rows: int,
         memory_gb: float,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
+        empty_gold: str = "refuse",
     ) -> None:
         if match not in MATCHES:
             raise ValueError(f"task.match={match} must be {' or '.join(MATCHES)}.")
+        if empty_gold not in EMPTY_GOLD:
+            raise ValueError(f"task.empty_gold={empty_gold} must be {', '.join(EMPTY_GOLD)}.")
         if query_s <= 0 or max_rows < 1:
             raise ValueError(f"task.query_s={query_s}, task.max_rows={max_rows}: both must be above 0.")
         check_template(template.replace("{question}", "{problem}"))
@@ -66,14 +90,55 @@ class Sql(Verified):
             Column("database_field", database_field, ("db_id", "database")),
             Column("evidence_field", None, ("evidence",), optional=True),
         ]
-        both = problems(train, test, columns, partial(_problem, template, folders))
-        self._limits = {"match": match, "query_s": query_s, "max_rows": max_rows}
-        files = {Path(problem.answer["database"]) for rows in both.values() for problem in rows}
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        splits = problems(train, test, columns, partial(_problem, template, folders), selection)
+        self._limits: dict[str, Any] = {"match": match, "query_s": query_s, "max_rows": max_rows}
+        files = {Path(problem.answer["database"]) for rows in splits.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()
         limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
         pool = Pool("rlvr.task.verify.sql_query", **limits, sandbox=sandbox)
-        super().__init__(both, pool)
+        if empty_gold != "keep":
+            for split in ("train", "validation"):
+                splits[split] = [replace(p, answer={**p.answer, "rewards_nothing": False}) for p in splits[split]]
+        super().__init__(splits, pool)
+        if empty_gold != "keep":
+            self._check_right_queries(drop=empty_gold == "drop")
+
+    def _check_right_queries(self, *, drop: bool) -> None:
+        """Drop the training problems whose right query returns nothing, or raise ValueError for the first of them."""
+        learned: dict[Split, list[Problem]] = {s: list(self._problems[s]) for s in ("train", "validation")}
+        empty = self._empty([p for rows in learned.values() for p in rows], whole=drop)
+        if not empty:
+            return
+        if not drop:
+            raise ValueError(
+                f"The right query of training problem {empty[0].id} returns nothing, as many a wrong one does: "
+                f"{empty[0].answer['gold']!r}. Pass task.empty_gold=drop to train without such problems (all right "
+                "queries are then run first), or keep."
+            )
+        names = {problem.id for problem in empty}
+        kept = {split: [p for p in rows if p.id not in names] for split, rows in learned.items()}
+        if not kept["train"]:
+            raise ValueError("All right queries of task.train return nothing: nothing is left to learn from.")
+        log.warning("%d right queries of task.train return nothing: these problems are dropped.", len(names))
+        self._problems = {**self._problems, **kept}
+
+    def _empty(self, problems: Sequence[Problem], *, whole: bool) -> list[Problem]:
+        """Those whose right query returns nothing; unless `whole`, only what is seen of them in `CHECK_S` seconds."""
+        limits = self._limits if whole else {**self._limits, "query_s": min(self._limits["query_s"], 1.0)}
+        end, empty = time.monotonic() + CHECK_S, list[Problem]()
+        try:
+            for first in range(0, len(problems), AT_ONCE):
+                part = problems[first : first + AT_ONCE]
+                replies = self._pool.ask([{**p.answer, **limits} for p in part])
+                empty += [p for p, reply in zip(part, replies, strict=True) if reply["outcome"] == "nothing"]
+                if not whole and (empty or time.monotonic() > end):
+                    break
+        finally:
+            self._pool.close()  # what judges comes when it is needed
+        return empty
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the last ```sql block returns the right rows, else 0, with the reason."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
-from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.task.procedural import Procedural
 
 STYLES = ("plain", "spelled", "listed", "boxed", "falling")
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -39,11 +40,11 @@ def written(style: str, digits: Sequence[int]) -> str:
     return f"{style} {words[style]}"
 
 
-class Styles:
-    """Strings of `shortest` to `longest` digits: an endless train stream and `test_problems` distinct held-out ones.
+class Styles(Procedural[tuple[int, ...]]):
+    """Strings of `shortest` to `longest` digits: an endless train stream and distinct held-out ones.
 
     seed: which strings; not the seed of a run, so that all runs meet the same problems in the same order. A hash of the
-    string gives one in eight to the test side: training and test are disjoint by construction.
+    string gives one in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
     """
 
     name = "styles"
@@ -51,36 +52,53 @@ class Styles:
     end_word = "end"
     vocabulary = ("PAD", end_word, "sort", ":", ",", "[", "]", *DIGITS, *NAMES, *STYLES)
 
-    def __init__(self, *, shortest: int, longest: int, test_problems: int, seed: int) -> None:
+    def __init__(
+        self,
+        *,
+        shortest: int,
+        longest: int,
+        test_problems: int,
+        seed: int,
+        validation_problems: int | None = None,
+        train_problems: int | None = None,
+    ) -> None:
         if not 2 <= shortest <= longest <= 32:
             raise ValueError(
                 f"task.shortest={shortest}, task.longest={longest}: strings have 2 to 32 digits, shortest first, such "
                 "as task.shortest=3 task.longest=8."
             )
-        most = int(min(sum(10**n for n in range(shortest, longest + 1)) / TEST_SHARE / 2, 1e6))
-        if not 1 <= test_problems <= most:
-            raise ValueError(
-                f"task.test_problems={test_problems}: 1 to {most} strings of {shortest} to {longest} digits can be "
-                f"held out. Pass task.test_problems={min(most, max(1, test_problems))}."
-            )
-        self.shortest, self.longest, self.test_problems, self.seed = shortest, longest, test_problems, seed
+        super().__init__(
+            test_problems=test_problems,
+            validation_problems=validation_problems,
+            train_problems=train_problems,
+            num_items=sum(10**n for n in range(shortest, longest + 1)),
+            share=1 / TEST_SHARE,
+            kind=f"strings of {shortest} to {longest} digits",
+        )
+        self.shortest, self.longest, self.seed = shortest, longest, seed
         self.max_tokens = 2 * longest + 1  # the longest is `listed`: a style, digits and commas, the end
-        self._held_out: list[tuple[int, ...]] = []
 
-    def size(self, split: Split) -> int | None:
-        return None if split == "train" else self.test_problems
+    def draws(self, stream: str, index: int) -> Iterator[tuple[int, ...]]:
+        for attempt in count():
+            key = struct.pack("<qqq", self.seed, index, attempt) + stream.encode()
+            length, *rest = hashlib.shake_128(key).digest(8 + 4 * self.longest)[7:]
+            wanted = self.shortest + length % (self.longest - self.shortest + 1)
+            yield tuple(rest[4 * i] % 10 for i in range(wanted))
 
-    def problem(self, split: Split, index: int) -> Problem:
-        """Raises IndexError beyond the test set."""
-        if index < 0 or (split == "test" and index >= self.test_problems):
-            raise IndexError(f"{self.source} has no {split} problem {index}")
-        digits = self._drawn("train", index, test=False) if split == "train" else self._test()[index]
-        return Problem(f"{self.source}-{split}-{index}", prompt(digits), list(digits), self.source)
+    def held_out(self, item: tuple[int, ...]) -> bool:
+        return held_out(item)
+
+    def posed(self, item: tuple[int, ...]) -> tuple[str, list[int]]:
+        return prompt(item), list(item)
 
     def demonstration(self, index: int) -> tuple[str, str]:
         """(prompt, right response) `index` of a stream of its own, each style in turn, never a held-out string."""
-        digits = self._drawn("demonstration", index, test=False)
+        digits, _ = self.demonstrated(index)
         return prompt(digits), f"{written(STYLES[index % len(STYLES)], digits)} {self.end_word}"
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        """The style: a problem has one right answer in each."""
+        return response.partition(" ")[0] if self._judged(problem, response).correct else None
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the right digits, complete and in any style. Unparsable: no style at the front, or no end."""
@@ -93,29 +111,6 @@ class Styles:
         right = text == f"{written(style, problem.answer)} {self.end_word}"
         outcome: Outcome = "correct" if right else "wrong"
         return Reward(float(right), outcome)
-
-    def _drawn(self, stream: str, index: int, *, test: bool) -> tuple[int, ...]:
-        """The first string on the wanted side in the sequence of draws of (seed, stream, index)."""
-        for attempt in count():
-            key = struct.pack("<qqq", self.seed, index, attempt) + stream.encode()
-            length, *rest = hashlib.shake_128(key).digest(8 + 4 * self.longest)[7:]
-            digits = tuple(rest[4 * i] % 10 for i in range(self.shortest + length % (self.longest - self.shortest + 1)))
-            if held_out(digits) == test:
-                return digits
-        raise AssertionError("count() never ends")
-
-    def _test(self) -> list[tuple[int, ...]]:
-        if not self._held_out:
-            found: dict[tuple[int, ...], None] = {}
-            for index in count():
-                found[self._drawn("test", index, test=True)] = None
-                if len(found) == self.test_problems:
-                    break
-            self._held_out = list(found)
-        return self._held_out
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 def prompt(digits: Sequence[int]) -> str:

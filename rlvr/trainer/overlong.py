@@ -11,21 +11,23 @@ from rlvr.objective.batch import Batch
 from rlvr.records import Reward, Rollout
 
 
-def penalty(length: int, *, max_tokens: int, buffer: int, factor: float) -> float:
+def penalty(length: int, *, max_tokens: int, buffer: float, factor: float) -> float:
     """min(−(length − (max_tokens − buffer)) / buffer · factor, 0) (Eq. 13): 0 up to the buffer, −factor at the end."""
     return min((max_tokens - buffer - length) / buffer * factor, 0.0)
 
 
-def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: int | None, factor: float) -> Sequence[Rollout]:
+def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: float | None, factor: float) -> Sequence[Rollout]:
     """The groups with the penalty of its length added to every reward. Outcomes stay: accuracy is what it was.
 
-    buffer: None for no penalty. Raises ValueError for one longer than a response may be.
+    buffer: tokens; below 1 a share of max_tokens; None for no penalty. Raises ValueError for one longer than a response
+    may be.
     """
     if buffer is None:
         return groups
+    buffer = buffer * max_tokens if buffer < 1 else buffer
     if buffer > max_tokens:
         raise ValueError(
-            f"rollout.overlong_buffer={buffer} is more than the {max_tokens} tokens of a response: every response "
+            f"rollout.overlong_buffer={buffer:g} is more than the {max_tokens} tokens of a response: every response "
             "would be penalised. Pass a smaller buffer."
         )
     penalised_groups = list[Rollout]()

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm.local_cluster import cluster, processes
-from slurm.local_cluster.settings import Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +49,7 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    made = Settings.read(options.dir.absolute())
+    made = cluster.read(options.dir)
     if made is None or not processes.daemons(made.root):
         print("Not running. Start it with: make cluster-up")
         return 1

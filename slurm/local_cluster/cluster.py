@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -16,9 +17,11 @@ from slurm.local_cluster import packages, processes
 from slurm.local_cluster.packages import program
 from slurm.local_cluster.settings import Settings, free_base_port
 
-ROOT = Path("/tmp/rlvr-slurm")
+ROOT = Path("/var/lib/rlvr-slurm")
+LOCK = Path("/run/rlvr-slurm.lock")  # where root alone makes files, as above
 ROOT_LENGTH = 60  # characters: the longest socket below it must stay under 108 bytes
 START_S = 240.0  # on a busy machine
+DATABASE_USER = "mysql"  # of Debian's package
 CLIENT_S = 20.0  # no call of a client may hang
 
 
@@ -43,13 +46,14 @@ def up(root: Path = ROOT, *, nodes: int = 4, grace_s: int = 20, fresh: bool = Tr
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Two clusters that start at the same time must not find the same ports free, or both ask apt."""
-    with Path("/tmp/rlvr-slurm.lock").open("w") as file:
+    with LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _start_all(root: Path, kept: Settings | None, *, nodes: int, grace_s: int) -> Settings:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _check_ours(root)  # once more: it may have come into being since
     (root / "log").mkdir(exist_ok=True)
     packages.install(root / "log" / "apt.log")
     cluster = kept or Settings(root, free_base_port(11 + nodes), nodes=nodes, grace_s=grace_s)
@@ -76,6 +80,11 @@ def down(root: Path = ROOT) -> int:
         processes.stop(found)
         count += len(found)
     return count
+
+
+def read(root: Path = ROOT) -> Settings | None:
+    """What the cluster in `root` was made with; None if there is none."""
+    return Settings.read(_checked(root))
 
 
 def is_ready(cluster: Settings) -> bool:
@@ -112,12 +121,16 @@ def start_servers(cluster: Settings) -> None:
     munged += [f"--pid-file={root}/munge.pid", f"--log-file={root}/log/munge.log", f"--seed-file={root}/munge.seed"]
     _start(cluster, "munged", munged)
     _await("munge listens", cluster, lambda: _is_socket(cluster.socket))
-    database = [program("mariadbd"), "--no-defaults", f"--datadir={root}/database", f"--socket={root}/db.sock"]
-    database += [f"--pid-file={root}/db.pid", "--bind-address=127.0.0.1", f"--port={cluster.database_port}"]
-    database += ["--user=root", "--skip-name-resolve", f"--init-file={root}/database.sql"]
-    database += ["--innodb-buffer-pool-size=32M", "--performance-schema=OFF"]
+    database = [
+        program("mariadbd"),
+        "--no-defaults",
+        f"--datadir={cluster.database}",
+        f"--socket={cluster.database_socket}",
+    ]
+    database += [f"--pid-file={cluster.database}/db.pid", "--skip-networking", f"--user={DATABASE_USER}"]
+    database += [f"--init-file={root}/database.sql", "--innodb-buffer-pool-size=32M", "--performance-schema=OFF"]
     _start(cluster, "mariadbd", database)
-    _await("the database listens", cluster, lambda: _is_socket(root / "db.sock"))
+    _await("the database listens", cluster, lambda: _is_socket(cluster.database_socket))
     _start(cluster, "slurmdbd", [program("slurmdbd"), "-D"])
     clusters = ("sacctmgr", "-nP", "show", "cluster", "format=cluster")
     _await("accounting answers", cluster, lambda: client(cluster, *clusters) is not None)
@@ -139,8 +152,9 @@ def start_node(cluster: Settings, name: str) -> None:
 def _prepare(cluster: Settings) -> None:
     """Directories, secrets, device files, an empty database."""
     root = cluster.root
-    for name in ("state", "spool", "log", "dev"):
-        (root / name).mkdir(mode=0o755, exist_ok=True)
+    for name, mode in (("state", 0o700), ("spool", 0o755), ("log", 0o700), ("dev", 0o755)):
+        (root / name).mkdir(exist_ok=True)
+        (root / name).chmod(mode)
     key = root / "munge.key"
     if not key.exists():
         key.touch(mode=0o600)
@@ -150,23 +164,27 @@ def _prepare(cluster: Settings) -> None:
             device = root / "dev" / f"{name}-gpu{index}"
             if not device.exists():
                 os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # /dev/null in other clothes
+    owner = pwd.getpwnam(DATABASE_USER)
     cluster.write()
-    if not (root / "database").exists():
-        make = [program("mariadb-install-db"), "--no-defaults", f"--datadir={root}/database", "--user=root"]
-        done = subprocess.run(
-            [*make, "--auth-root-authentication-method=normal", "--skip-test-db"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=START_S,
-        )
-        if done.returncode:
-            shutil.rmtree(root / "database", ignore_errors=True)
-            raise ValueError(f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-500:]}")
+    os.chown(root / "database.sql", owner.pw_uid, owner.pw_gid)
+    if not cluster.database.exists():
+        _make_database(cluster, owner)
+
+
+def _make_database(cluster: Settings, owner: pwd.struct_passwd) -> None:
+    """Empty, and only its user's. Whoever is root here is root there, and nobody else is."""
+    cluster.database.mkdir(mode=0o700)
+    os.chown(cluster.database, owner.pw_uid, owner.pw_gid)
+    command = [program("mariadb-install-db"), "--no-defaults", f"--datadir={cluster.database}"]
+    command += [f"--user={DATABASE_USER}", "--auth-root-authentication-method=socket", "--skip-test-db"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_S)
+    if done.returncode:
+        shutil.rmtree(cluster.database, ignore_errors=True)
+        raise ValueError(f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-500:]}")
 
 
 def _start(cluster: Settings, name: str, command: list[str]) -> None:
-    processes.start(command, cluster.root, cluster.root / "log" / f"{name}.out")
+    processes.start(command, cluster.root, cluster.root / "log" / f"{name}.out", cluster.database_socket)
 
 
 def _await(what: str, cluster: Settings, is_so: Callable[[], bool]) -> None:
@@ -195,4 +213,21 @@ def _checked(root: Path) -> Path:
     root = root.absolute()
     if len(str(root)) > ROOT_LENGTH or " " in str(root):
         raise ValueError(f"{root}: sockets lie in it, so give --dir a path of at most {ROOT_LENGTH} bytes, no spaces.")
+    _check_ours(root)
     return root
+
+
+def _check_ours(root: Path) -> None:
+    """Root runs what lies in it, and ends and removes what it names: nobody else may have put something there."""
+    above = root.parent.resolve()
+    for place in (root, above, *above.parents):
+        try:
+            status = place.lstat()
+        except FileNotFoundError:
+            continue
+        ours = status.st_uid == os.geteuid() or (place != root and status.st_uid == 0)
+        shared = status.st_mode & stat.S_IWOTH and (place == root or not status.st_mode & stat.S_ISVTX)
+        if stat.S_ISLNK(status.st_mode) or not ours or shared:
+            raise ValueError(
+                f"{place} belongs to another user, or others may write there: give --dir another directory."
+            )

@@ -46,11 +46,12 @@ def stop(pids: Iterable[int], patience_s: float = 10.0) -> None:
             return
 
 
-def start(command: Sequence[str], root: Path, log: Path) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], root: Path, log: Path, database_socket: Path) -> subprocess.Popen[bytes]:
     """A daemon in a session of its own, with an environment that holds nothing of the caller's."""
     environment = {
         TAG: str(root),
         "SLURM_CONF": f"{root}/slurm.conf",
+        "MYSQL_UNIX_PORT": str(database_socket),
         "HOME": "/root",
         "LANG": "C.UTF-8",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

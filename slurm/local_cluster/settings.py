@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,10 +32,6 @@ class Settings:
         return self.base_port + 1
 
     @property
-    def database_port(self) -> int:
-        return self.base_port + 2
-
-    @property
     def node_names(self) -> list[str]:
         return [f"n{k}" for k in range(1, self.nodes + 1)]
 
@@ -43,7 +40,7 @@ class Settings:
 
     @property
     def ports(self) -> list[int]:
-        servers = [self.controller_port, self.accounting_port, self.database_port]
+        servers = [self.controller_port, self.accounting_port]
         return servers + [self.node_port(name) for name in self.node_names]
 
     @property
@@ -54,15 +51,26 @@ class Settings:
     def socket(self) -> Path:
         return self.root / "munge.sock"
 
+    @property
+    def database(self) -> Path:
+        return self.root / "database"
+
+    @property
+    def database_socket(self) -> Path:
+        return self.database / "db.sock"
+
     def write(self) -> None:
-        """All files; the secrets readable by their owner alone."""
-        host = socket.gethostname()
+        """All files; the secrets readable by their owner alone, and new each time."""
+        host, password = socket.gethostname(), secrets.token_hex(32)
         (self.root / "slurm.conf").write_text(slurm_conf(self, host))
         (self.root / "gres.conf").write_text(gres_conf(self))
-        secret = self.root / "slurmdbd.conf"
-        secret.touch(mode=0o600)
-        secret.write_text(slurmdbd_conf(self, host))
-        (self.root / "database.sql").write_text(database_sql())
+        for name, text in (
+            ("slurmdbd.conf", slurmdbd_conf(self, host, password)),
+            ("database.sql", database_sql(password)),
+        ):
+            (self.root / name).unlink(missing_ok=True)
+            (self.root / name).touch(mode=0o600)
+            (self.root / name).write_text(text)
         state = {**asdict(self), "root": str(self.root)}
         (self.root / "cluster.json").write_text(json.dumps(state) + "\n")
 
@@ -115,6 +123,7 @@ MailProg=/bin/true
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
@@ -173,7 +182,8 @@ def gres_conf(cluster: Settings) -> str:
     )
 
 
-def slurmdbd_conf(cluster: Settings, host: str) -> str:
+def slurmdbd_conf(cluster: Settings, host: str, password: str) -> str:
+    """localhost is the socket that `processes.start` names in the environment: the database has no port."""
     return f"""\
 DbdHost={host}
 DbdAddr=127.0.0.1
@@ -183,19 +193,20 @@ AuthType=auth/munge
 AuthInfo=socket={cluster.socket}
 PidFile={cluster.root}/slurmdbd.pid
 LogFile={cluster.root}/log/slurmdbd.log
+CommunicationParameters=NoInAddrAny
 StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={cluster.database_port}
+StorageHost=localhost
 StorageUser=slurm
-StoragePass=slurm
+StoragePass={password}
 StorageLoc=slurm_acct_db
 """
 
 
-def database_sql() -> str:
-    """The database listens on loopback only and holds nothing but the history of this cluster."""
+def database_sql(password: str) -> str:
+    """Run at each start of the database, which holds nothing but the history of this cluster."""
     return (
         "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
-        "CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
-        "GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';\n"
+        "CREATE USER IF NOT EXISTS 'slurm'@'localhost';\n"
+        f"ALTER USER 'slurm'@'localhost' IDENTIFIED BY '{password}';\n"
+        "GRANT ALL ON slurm_acct_db.* TO 'slurm'@'localhost';\n"
     )

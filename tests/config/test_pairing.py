@@ -25,6 +25,12 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("rollout.overlong_penalty=2.0", "has no effect without rollout.overlong_buffer=TOKENS"),
         ("rollout.overlong_buffer=8 rollout.max_tokens=4", "every response would be penalised"),
         ("loss=pacs rollout.overlong_buffer=4", "which loss=pacs takes alone"),
+        (
+            "loss=dapo advantage=maxrl",
+            r"rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
+        ),
+        ("loss=dapo rollout.overlong_buffer=null", "Add it, or pass rollout.overlong_penalty=1.0"),
+        ("loss=maxrl advantage=maxrl_control_variate", "Pass rollout.dynamic_sampling=none"),
         ("loss=cross_entropy task=digits rollout.overlong_filter=true", "which learns known answers, not samples"),
         ("rollout.overlong_buffer=0", "must be greater than 0"),
         ("trainer.schedule=wsd trainer.decay_steps=0", "must be 1 or more"),

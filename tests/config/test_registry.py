@@ -57,12 +57,23 @@ def test_what_an_option_brings_comes_from_its_defaults_and_from_what_it_is_based
     assert registry.brought("loss", "plain") == []
     assert registry.losses_with("divergence") == ["lad", "lad_theoretical", "tuned"]
     assert registry.losses_with("advantage") == []  # chosen, not brought
-    assert registry.losses_without_advantage == ["cross_entropy", "pacs", "silent"]
+    assert registry.losses_without_advantage == ["cross_entropy", "pacs", "pacs_actor", "silent"]
 
 
 def test_a_shorthand_is_read_through_a_base(folder: Path) -> None:
     assert Registry([str(folder)]).losses_reading("eta") == ["lad", "lad_theoretical", "tuned"]
-    assert Registry([str(folder)]).losses_reading("beta") == ["flowrl", "pacs"]
+    assert Registry([str(folder)]).losses_reading("beta") == ["flowrl", "pacs", "pacs_actor"]
+
+
+def test_what_an_option_sets_in_other_groups_is_no_part_of_it() -> None:
+    dapo = Registry().node("loss", "dapo")
+    assert dapo == {
+        "_target_": "rlvr.loss.grpo.grpo",
+        "_partial_": True,
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "dual_clip": None,
+    }
 
 
 def test_an_option_is_its_own_text_over_that_of_its_base(folder: Path) -> None:

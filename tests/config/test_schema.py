@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("composing")
 COMPANIONS = {
     ("advantage", "none"): ["loss=pacs"],
     ("advantage", "gae"): ["loss=ppo"],
+    ("advantage", "maxrl_control_variate"): ["rollout.dynamic_sampling=none"],
     ("loss", "cross_entropy"): ["rollout.dynamic_sampling=none"],
     ("loss", "lad_theoretical"): ["task=digits"],
     ("model", "hf"): ["model.path=/somewhere"],
@@ -29,6 +30,8 @@ COMPANIONS = {
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
     ("task", "digits"): ["model=digits_tiny"],
+    ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
+    ("task", "reasoning_gym"): ["task.generators=chain_sum", "model=hf", "model.path=/somewhere"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
     ("task", "code"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
     ("task", "sql"): [

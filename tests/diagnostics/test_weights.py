@@ -16,8 +16,9 @@ from rlvr.diagnostics import weights
 from rlvr.diagnostics.measurement import command, points
 from rlvr.loss.cross_entropy import cross_entropy
 from rlvr.loss.grpo import grpo as clipped
+from rlvr.loss.lad import lad
 from rlvr.loss.reinforce import reinforce
-from rlvr.objective import advantage
+from rlvr.objective import advantage, divergence
 from rlvr.objective.batch import Batch, Policy, Terms, needs
 
 GRPO = partial(advantage.grpo, population=False)
@@ -113,6 +114,57 @@ def test_what_a_coin_lacks_is_named() -> None:
         weights.measure(reinforce, advantage.rloo, 4, np.array([0.0]))
     with pytest.raises(ValueError, match="is no knob"):
         points(["maxrl"])
+
+
+# What an on-policy response with a = A/η adds to its own log-probability under each divergence: −d value/dℓ at r = 1,
+# worked from w·f(r/w) with w = e^a.
+PUSH = {
+    "js": lambda a: (math.log1p(math.exp(a)) - math.log(2)) / 2,
+    "hd": lambda a: (math.exp(a / 2) - 1) / 2,
+    "kl": lambda a: a - 1,
+    "rkl": math.exp,
+    "jf": lambda a: a - 1 + math.exp(a),
+    "tv": lambda a: float(a > 0) - float(a < 0),
+}
+
+
+@pytest.mark.parametrize("name", PUSH)
+@pytest.mark.parametrize("eta", [0.5, 2.0])
+def test_lads_divergences_weigh_as_their_pushes_say(name: str, eta: float) -> None:
+    ours = partial(lad, divergence=getattr(divergence, name), eta=eta, ratio="token")
+    rates = np.array([0.02, 0.3, 0.9])
+    weight, _ = weights.measure(ours, GRPO, 5, rates)
+
+    def pushes(rewards):
+        return [PUSH[name](a / eta) for a in plain_grpo(rewards)]
+
+    expected = [by_enumeration(pushes, 5, p)[0] for p in rates]
+    assert weight == pytest.approx(expected, rel=1e-9)
+
+
+def test_kl_weighs_as_grpo_over_eta() -> None:
+    """a − 1: the constant has no expected gradient."""
+    rates = np.array([0.01, 0.5, 0.95])
+    kl = partial(lad, divergence=divergence.kl, eta=0.25, ratio="token")
+    weight, _ = weights.measure(kl, GRPO, 8, rates)
+    assert weight == pytest.approx(4 * weights.measure(reinforce, GRPO, 8, rates)[0], rel=1e-9)
+
+
+def test_the_command_measures_lad_with_its_divergence_and_eta(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    weights.main(["loss=lad", "divergence=js,tv", "eta=0.5,2", "rollout.samples=4"])
+    rows = list(csv.DictReader((tmp_path / "reports" / "weights" / "weights.csv").open()))
+    assert {(r["divergence"], r["eta"]) for r in rows} == {(d, e) for d in ("js", "tv") for e in ("0.5", "2.0")}
+    assert len(rows) == 4 * len(weights.RATES)
+    assert (tmp_path / "reports" / "weights" / "weights.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_forms_of_maxrl_are_of_order_g(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    weights.main(["loss=maxrl", "advantage=maxrl,maxrl_conditional,maxrl_control_variate", "rollout.samples=8"])
+    rows = list(csv.DictReader((tmp_path / "reports" / "weights" / "weights.csv").open()))
+    orders = {r["advantage"]: r["order"] for r in rows}
+    assert orders == {"maxrl": "7", "maxrl_conditional": "8", "maxrl_control_variate": "8"}
 
 
 def test_the_command_writes_one_row_per_objective_size_and_rate(tmp_path: Path, monkeypatch) -> None:

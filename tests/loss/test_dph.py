@@ -17,6 +17,7 @@ from torch import Tensor
 from rlvr.loss import dph
 from rlvr.loss.grpo import grpo
 from rlvr.objective.batch import Batch, Loss, Policy, Terms, needed
+from rlvr.objective.reduce import aggregate_streams, counts_of_streams
 from tests.loss import invariance
 from tests.support.factories import make_batch, make_policy
 
@@ -223,3 +224,24 @@ def test_a_batch_without_rehearsed_responses_is_explained() -> None:
     batch = make_batch()
     with pytest.raises(ValueError, match="choose one of them by its name, such as loss=dph_forward_kl"):
         loss_of("js")(make_policy(batch), batch)
+
+
+def test_streams_averaged_apart_balance_the_halves_of_js_as_the_papers_coefficient_does() -> None:
+    """App. C: one average over all rows, the half on D_exp times γ = rows of D_pef / rows of D_exp. That is our sum of
+    two averages times (rows of D_pef) / (all rows), a factor that both halves share. 6 rows explore, 2 rehearse."""
+    batch = make_batch(
+        num_groups=4,
+        num_samples=2,
+        num_tokens=3,
+        lengths=[3] * 8,
+        dtype=torch.float64,
+        advantage=torch.zeros(8).double(),
+    )
+    batch = replace(batch, kind=(batch.group == 3).long())
+    policy = make_policy(batch)
+    terms = dph.js_definition(policy, batch, **CLIP, coef=1.0)
+    each = counts_of_streams(batch.mask, batch.kind)
+    ours = aggregate_streams(terms.loss, batch.mask, batch.kind, "token-mean", counts=each, max_tokens=3)
+    gamma = 2 / 6
+    papers = (gamma * terms.loss[:6].sum() + terms.loss[6:].sum()) / (8 * 3)
+    torch.testing.assert_close(papers, ours * 2 / 8)

@@ -27,7 +27,9 @@ def made(*, padding: float) -> tuple[Batch, Policy]:
     return with_log_z(*invariance.usual(padding=padding))
 
 
-@pytest.mark.parametrize(("weight", "w"), [("clip", 1.2), ("cap", math.exp(0.9)), ("none", 1.0)])
+@pytest.mark.parametrize(
+    ("weight", "w"), [("clip", 1.2), ("cap", math.exp(0.9)), ("unclipped", math.exp(0.9)), ("none", 1.0)]
+)
 def test_numbers_worked_by_hand(weight: str, w: float) -> None:
     """log Z = ½, logp (−1, −2), old (−1.5, −2.4), ref (−1, −1), A = ½, β = 2: δ = ½ − 1.5 − 1 + 1 = −1.
     Ratio e^{0.5 + 0.4}. Loss w; d/dlog Z = −2w; d/dlogp = −2w/2 for each of two tokens."""

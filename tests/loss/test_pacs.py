@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.loss.pacs import Score, Weight, pacs
+from rlvr.loss.pacs import Score, Weight, pacs, pacs_actor
 from rlvr.objective.batch import Batch, Policy, Terms
 from tests.loss import extremes, invariance
 from tests.support.factories import make_batch, make_policy
@@ -206,3 +206,60 @@ def test_errors_name_the_fix() -> None:
 @pytest.mark.parametrize(("score", "weight"), EVERY)
 def test_gradient_is_finite_at_the_extremes(score: Score, weight: Weight) -> None:
     extremes.check(partial(pacs, beta=10.0, score=score, weight=weight, std_floor=0.1))
+
+
+def test_the_actor_term_by_hand() -> None:
+    """R = (1, 0), log ratios (1, −1), naive: BCE softplus(−1) = 0.313262 both. The actor adds that to each slope.
+
+    Critic: −(1 − σ(1)) = −0.268941 for the success, σ(−1) = 0.268941 for the failure."""
+    policy, batch = one_token([1, 0], [1, -1])
+    terms = pacs_actor(policy, batch, beta=1.0, score="naive", weight="none", std_floor=0.1, actor=1.0)
+    assert terms.loss.tolist() == pytest.approx([0.313262, 0.313262], rel=1e-5)
+    assert gradient(terms, policy).tolist() == pytest.approx([-0.268941 + 0.313262, 0.268941 + 0.313262], abs=1e-6)
+    half = pacs_actor(policy, batch, beta=1.0, score="naive", weight="none", std_floor=0.1, actor=0.5)
+    assert gradient(half, policy).tolist() == pytest.approx([-0.268941 + 0.156631, 0.268941 + 0.156631], abs=1e-6)
+
+
+@pytest.mark.parametrize(("score", "weight"), EVERY)
+def test_without_its_coefficient_the_actor_is_gone(score: Score, weight: Weight) -> None:
+    batch, policy = invariance.usual(padding=0.0)
+    knobs = {"beta": 0.7, "score": score, "weight": weight, "std_floor": 0.1}
+    plain, none = pacs(policy, batch, **knobs), pacs_actor(policy, batch, **knobs, actor=0.0)
+    torch.testing.assert_close(none.loss, plain.loss)
+    slopes = [torch.autograd.grad(t.loss.sum(), policy.logp, retain_graph=True)[0] for t in (plain, none)]
+    torch.testing.assert_close(slopes[0], slopes[1])
+    full = pacs_actor(policy, batch, **knobs, actor=1.0)
+    (slope,) = torch.autograd.grad(full.loss.sum(), policy.logp)
+    added = torch.where(batch.mask, plain.loss.detach()[:, None], 0.0)  # each token's score, times the response's loss
+    torch.testing.assert_close(slope, slopes[0] + added)
+
+
+def test_actor_and_critic_are_the_gradient_of_the_expected_cross_entropy() -> None:
+    """Eq. 5 by enumeration: E over π of the loss's gradient is ∇ Σ π(o)·BCE(σ(β log π/π_ref), R)."""
+    logits = torch.tensor([0.3, -1.0, 0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([1.0, 0.5, -0.5, 0.0], dtype=torch.float64).log_softmax(0)
+    R = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    logp = logits.log_softmax(0)
+    psi = 0.7 * (logp - ref)
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits(psi, R, reduction="none")
+    (true,) = torch.autograd.grad((logp.exp() * entropy).sum(), logits, retain_graph=True)
+    batch = make_batch(
+        num_groups=1, num_samples=4, num_tokens=1, lengths=[1] * 4, dtype=torch.float64, reward=R, logp_ref=ref[:, None]
+    )
+    knobs = {"beta": 0.7, "score": "naive", "weight": "none", "std_floor": 0.1}
+    terms = pacs_actor(Policy(logp[:, None]), batch, **knobs, actor=1.0)
+    (got,) = torch.autograd.grad((logp.exp().detach() * terms.loss).sum(), logits, retain_graph=True)
+    torch.testing.assert_close(got, true, rtol=1e-12, atol=1e-14)
+    critic = pacs(Policy(logp[:, None]), batch, **knobs)
+    (alone,) = torch.autograd.grad((logp.exp().detach() * critic.loss).sum(), logits)
+    assert not torch.allclose(alone, true)
+
+
+def test_invariances_of_the_actor_term() -> None:
+    invariance.check(partial(pacs_actor, beta=0.7, score="rloo", weight="balanced", std_floor=0.1, actor=0.5))
+
+
+def test_a_negative_actor_is_refused() -> None:
+    policy, batch = one_token([1, 0], [1, -1])
+    with pytest.raises(ValueError, match="loss.actor=-1 must be 0 or more"):
+        pacs_actor(policy, batch, beta=1.0, score="rloo", weight="none", std_floor=0.1, actor=-1)

@@ -140,6 +140,45 @@ def test_expected_gradient_is_the_population_weight_times_the_gradient_of_p(p: f
     assert expected_weight(maxrl, p, G) == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, G)), rel=1e-5)
 
 
+@pytest.mark.parametrize("p", [0.001, 0.05, 0.3, 0.9])
+@pytest.mark.parametrize("G", [1, 2, 4, 8])
+def test_the_other_forms_of_maxrl_have_order_g(p: float, G: int) -> None:
+    """Theorem 4.2 of MaxRL: Eq. 6 estimates the expansion to order N = G without bias; so does Eq. 7 as it stands."""
+    series = sum((1 - p) ** (k - 1) for k in range(1, G + 1))
+    assert expected_weight(advantages.maxrl_conditional, p, G) == pytest.approx(series, rel=1e-12)
+    assert expected_weight(advantages.maxrl_control_variate, p, G) == pytest.approx(series, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "by_hand"),
+    [
+        # Groups (1, 0, 0, 0), (1, 1), (0): means ¼, 1, 0. 1/K of each success, times G: 4, 1; nothing where K = 0.
+        (advantages.maxrl_conditional, [4.0, 0, 0, 0, 1, 1, 0]),
+        (advantages.maxrl_control_variate, [3.0, -1, -1, -1, 0, 0, -1]),
+    ],
+)
+def test_the_other_forms_of_maxrl_by_hand(advantage: Advantage, by_hand: list[float]) -> None:
+    found = advantage(torch.tensor(REWARD), torch.tensor(GROUP))
+    assert found.tolist() == pytest.approx(by_hand)
+    with pytest.raises(ValueError, match="takes rewards 0 and 1 only"):
+        advantage(torch.tensor([0.5, 1.0]), torch.tensor([0, 0]))
+
+
+def test_the_control_variate_costs_no_bias_and_less_variance() -> None:
+    """Both forms over all outcomes of 6 samples at p = 0.3: equal means, and Eq. 7 varies less."""
+    outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)), dtype=torch.float64)
+    group = torch.arange(len(outcomes)).repeat_interleave(6)
+    chance = (outcomes * 0.3 + (1 - outcomes) * 0.7).prod(1)
+    score = outcomes / 0.3 - (1 - outcomes) / 0.7
+    moments = []
+    for form in (advantages.maxrl_conditional, advantages.maxrl_control_variate):
+        estimate = (form(outcomes.reshape(-1), group).reshape(outcomes.shape) * score).mean(1)
+        mean = (chance * estimate).sum()
+        moments.append((float(mean), float((chance * (estimate - mean) ** 2).sum())))
+    assert moments[0][0] == pytest.approx(moments[1][0])
+    assert moments[1][1] < moments[0][1]
+
+
 def test_expected_gradient_of_grpo_tends_to_one_over_the_deviation() -> None:
     """w(p) → 1/√(p(1 − p)) as G grows; with G = 14 samples at p = ½ within 5 %, and from below."""
     assert 1.9 < expected_weight(grpo_population, 0.5, 14) < 2.0

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from rlvr.records import Problem
 from rlvr.rollout.evaluation import evaluate, metric_names
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
@@ -22,3 +23,21 @@ def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
     assert metrics["evaluation/bench/error"] == pytest.approx(5 / 12)
     assert not any(math.isnan(v) for v in metrics.values())
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1, 2, 4]))
+
+
+class ParityTask(ScriptedTask):
+    """Right samples of even number give one answer, those of odd number another."""
+
+    max_tokens = 1
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        return f"{int(response) % 2}"
+
+
+def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -> None:
+    task = ParityTask(["+-+-", "++--", "----", "+!++"])
+    problems = [task.problem("test", i) for i in range(4)]
+    metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
+    # Samples 0 and 2 of the first are one answer, 0 and 1 of the second two, the third has none; the fourth an error.
+    assert metrics["evaluation/bench/distinct_correct_at_4"] == pytest.approx((1 + 2 + 0) / 3)
+    assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))

@@ -151,6 +151,31 @@ def test_tests_that_cannot_be_read_are_named_with_the_line(tmp_path: Path, row: 
         make_code(write_jsonl(tmp_path / "x.jsonl", [row]))
 
 
+CLASSES = [
+    "s = Stack()\ns.push(1)\nassert s.pop() == 1",
+    "assert Stack().pop() is None",
+    "assert isinstance(make(), Stack)\nassert Stack() is not None",
+]
+
+
+@pytest.mark.parametrize("tests", CLASSES)
+def test_tests_of_classes_cannot_be_judged_and_are_refused(tmp_path: Path, tests: str) -> None:
+    with pytest.raises(ValueError, match=r"x.jsonl:1: tests is .* Stack is used as a class"):
+        make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "x", "tests": tests}]))
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "assert Solve(2) == 4",  # a function with a capital letter
+        "x = twice('a')\nassert x.upper() == 'AA'",  # methods of plain data
+        "import math\nassert twice(math.pi) > 6",
+    ],
+)
+def test_tests_of_functions_stay(tmp_path: Path, tests: str) -> None:
+    assert make_code(write_jsonl(tmp_path / "x.jsonl", [{"prompt": "x", "tests": tests}])).size("train") == 1
+
+
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [({"cpu_s": 0}, "task.cpu_s=0 must be 1 or more"), ({"template": "Solve."}, "must contain {problem}")],

@@ -77,3 +77,55 @@ def test_labels_that_do_not_exist_are_refused(labelled: int) -> None:
 def test_a_problem_that_does_not_exist_is_refused(task: Digits) -> None:
     with pytest.raises(IndexError, match="355 test problems"):
         task.problem("test", 355)
+
+
+@pytest.mark.parametrize("images", [2, 3])
+def test_several_images_make_a_number(images: int) -> None:
+    task = Digits(labelled=1442, images=images)
+    scans, labels = load_digits().images, load_digits().target
+    by_picture = {tuple(scan.astype(int).flatten()): label for scan, label in zip(scans, labels, strict=True)}
+    for split in ("train", "test"):
+        problem = task.problem(split, 11)
+        ink = [int(word.removeprefix("INK_")) for word in problem.prompt.split()]
+        digits = [by_picture[tuple(ink[64 * i : 64 * i + 64])] for i in range(images)]
+        assert problem.answer == "NUMBER_" + "".join(map(str, digits))
+    assert len(task.classes) == 10**images
+    assert len(set(task.vocabulary)) == 2 + 17 + 10**images
+    assert (task.size("train"), task.size("test")) == (None, 2048)
+
+
+def test_images_of_the_splits_do_not_meet() -> None:
+    task = Digits(labelled=1000, images=2, validation=0.1, train_problems=3000)
+    pictures = {
+        split: {tuple(p[64 * i : 64 * i + 64]) for p in prompts for i in (0, 1)}
+        for split, size in (("train", 3000), ("validation", 2048), ("test", 2048))
+        for prompts in [[task.problem(split, i).prompt.split() for i in range(size)]]
+    }
+    assert not pictures["train"] & pictures["test"]
+    assert not pictures["validation"] & (pictures["train"] | pictures["test"])
+    assert len({task.problem("test", i).prompt for i in range(2048)}) == 2048
+    shown = {tuple(p.split()[:64]) for p, _ in map(task.demonstration, range(3000))}
+    assert not shown & (pictures["validation"] | pictures["test"])
+
+
+def test_validation_images_leave_the_training_set_and_nothing_else(task: Digits) -> None:
+    held = Digits(labelled=100, validation=0.2)
+    parts = [{held.problem(split, i).id for i in range(held.size(split) or 0)} for split in ("train", "validation")]
+    assert parts[0] | parts[1] == {task.problem("train", i).id for i in range(1442)}
+    assert not parts[0] & parts[1]
+    assert abs(len(parts[1]) - 288) < 4 * 15.2  # binomial(1442, 0.2)
+    assert [held.problem("test", i) for i in range(355)] == [task.problem("test", i) for i in range(355)]
+    assert task.size("validation") == 0
+
+
+def test_a_small_training_set_is_part_of_a_larger_one() -> None:
+    sets = [{p.id for p in map(lambda i, t=t: t.problem("train", i), range(n))} for n, t in
+            ((n, Digits(labelled=10, train_problems=n)) for n in (64, 256))]  # fmt: skip
+    assert (len(sets[0]), len(sets[1])) == (64, 256)
+    assert sets[0] < sets[1]
+
+
+@pytest.mark.parametrize("knobs", [{"images": 4}, {"validation": 1.0}, {"train_problems": 1443}])
+def test_impossible_knobs_are_refused(knobs: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"task.{next(iter(knobs))}="):
+        Digits(labelled=10, **knobs)  # type: ignore[arg-type]

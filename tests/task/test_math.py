@@ -54,6 +54,10 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
         (0, "\\boxed{1/2} no, \\boxed{\\dfrac34}", "correct"),  # the last one counts
         (0, "\\boxed{3/4} no, \\boxed{1/2}", "wrong"),
         (0, "The answer is 3/4.", "unparsable"),  # not in a box
+        (0, "<answer>3/4</answer>", "correct"),
+        (0, "<answer>1</answer> no, <answer> \\boxed{3/4} </answer>", "correct"),
+        (0, "\\boxed{3/4} <answer>1</answer>", "correct"),  # a box comes before a tag
+        (0, "<answer>3/4", "unparsable"),
         (0, "\\boxed{\\frac{3}{4}", "unparsable"),  # cut off
         (0, "\\boxed{}", "unparsable"),
         (0, "", "unparsable"),
@@ -88,11 +92,37 @@ def test_without_boxes_the_whole_response_is_searched(tmp_path: Path) -> None:
     task.close()
 
 
-def test_a_right_answer_that_cannot_be_parsed_is_an_error_not_a_wrong_answer(tmp_path: Path) -> None:
-    task = make_math(write_jsonl(tmp_path / "x.jsonl", [{"problem": "?", "answer": "\\boxed{}"}]))
-    (reward,) = task.reward([(task.problem("test", 0), "\\boxed{1}")])
-    assert (reward.outcome, reward.value) == ("error", 0.0)
+@pytest.mark.parametrize("answer", ["\\boxed{}", "$$", "\\frac{1}{2", "\\text{ }"])
+def test_a_right_answer_that_nothing_can_equal_is_refused_with_its_line(tmp_path: Path, answer: str) -> None:
+    rows = [{"problem": "?", "answer": "1"}, {"problem": "?", "answer": answer}]
+    with pytest.raises(ValueError, match=r"x.jsonl:2: answer is .*, expected an answer with balanced braces"):
+        make_math(write_jsonl(tmp_path / "x.jsonl", rows))
+
+
+def test_a_right_answer_that_is_no_mathematics_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    row = {"id": "a", "problem": "?", "answer": "R=\\infty, I=(-\\infty, \\infty)"}
+    task = make_math(write_jsonl(tmp_path / "x.jsonl", [row]))
+    problem = task.problem("test", 0)
+    with caplog.at_level("WARNING", "rlvr"):
+        rewards = task.reward([(problem, f"\\boxed{{{row['answer']}}}"), (problem, "\\boxed{1}")])
+        task.reward([(problem, "\\boxed{2}")])
+    assert [r.outcome for r in rewards] == ["correct", "wrong"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("The right answer of problem a, 'R=")
+    assert "cannot be read as mathematics: only the same text is right" in record.getMessage()
     task.close()
+
+
+@pytest.mark.parametrize(("knob", "value"), [("wrong", 0.0), ("right", 1.0)])
+def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: Path, knob: str, value: float) -> None:
+    task = make_math(
+        write_jsonl(tmp_path / "x.jsonl", [{"problem": "1 + ... + 100?", "answer": "5050"}]), unevaluated=knob
+    )
+    (reward,) = task.reward([(task.problem("test", 0), "\\boxed{\\sum_{k=1}^{100} k}")])
+    assert (reward.outcome, reward.value) == ("correct" if value else "unevaluated", value)
+    task.close()
+    with pytest.raises(ValueError, match="task.unevaluated=maybe must be wrong or right"):
+        make_math(str(tmp_path / "x.jsonl"), unevaluated="maybe")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from rlvr.records import Problem
-from rlvr.task.maze import Maze, carve, held_out, num_mazes, num_open
+from rlvr.task.maze import Maze, carve, held_out, num_closed, num_mazes, num_open, stroll
 
 STEPS = {"UP": (-1, 0), "DOWN": (1, 0), "LEFT": (0, -1), "RIGHT": (0, 1)}
 Square = tuple[int, int]
@@ -278,3 +278,84 @@ def test_the_solution_of_every_problem_earns_the_reward() -> None:
         answers = [task.solution(problem) for problem in problems]
         assert all(r.value == 1 for r in task.reward(list(zip(problems, answers, strict=True))))
         assert max(len(a.split(" ")) for a in answers) <= task.max_tokens
+
+
+LOOPED = Problem(
+    "hand", "",
+    "#######"
+    "#S...##"
+    "#.#.###"
+    "#...#.#"
+    "###.#.#"
+    "#...G.#"
+    "#######",
+    "hand",
+)  # fmt: skip
+
+
+def test_loops_open_as_many_walls_and_nothing_else() -> None:
+    for loops in (1, 3, 9):
+        grid = carve(9, b"key", loops=loops)
+        plain = carve(9, b"key")
+        opened = [i for i in range(81) if (plain[i] == "#") != (grid[i] == "#")]
+        assert len(opened) == loops
+        assert all((i // 9) % 2 != (i % 9) % 2 for i in opened)  # walls between two cells, no corners
+        assert all(0 < i // 9 < 8 and 0 < i % 9 < 8 for i in opened)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([(7, 2), (9, 5), (17, 20)]), st.integers(0, 2**40))
+def test_demonstrations_with_loops_are_walks_without_detours_that_earn_one(shape: tuple[int, int], index: int) -> None:
+    task = Maze(size=shape[0], loops=shape[1], test_problems=8, seed=0)
+    prompt, response = task.demonstration(index)
+    squares, _ = read_prompt(prompt)
+    here = where(squares, "START")
+    visited = [here]
+    for move in response.split()[:-1]:
+        here = (here[0] + STEPS[move][0], here[1] + STEPS[move][1])
+        visited.append(here)
+        assert squares[here] != "WALL"
+    assert squares[here] == "GOAL"
+    assert len(set(visited)) == len(visited)
+    assert len(response.split()) <= task.max_tokens
+
+
+def test_demonstrations_with_loops_show_several_walks_of_one_maze() -> None:
+    walks = Counter(" ".join(stroll(LOOPED.answer, 7, b"%d" % i)) for i in range(500))
+    assert set(walks) == {"RIGHT RIGHT DOWN DOWN DOWN DOWN RIGHT", "DOWN DOWN RIGHT RIGHT DOWN DOWN RIGHT"}
+    assert min(walks.values()) > 100
+
+
+def test_solutions_with_loops_are_shortest() -> None:
+    task = Maze(size=9, loops=6, test_problems=8, seed=0)
+    for i in range(50):
+        problem = task.problem("train", i)
+        squares, _ = read_prompt(problem.prompt)
+        length = len(task.solution(problem).split()) - 1
+        assert length == distances(squares, where(squares, "START"))[where(squares, "GOAL")]
+
+
+def test_walks_that_differ_by_detours_are_one_answer() -> None:
+    task = Maze(size=7, loops=1, test_problems=8, seed=0)
+    one = "RIGHT RIGHT DOWN DOWN DOWN DOWN RIGHT"
+    answers = {
+        f"{one} DONE": one,
+        "RIGHT LEFT RIGHT RIGHT DOWN DOWN DOWN DOWN RIGHT DONE": one,  # a step back
+        "RIGHT RIGHT DOWN DOWN LEFT RIGHT DOWN DOWN RIGHT DONE": one,  # and forth
+        "RIGHT RIGHT DOWN DOWN LEFT LEFT UP UP RIGHT RIGHT DOWN DOWN DOWN DOWN RIGHT DONE": one,  # once around
+        "DOWN DOWN RIGHT RIGHT DOWN DOWN RIGHT DONE": "DOWN DOWN RIGHT RIGHT DOWN DOWN RIGHT",
+        "RIGHT DONE": None,  # wrong
+    }
+    assert {text: task.canonical(LOOPED, text) for text in answers} == answers
+
+
+def test_every_maze_with_loops_has_its_own_name_and_number() -> None:
+    assert Maze(size=9, loops=3, test_problems=8, seed=0).source == "maze_9x9_loops3"
+    assert num_closed(7) == 12 - 8  # walls between 3 x 3 cells less the passages of a tree
+    # 5 x 5 has one loop: its only layout has 8 open squares, 8 · 7 = 56 mazes.
+    every = {carve(5, b"%d" % i, loops=1) for i in range(4000)}
+    assert len(every) == 56 >= num_mazes(5, 1)
+    # 7 x 7 with every wall open: 21 squares.
+    assert len({carve(7, b"%d" % i, loops=4) for i in range(8000)}) == 21 * 20 >= num_mazes(7, 4)
+    with pytest.raises(ValueError, match=r"has 4 walls that can be opened. Pass task.loops=4 or a larger task.size"):
+        Maze(size=7, loops=5, test_problems=8, seed=0)

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import sqlite3
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
+from rlvr.task import sql
 from rlvr.task.sql import Sql
 from rlvr.task.verify.sql_query import same_table
 from tests.support.sandboxed import need_sandbox
@@ -108,6 +110,50 @@ def test_columns_may_be_permuted(gold: list[Any], found: list[Any], ordered: boo
     assert same_table(gold, found, ordered=ordered) is same
 
 
+def test_equal_columns_do_not_make_the_comparison_exponential() -> None:
+    """Twelve columns of one value each row: 12! orders, of which the first will do, or none."""
+    gold = [(i, *[0] * 11) for i in range(50)]
+    began = time.monotonic()
+    assert same_table(gold, [(*[0] * 11, i) for i in range(50)], ordered=False)
+    assert not same_table(gold, [(*[0] * 11, i) for i in range(1, 51)], ordered=False)
+    # The same values in every column, each time in another order: rows decide at the second column.
+    shifted = [tuple((i + c) % 12 for c in range(12)) for i in range(12)]
+    assert same_table(shifted, [row[::-1] for row in shifted], ordered=False)
+    assert not same_table(shifted, [tuple((i * (c + 1)) % 12 for c in range(12)) for i in range(12)], ordered=False)
+    assert time.monotonic() - began < 5
+
+
+EMPTY = {**ROW, "gold_sql": "SELECT name FROM pets WHERE age > 99"}
+NULLS = {**ROW, "gold_sql": "SELECT max(age) FROM pets WHERE age > 99"}
+
+
+@pytest.mark.parametrize("row", [EMPTY, NULLS])
+def test_training_problems_that_any_empty_query_would_solve_are_refused(tmp_path: Path, zoo: Path, row: Any) -> None:
+    with pytest.raises(ValueError, match=r"The right query of training problem x-1 returns nothing.*empty_gold=drop"):
+        make_sql(tmp_path, [ROW, row])
+    task = make_sql(tmp_path, [ROW, row], empty_gold="drop")
+    assert (task.size("train"), task.size("test")) == (1, 2)  # a benchmark loses nothing
+    task.close()
+    with pytest.raises(ValueError, match="task.empty_gold=ignore must be refuse, drop, keep"):
+        make_sql(tmp_path, [ROW], empty_gold="ignore")
+    with pytest.raises(ValueError, match="nothing is left to learn from"):
+        make_sql(tmp_path, [row], empty_gold="drop")
+
+
+def test_what_was_not_run_in_time_is_judged_an_error_in_training_and_compared_in_tests(
+    tmp_path: Path, zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "CHECK_S", -1.0)
+    monkeypatch.setattr(sql, "AT_ONCE", 1)
+    task = make_sql(tmp_path, [ROW, EMPTY])
+    answer = "```sql\nSELECT name FROM pets WHERE age > 98\n```"
+    trained, tested = task.problem("train", 1), task.problem("test", 1)
+    assert [r.outcome for r in task.reward([(trained, answer), (tested, answer)])] == ["error", "correct"]
+    other = "```sql\nSELECT name, age FROM pets WHERE age > 98\n```"  # empty too, with another number of columns
+    assert task.reward([(tested, other)])[0].outcome == "wrong"
+    task.close()
+
+
 def test_hostile_queries_read_the_database_and_nothing_else(tmp_path: Path, zoo: Path) -> None:
     task = make_sql(tmp_path, [ROW], query_s=1.0, max_rows=1000)
     other = tmp_path / "other.sqlite"
@@ -200,7 +246,7 @@ def test_what_is_missing_is_named(tmp_path: Path, zoo: Path) -> None:
 def test_right_queries_of_spider_are_right_and_those_of_other_questions_are_not(tmp_path: Path, match: str) -> None:
     lines = gzip.decompress((DATA / "spider" / "dev.jsonl.gz").read_bytes()).splitlines()
     rows = [row for row in map(json.loads, lines) if row["db_available"]]
-    task = make_sql(tmp_path, rows, DATA / "spider" / "databases", match=match)
+    task = make_sql(tmp_path, rows, DATA / "spider" / "databases", match=match, empty_gold="keep")
     problems = [task.problem("test", i) for i in range(task.size("test") or 0)]
     assert len(problems) == 856
     right = task.reward([(p, f"```sql\n{p.answer['gold']}\n```") for p in problems])

@@ -98,3 +98,9 @@ def test_problems_are_a_function_of_seed_split_and_index() -> None:
 def test_impossible_settings_are_explained(knobs: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_styles(**knobs)
+
+
+def test_the_style_tells_right_answers_apart() -> None:
+    task = make_styles()
+    assert [task.canonical(HAND, RIGHT[style]) for style in STYLES] == list(STYLES)
+    assert task.canonical(HAND, "plain 1 3 7 end") is None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import shutil
+import stat
 import subprocess
+import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlvr.ledger import lock
@@ -38,6 +45,11 @@ def server() -> Iterator[Server]:
         shutil.rmtree(made.root, ignore_errors=True)
 
 
+def credentials(server: Server) -> dict[str, str]:
+    """What `. client.env` sets in a shell."""
+    return dict(re.findall(r"^export (\w+)=(.*)$", server.client_env.read_text(), re.MULTILINE))
+
+
 def rows(server: Server) -> list[tuple[object, ...]]:
     """(run, name, step, milliseconds, value) of every metric in the database, by SQL."""
     import psycopg
@@ -54,7 +66,7 @@ def rows(server: Server) -> list[tuple[object, ...]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_metrics_of_a_dead_server_arrive_once_when_it_is_up(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, runs = free_port(), ["a" * 12, "b" * 12]
     uri, options = f"http://127.0.0.1:{port}", ["--dir", str(server.root), "--port", str(port)]
@@ -67,6 +79,8 @@ def test_metrics_of_a_dead_server_arrive_once_when_it_is_up(
     assert main(["up", *options]) == 0
     assert f"tracker.uri={uri}" in capsys.readouterr().out
     before = server.state
+    for name, value in credentials(server).items():
+        monkeypatch.setenv(name, value)
     for _ in range(2):  # the second time there is nothing to send
         up = ship(tmp_path, "--uri", uri)
         assert up.wait(180) == 0, up.communicate()
@@ -77,6 +91,126 @@ def test_metrics_of_a_dead_server_arrive_once_when_it_is_up(
     assert main(["down", *options]) == 0
     assert not lock.is_alive(before)
     assert (main(["status", *options]), server.uri) == (1, "")
+
+
+def answer(uri: str, password: str = "", path: str = "/api/2.0/mlflow/experiments/search?max_results=1") -> int:
+    """Status of a request, with a password if there is one."""
+    request = urllib.request.Request(uri + path)
+    if password:
+        request.add_header("Authorization", "Basic " + base64.b64encode(f"rlvr:{password}".encode()).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+PATHS = (
+    "/",
+    "/api/2.0/mlflow/experiments/search?max_results=1",
+    "/graphql",
+    "/metrics",
+    "/v1/traces",
+    "/get-artifact?path=x&run_uuid=y",
+    "/api/2.0/mlflow-artifacts/artifacts",
+    "/ajax-api/3.0/jobs/1",
+)
+
+
+def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_other_users_of_the_machine_get_nothing(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    uri, options = f"http://127.0.0.1:{port}", ["--dir", str(server.root), "--port", str(port)]
+    assert main(["up", *options]) == 0
+    password = credentials(server)["MLFLOW_TRACKING_PASSWORD"]
+    assert (f". {server.client_env}" in (said := capsys.readouterr().out), password in said) == (True, False)
+    for path in PATHS:
+        assert answer(uri, path=path) == answer(uri, "guess", path=path) == 401, path
+    assert answer(uri, password) == 200
+    assert stat.S_IMODE(server.client_env.stat().st_mode) == 0o600
+    assert not server.root.stat().st_mode & 0o007
+    for name in ("database", "socket", "artifacts"):
+        assert stat.S_IMODE((server.root / name).stat().st_mode) == 0o700
+    if os.geteuid() == 0:
+        for path in (server.client_env, server.root / "auth.ini", server.root / "mlflow.log"):
+            assert "Permission denied" in as_nobody("cat", str(path)).stderr
+        reached = as_nobody("psql", "-h", f"{server.root}/socket", "-U", "postgres", "-c", "select 1", "mlflow")
+        assert "Permission denied" in reached.stderr
+    main(["down", *options])
+    server.client_env.unlink()  # as one does with a password that has become known
+    assert main(["up", *options]) == 0
+    assert answer(uri, password) == 401
+    assert answer(uri, credentials(server)["MLFLOW_TRACKING_PASSWORD"]) == 200
+    main(["down", *options])
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is replaced by another user")
+def test_as_root_nothing_of_it_runs_as_root(server: Server) -> None:
+    """With the system's Python, which every user can read, and this environment's packages."""
+    system = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    packages = [path for path in sys.path if path.endswith("site-packages") and os.access(path, os.R_OK)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *packages])}
+    if (
+        system is None
+        or as_nobody("env", f"PYTHONPATH={environment['PYTHONPATH']}", system, "-c", "import mlflow").returncode
+    ):
+        pytest.skip("no Python that another user can run")
+    root, port = Path(f"{server.root}-other"), free_port()
+    command = [system, "-m", "rlvr.tracker.server"]
+    options = ["--dir", str(root), "--port", str(port)]
+    try:
+        up = subprocess.run([*command, "up", *options], env=environment, capture_output=True, text=True, check=False)
+        assert up.returncode == 0, up.stderr
+        named = [p for p in psutil.process_iter() if str(root).encode() in commandline(p.pid)]
+        family = {p for parent in named for p in (parent, *parent.children(recursive=True))}
+        assert len(family) > 4, "MLflow and its workers, PostgreSQL and its processes"
+        assert {p.username() for p in family} == {"postgres"}
+        assert answer(f"http://127.0.0.1:{port}", credentials(Server(root))["MLFLOW_TRACKING_PASSWORD"]) == 200
+    finally:
+        subprocess.run([*command, "down", *options], env=environment, check=False, capture_output=True)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def commandline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status"])
+@pytest.mark.parametrize("how", ["everybody may write there", "a link", "somebody else's", "in somebody else's"])
+def test_a_directory_that_others_can_change_is_refused(
+    how: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies in it names processes that `down` ends, as whoever calls it."""
+    root = tmp_path / "place" if how == "in somebody else's" else tmp_path
+    place = tmp_path
+    if how == "everybody may write there":
+        tmp_path.chmod(0o777)
+    elif how == "a link":
+        root = place = tmp_path / "link"
+        (tmp_path / "target").mkdir()
+        root.symlink_to(tmp_path / "target")
+    elif os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    else:
+        os.chown(tmp_path, 65534, 65534)
+    before = sorted(tmp_path.rglob("*"))
+    assert main([command, "--dir", str(root)]) == 2
+    assert f"tracking: {place} belongs to another user, or others may write there" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_is_missing_is_named_with_the_command_that_installs_it(

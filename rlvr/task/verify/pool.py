@@ -8,6 +8,7 @@ blocks on a child: every pipe is polled with a deadline.
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -17,13 +18,15 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rlvr.task.verify.sandbox import Sandbox, environment
+from rlvr.task.verify import OUT_OF_MEMORY
+from rlvr.task.verify.sandbox import Sandbox
+from rlvr.task.verify.watch import WEIGHT_OF_NICE
 
 START_TIMEOUT_S = 120.0  # importing sympy on a crowded machine or a cold network disk
 START_ATTEMPTS = 3
@@ -37,6 +40,7 @@ class Job:
     line: bytes
     places: list[int]  # where in the caller's sequence it stands
     crashes: int = 0
+    exit_status: int = 0  # of the child that died last
 
 
 @dataclass(eq=False)
@@ -70,15 +74,28 @@ class Worker:
         return self.stderr.read()[-2000:].decode(errors="replace").strip()
 
 
+def considerate(workers: int) -> int:
+    """How nice so many processes must be to take, together, half of what a trainer gets that wants every core."""
+    return min(19, math.ceil(math.log(2 * workers, WEIGHT_OF_NICE)))
+
+
 class Pool:
     """`workers` processes running `module.judge`. They start at the first `ask` and stay until `close`.
 
     timeout_s: wall-clock seconds for each answer. memory_gb: address space of each process.
     sandbox: that each process runs in; None: what it judges is read, never executed, or it has sandboxes of its own.
+    nice: how much lower than ours the priority of each process is.
     """
 
     def __init__(
-        self, module: str, *, workers: int, timeout_s: float, memory_gb: float, sandbox: Sandbox | None = None
+        self,
+        module: str,
+        *,
+        workers: int,
+        timeout_s: float,
+        memory_gb: float,
+        sandbox: Sandbox | None = None,
+        nice: int = 0,
     ) -> None:
         if workers < 1 or timeout_s <= 0 or memory_gb <= 0:
             raise ValueError(
@@ -87,6 +104,7 @@ class Pool:
             )
         self._module, self._num_workers = module, workers
         self._timeout_s, self._memory, self._sandbox = timeout_s, int(memory_gb * 2**30), sandbox
+        self._nice = nice
         self._workers: list[Worker] = []
         self._failed_starts = 0
         self._lock = threading.Lock()
@@ -103,8 +121,9 @@ class Pool:
     def ask(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The reply to each request, in order; equal requests are asked once.
 
-        {"outcome": "timeout"}: no reply in time. {"outcome": "error"}: two processes died of it, of a crash or of the
-        memory limit. Raises RuntimeError, with its stderr, when a process does not even start.
+        {"outcome": "timeout"}: no reply in time, or none within the limit of memory: the answer's doing.
+        {"outcome": "error"}: two processes crashed or were killed. Raises RuntimeError, with its stderr, when a process
+        does not even start.
         """
         jobs: dict[bytes, Job] = {}
         for place, request in enumerate(requests):
@@ -142,8 +161,9 @@ class Pool:
                     if job.crashes < ANSWER_ATTEMPTS:
                         waiting.appendleft(job)
                         continue
+                    reply = {"outcome": "timeout" if job.exit_status == OUT_OF_MEMORY else "error"}
                 for place in job.places:
-                    replies[place] = {"outcome": "error"} if reply is None else reply
+                    replies[place] = reply
                 num_open -= 1
 
     def _staff(self, wanted: int) -> None:
@@ -163,20 +183,15 @@ class Pool:
     def _start(self) -> Worker:
         package = Path(__file__).parents[2]
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        what = [str(Path(__file__).with_name("child.py")), str(package.parent), self._module, str(self._memory)]
-        if self._sandbox is None:
-            command, variables = [sys.executable, "-P", *what, str(os.getpid())], None
-        else:  # where the sandbox's first process is everybody's parent
-            inside = replace(self._sandbox, shown=(package, *self._sandbox.shown))
-            command, variables = inside.command([*what, "1"]), environment()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            bufsize=0,
-            start_new_session=True,
-            env=variables,
+        script = str(Path(__file__).with_name("child.py"))
+        what = [script, str(package.parent), self._module, str(self._memory), str(self._nice)]
+        launch: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
+        command = [sys.executable, "-P", *what, str(os.getpid())]
+        if self._sandbox is not None:  # where its first process is everybody's parent
+            launch = replace(self._sandbox, shown=(package, *self._sandbox.shown)).popen
+            command = [*what, "1"]
+        process = launch(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -242,7 +257,10 @@ class Pool:
         code, complaint = worker.process.wait(), worker.complaint()
         self._remove(worker)
         if worker.ready:
-            return (worker.job, None) if worker.job is not None else None
+            if worker.job is None:
+                return None
+            worker.job.exit_status = code
+            return worker.job, None
         # A signal that came before the child could ignore it is no reason to give up; a failed import is.
         self._failed_starts += 1
         if code >= 0 or self._failed_starts == START_ATTEMPTS:

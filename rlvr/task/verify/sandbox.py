@@ -1,9 +1,11 @@
 """Processes for what a model wrote: no network, no files but Python's own, no secrets, limits on everything.
 
 Bubblewrap (`bwrap`) gives each process namespaces of its own: it sees /usr, this Python and what it is shown, all
-read-only, an empty /tmp that vanishes with it, no other process and no network. `prlimit` bounds CPU time, file sizes
-and processes; the address space is that of the caller (`pool.py`). When the caller dies, so does everything
-inside. There is no way around it: where the sandbox cannot be had, nothing that a model wrote is run.
+read-only, an empty /tmp that vanishes with it, no other process and no network. A filter leaves it the system calls
+that Python needs (`seccomp.py`). `prlimit` bounds CPU time, file sizes and processes; the address space is that of the
+caller (`pool.py`); what all processes take together is bounded by who waits for them (`watch.py`). When memory is
+short the kernel ends them first. When the caller dies, so does everything inside. There is no way around it: where the
+sandbox cannot be had, nothing that a model wrote is run.
 """
 
 from __future__ import annotations
@@ -18,9 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGXCPU
+from typing import Any
+
+from rlvr.task.verify import seccomp
 
 SCRATCH_BYTES = 64 * 2**20  # of /tmp inside
 FILE_BYTES = 16 * 2**20  # of one file: of the standard output, too
+FILES = 64  # open ones of a process: what their buffers hold is the kernel's memory and in nobody's account
 PROCESSES = 64  # and threads
 FIRST_UID = 50_000  # as root: each caller's programs get a user of their own, for Linux counts processes by user
 
@@ -34,7 +40,8 @@ class Sandbox:
 
     def check(self) -> None:
         """Start Python in it and open what is shown. ValueError, with what to install, if that does not work here."""
-        missing = [name for name in ("bwrap", "prlimit", *_become()[:1]) if shutil.which(name) is None]
+        seccomp.program()
+        missing = [name for name in ("bwrap", "prlimit", "choom", *_become()[:1]) if shutil.which(name) is None]
         if missing:
             raise ValueError(f"What a model writes runs in a sandbox, and {missing[0]} is not installed. {CURE}")
         done = self._try("")
@@ -48,30 +55,41 @@ class Sandbox:
             )
 
     def _try(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = self.command(["-c", code, *arguments])
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+        with self.popen(["-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            said, complaint = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, said, complaint)
 
-    def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command that runs this Python with these arguments inside."""
-        limits = ["prlimit", f"--fsize={FILE_BYTES}", "--core=0", "--nofile=256", f"--nproc={PROCESSES}"]
+    def popen(self, arguments: Sequence[str], *, pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen[Any]:
+        """This Python with these arguments, started inside. options: those of Popen, but for the environment."""
+        with in_memory(seccomp.program()) as calls:
+            command = self._command(arguments, calls)
+            return subprocess.Popen(command, pass_fds=[calls, *pass_fds], env=environment(), **options)
+
+    def _command(self, arguments: Sequence[str], calls: int) -> list[str]:
+        """calls: descriptor of the filter of system calls."""
+        limits = ["prlimit", f"--fsize={FILE_BYTES}", "--core=0", f"--nofile={FILES}", f"--nproc={PROCESSES}"]
         if self.cpu_s is not None:
             limits.append(f"--cpu={self.cpu_s}:{self.cpu_s + 1}")
         python = [sys.executable, "-s", "-P", "-B", *arguments]
-        return [*_bwrap(self.shown), "--", *_become(), *limits, *python]
+        bubble = [*_bwrap(self.shown), "--seccomp", str(calls)]
+        return ["choom", "--adjust", "1000", "--", *bubble, "--", *_become(), *limits, *python]
 
     @contextmanager
     def start(
         self, script: bytes, *arguments: str, stdin: int, stdout: int, pass_fds: Sequence[int] = ()
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """A Python script, running inside; dead on leaving. What it says on standard error is thrown away."""
+        """A Python script, running inside; dead on leaving. What it says on standard error is thrown away.
+
+        It must leave our process group (`os.setpgid(0, 0)`) before it runs what a model wrote: kill(0, ...) reaches
+        every process of the group, those outside too.
+        """
         with in_memory(script) as source:
-            process = subprocess.Popen(
-                self.command([path_of(source), *arguments]),
+            process = self.popen(
+                [path_of(source), *arguments],
                 stdin=stdin,
                 stdout=stdout,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[source, *pass_fds],
-                env=environment(),
                 cwd=tempfile.gettempdir(),
             )
             try:
@@ -141,26 +159,26 @@ def _bwrap(shown: Iterable[Path]) -> list[str]:
             command += ["--perms", "0755", "--dir", str(parent)]
     for path in visible:
         command += ["--ro-bind-try", str(path), str(path)]
-    return [
-        *command,
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--remount-ro",
-        "/dev",
-        "--chdir",
-        "/tmp",
-        "--remount-ro",
-        "/",
-    ]
+    # No /dev/zero, /dev/shm or terminals: memory that no process holds.
+    command += ["--perms", "0755", "--dir", "/dev"]
+    for device in ("/dev/null", "/dev/random", "/dev/urandom"):
+        command += ["--dev-bind", device, device]
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        command += ["--symlink", f"/proc/self/fd{target}", f"/dev/{name}"]
+    # /proc is read-only: nothing inside may raise its priority or lower its oom_score_adj.
+    return [*command, "--proc", "/proc", "--remount-ro", "/proc", "--chdir", "/tmp", "--remount-ro", "/"]
 
 
 def _python() -> list[Path]:
-    """What this Python is made of, outside /usr: never a whole prefix, which may be somebody's home."""
+    """What this Python is made of, outside /usr: never a whole prefix, which may be somebody's home.
+
+    Packages of another environment that a .pth file of this one names are a part of it.
+    """
     parts = ("bin", "lib", "lib64", "pyvenv.cfg")
     prefixes = dict.fromkeys(Path(p) for p in (sys.prefix, sys.base_prefix, Path(sys.executable).resolve().parents[1]))
-    return [prefix / part for prefix in prefixes if not prefix.is_relative_to("/usr") for part in parts]
+    packages = [Path(p) for p in dict.fromkeys(sys.path) if Path(p).name in ("site-packages", "dist-packages")]
+    made_of = [*(prefix / part for prefix in prefixes for part in parts), *packages]
+    return [path for path in made_of if not path.is_relative_to("/usr")]
 
 
 def _become() -> list[str]:

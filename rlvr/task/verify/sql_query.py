@@ -10,11 +10,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rlvr.records import Outcome
@@ -27,6 +25,18 @@ STEPS_BETWEEN_LOOKS = 10_000  # instructions of SQLite's machine: well under a m
 Rows = list[tuple[Any, ...]]
 
 
+class Table(NamedTuple):
+    """What a query returns."""
+
+    rows: Rows
+    num_columns: int
+
+    @property
+    def nothing(self) -> bool:
+        """No row, or nulls alone: many a query returns that, whatever it asks."""
+        return all(value is None for row in self.rows for value in row)
+
+
 class TooSlow(Exception):
     """The query took longer than it may."""
 
@@ -34,35 +44,43 @@ class TooSlow(Exception):
 def judge(request: dict[str, Any]) -> dict[str, str]:
     """{"database", "gold", "query", "match", "query_s", "max_rows"} -> {"outcome": ...}.
 
-    `error`: the right query itself fails, is too slow or returns too much.
+    `error`: the right query itself fails, is too slow or returns too much; or it returns nothing and the request says
+    "rewards_nothing": false. Without "query" the outcome says of the right query: `nothing`, `something` or `error`.
     """
     limits = (request["query_s"], request["max_rows"])
     try:
         gold = _gold(request["database"], request["gold"], *limits)
     except (sqlite3.Error, sqlite3.Warning, TooSlow, ValueError, OverflowError):
         return {"outcome": "error"}
+    if "query" not in request:
+        return {"outcome": "nothing" if gold.nothing else "something"}
+    if gold.nothing and not request.get("rewards_nothing", True):
+        return {"outcome": "error"}
     return {"outcome": _outcome(request, gold, *limits)}
 
 
-def _outcome(request: dict[str, Any], gold: Rows, query_s: float, max_rows: int) -> Outcome:
+def _outcome(request: dict[str, Any], gold: Table, query_s: float, max_rows: int) -> Outcome:
     try:
-        found = execute(request["database"], request["query"], query_s, max_rows)
+        answer = execute(request["database"], request["query"], query_s, max_rows)
     except TooSlow:
         return "timeout"
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError):
         return "wrong"  # ValueError: a null character; too much is the query's fault, not the verifier's
+    if answer.num_columns != gold.num_columns:
+        return "wrong"
     if request["match"] == "set":
-        return "correct" if set(found) == set(gold) else "wrong"
-    return "correct" if same_table(gold, found, ordered="order by" in request["gold"].lower()) else "wrong"
+        return "correct" if set(answer.rows) == set(gold.rows) else "wrong"
+    ordered = "order by" in request["gold"].lower()
+    return "correct" if same_table(gold.rows, answer.rows, ordered=ordered) else "wrong"
 
 
 @lru_cache(maxsize=4)  # the answers to a question come one after another
-def _gold(database: str, query: str, query_s: float, max_rows: int) -> Rows:
+def _gold(database: str, query: str, query_s: float, max_rows: int) -> Table:
     return execute(database, query, query_s, max_rows)
 
 
-def execute(database: str, query: str, query_s: float, max_rows: int) -> Rows:
-    """The rows of one SELECT. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
+def execute(database: str, query: str, query_s: float, max_rows: int) -> Table:
+    """What one SELECT returns. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
     uri = f"{Path(database).absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
     try:
@@ -74,14 +92,15 @@ def execute(database: str, query: str, query_s: float, max_rows: int) -> Rows:
         end = time.monotonic() + query_s
         connection.set_progress_handler(lambda: time.monotonic() > end, STEPS_BETWEEN_LOOKS)
         try:
-            rows = connection.execute(query).fetchmany(max_rows + 1)
+            cursor = connection.execute(query)
+            rows = cursor.fetchmany(max_rows + 1)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
                 raise TooSlow from None
             raise
         if len(rows) > max_rows:
             raise OverflowError(f"more than {max_rows} rows")
-        return rows
+        return Table(rows, len(cursor.description or ()))
     finally:
         connection.close()
 
@@ -95,7 +114,9 @@ def _authorize(action: int, first: str | None, second: str | None, database: str
 def same_table(gold: Rows, found: Rows, *, ordered: bool) -> bool:
     """Equal rows, as a bag or in order, after some permutation of the columns: Spider's test-suite accuracy.
 
-    (arXiv:2010.02840, section 3.) Columns are tried only where they hold the same values.
+    (arXiv:2010.02840, section 3.) The columns as they stand come first. Otherwise places are filled one by one, with
+    columns that hold the same values, and given up as soon as the rows so far differ: columns that equal each other
+    from row to row are tried once.
     """
     if len(gold) != len(found):
         return False
@@ -103,12 +124,26 @@ def same_table(gold: Rows, found: Rows, *, ordered: bool) -> bool:
         return True
     if len(gold[0]) != len(found[0]):
         return False
-    columns = [Counter(column) for column in zip(*found, strict=True)]
-    fits = [[i for i, have in enumerate(columns) if have == Counter(want)] for want in zip(*gold, strict=True)]
-    wanted = gold if ordered else Counter(gold)
-    return any(len(set(order)) == len(order) and _same(wanted, found, order) for order in product(*fits))
+    if gold == found or (not ordered and Counter(gold) == Counter(found)):
+        return True
+    wanted, offered = ([tuple(column) for column in zip(*rows, strict=True)] for rows in (gold, found))
+    if ordered:  # each column has its equal, or none will do
+        return Counter(wanted) == Counter(offered)
+    values = [Counter(column) for column in offered]
 
+    def fill(place: int, chosen: tuple[int, ...]) -> bool:
+        if place == len(wanted):
+            return True
+        holds = Counter(wanted[place])
+        tried = set[tuple[Any, ...]]()
+        for i, column in enumerate(offered):
+            if i in chosen or column in tried or values[i] != holds:
+                continue
+            tried.add(column)
+            order = (*chosen, i)
+            rows = Counter(zip(*(offered[j] for j in order), strict=True))
+            if rows == Counter(zip(*wanted[: place + 1], strict=True)) and fill(place + 1, order):
+                return True
+        return False
 
-def _same(wanted: Rows | Counter[tuple[Any, ...]], found: Rows, order: Sequence[int]) -> bool:
-    rows = [tuple(row[i] for i in order) for row in found]
-    return rows == wanted if isinstance(wanted, list) else Counter(rows) == wanted
+    return fill(0, ())

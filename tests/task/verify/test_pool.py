@@ -12,7 +12,8 @@ from types import FrameType
 
 import pytest
 
-from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.pool import Pool, considerate
+from tests.task.verify.looking import session_keyring
 
 ROOT = Path(__file__).parents[3]
 HANG = {"gold": "1", "answer": "\\boxed{9^{9^{9^{9}}}}"}  # one integer power that would take longer than the universe
@@ -215,6 +216,24 @@ def test_busy_processes_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     assert wait_for(lambda: not any(map(running, pids)), 10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel schedules no sessions")
+def test_processes_yield_to_the_trainer_and_hold_no_key_of_ours() -> None:
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    with Pool("tests.task.verify.looking", workers=1, timeout_s=30, memory_gb=1, nice=3) as pool:
+        (seen,) = pool.ask([{}])
+    keyring = seen.pop("keyring")
+    assert seen == {"nice": min(19, nice + 3), "session": True, "share": "3", "oom_score_adj": "900"}
+    assert keyring > 0
+    assert keyring != session_keyring()
+
+
+@pytest.mark.parametrize(("workers", "nice"), [(1, 4), (2, 7), (8, 13), (32, 19), (1000, 19)])
+def test_all_processes_together_weigh_half_of_one_that_is_not_nice(workers: int, nice: int) -> None:
+    """A weight of 1 / 1.25^nice each: 2 workers at 7 are 0.42, at 6 they would be 0.52. 19 is the lowest there is."""
+    assert considerate(workers) == nice
+    assert workers / 1.25**nice <= 0.5 or nice == 19
 
 
 @pytest.mark.parametrize("knobs", [{"workers": 0}, {"timeout_s": 0.0}])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from rlvr.task.verify.pool import Pool
+from rlvr.task.verify.pool import Pool, considerate
 from rlvr.task.verify.program import same_output
 from rlvr.task.verify.sandbox import environment
-from tests.support.sandboxed import need_sandbox
+from tests.support.sandboxed import judged_by_nobody, need_sandbox
+from tests.task.verify import hostile
 
 SUM = {"stdio": [["3 4\n", "7\n"], ["10 -4", "6"]]}
 RIGHT = "a, b = map(int, input().split())\nprint(a + b)"
@@ -99,6 +102,36 @@ def test_numpy_values_count_as_numbers(pool: Pool) -> None:
     assert outcomes(pool, program, tests=DOUBLE, cpu_s=20) == ["correct"]
 
 
+def test_arguments_that_are_changed_in_place_are_changed_for_the_tests(pool: Pool) -> None:
+    code = (
+        "x = [3, 1, 2]\nalias = x\nassert order(x) is None\nassert x == [1, 2, 3] and alias is x\n"
+        "deep = [[2, 1], {'a': [2, 1]}]\ninner = deep[0]\norder(deep)\n"
+        "d = {'k': [2, 1]}\norder(x=d)\nassert d == {'k': [1, 2]}, d\n"
+        "s = {1, 2}\norder(s)\nassert s == {0, 1, 2}\n"
+        "t = (2, 1)\norder(t)\nassert t == (2, 1)"
+    )
+    program = (
+        "def order(x):\n"
+        "    if isinstance(x, list): x.sort(key=str)\n"
+        "    if isinstance(x, dict): [v.sort() for v in x.values()]\n"
+        "    if isinstance(x, set): x.add(0)"
+    )
+    tests = {"names": ["order"], "setup": "", "tests": code}
+    assert outcomes(pool, program, "def order(x): pass", tests=tests) == ["correct", "wrong"]
+    cases = {"names": ["order"], "setup": "", "cases": [[[[2, 1]], [[1, 2]]]]}  # LeetCode: "modify it in place"
+    assert outcomes(pool, program, "def order(x): pass", tests=cases) == ["correct", "wrong"]
+
+
+def test_a_function_that_returns_something_cannot_rewrite_what_it_is_compared_with(pool: Pool) -> None:
+    tests = {"names": ["order"], "setup": "", "tests": "x = [3, 1, 2]\nassert order(x) == sorted(x)"}
+    programs = [
+        "def order(x): x.clear(); return []",
+        "def order(x): x[:] = [0]; return [0]",
+        "def order(x): return sorted(x)",
+    ]
+    assert outcomes(pool, *programs, tests=tests) == ["wrong", "wrong", "correct"]
+
+
 def test_cases_compare_as_json(pool: Pool) -> None:
     tests = {"names": ["pair"], "setup": "", "cases": [[[1, "a"], [[1, "a"]]], [[2, "b"], [[2, "b"]]]]}
     programs = ["def pair(x, y): return x, y", "def pair(x, y): return [1, 'a']"]
@@ -147,6 +180,152 @@ def test_a_program_cannot_choose_to_be_no_answer_at_all(pool: Pool) -> None:
     ]
     for tests in (SUM, DOUBLE):
         assert set(outcomes(pool, *programs, tests=tests)) <= {"wrong", "timeout"}
+
+
+REFUSAL = {"stdio": [["", "refused"]]}
+HELD = {"stdio": [["", "held"]]}
+
+
+def test_what_the_sandbox_forbids_is_refused(pool: Pool) -> None:
+    said = outcomes(pool, *hostile.REFUSED.values(), tests=REFUSAL, cpu_s=20)
+    assert dict(zip(hostile.REFUSED, said, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
+
+
+def test_it_is_refused_to_programs_of_an_ordinary_user() -> None:
+    need_sandbox()
+    requests = [{"program": p, "tests": REFUSAL, "cpu_s": 20} for p in hostile.REFUSED.values()]
+    said = judged_by_nobody(requests, workers=2, timeout_s=60.0, memory_gb=2.0)
+    assert dict(zip(hostile.REFUSED, said, strict=True)) == dict.fromkeys(hostile.REFUSED, "correct")
+
+
+def signalling() -> list[dict[str, Any]]:
+    """Where its output is compared, while it is loaded, and in a call."""
+    programs = list(hostile.SIGNALS.values())
+    bodies = ["def double(x):\n" + "\n".join(f"    {line}" for line in p.splitlines()) for p in programs]
+    both = [(SUM, programs), (DOUBLE, programs), (DOUBLE, bodies)]
+    return [{"program": p, "tests": tests, "cpu_s": 2} for tests, group in both for p in group]
+
+
+def test_no_signal_leaves_the_sandbox(pool: Pool) -> None:
+    """`error` would drop the answer's whole group from training. The process that judges lives on as well."""
+    pool.ask([{"program": RIGHT + f"\n# {n}", "tests": SUM, "cpu_s": 1} for n in range(2)])
+    before = pool.pids()
+    said = [reply["outcome"] for reply in pool.ask(signalling())]
+    assert set(said) == {"wrong", "timeout"}
+    assert pool.pids() == before
+    assert outcomes(pool, RIGHT) == ["correct"]
+
+
+def test_no_signal_of_an_ordinary_user_leaves_the_sandbox() -> None:
+    need_sandbox()
+    right = {"program": RIGHT, "tests": SUM, "cpu_s": 2}
+    said = judged_by_nobody([*signalling(), right], workers=2, timeout_s=60.0, memory_gb=2.0)
+    assert set(said[:-1]) == {"wrong", "timeout"}
+    assert said[-1] == "correct"
+
+
+@pytest.mark.parametrize("name", hostile.HOARDS)
+def test_all_processes_together_hold_no_more_than_the_limit(name: str) -> None:
+    need_sandbox()
+    lowest = before = psutil.virtual_memory().available
+    said: list[str] = []
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=1.0) as pool:
+        asking = threading.Thread(
+            target=lambda: said.extend(outcomes(pool, hostile.HOARDS[name], tests=HELD, cpu_s=30))
+        )
+        asking.start()
+        while asking.is_alive():
+            lowest = min(lowest, psutil.virtual_memory().available)
+            asking.join(0.02)
+    assert said == ["wrong"]
+    assert before - lowest < 2 * 2**30  # others use the machine as well
+
+
+@pytest.mark.slow
+def test_empty_files_count_as_memory() -> None:
+    need_sandbox()
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=250.0, memory_gb=0.2) as pool:
+        assert outcomes(pool, hostile.EMPTY_FILES, tests=HELD, cpu_s=200) == ["wrong"]
+
+
+def test_a_program_that_sleeps_costs_its_problems_time_limit(pool: Pool) -> None:
+    for tests in (SUM, DOUBLE):
+        for name, program in hostile.SLEEPS.items():
+            start = time.monotonic()
+            assert outcomes(pool, program, tests=tests, cpu_s=2)[0] in ("timeout", "wrong"), name
+            assert time.monotonic() - start < 15, name  # of 60
+
+
+def test_all_processes_together_compute_no_longer_than_the_limit(pool: Pool) -> None:
+    for name, program in hostile.COMPUTES.items():
+        start = time.monotonic()
+        assert outcomes(pool, program, cpu_s=3) == ["timeout"], name
+        assert time.monotonic() - start < 30, name
+
+
+TRAINER = """
+import hashlib, os, threading
+def work():
+    while True: hashlib.sha256(bytes(2**18)).digest()
+for _ in os.sched_getaffinity(0): threading.Thread(target=work).start()
+"""
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def below(pool: Pool) -> list[psutil.Process]:
+    """All that its verifying processes started, and that runs now."""
+    running: list[psutil.Process] = []
+    for pid in pool.pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            running += psutil.Process(pid).children(recursive=True)
+    return running
+
+
+@pytest.mark.slow
+def test_two_fork_bombs_get_less_than_a_trainer_that_wants_every_core() -> None:
+    """By CPU seconds, for other work on this machine takes from both."""
+    need_sandbox()
+    pool = Pool("rlvr.task.verify.program", workers=2, timeout_s=8.0, memory_gb=2.0, nice=considerate(2))
+    trainer = subprocess.Popen([sys.executable, "-c", TRAINER], start_new_session=True)
+    try:
+        with pool:
+            assert outcomes(pool, RIGHT, RIGHT + " ", cpu_s=5) == ["correct"] * 2  # both processes are there
+            before = cpu_s(psutil.Process(trainer.pid))
+            bombs = [hostile.FORK_BOMB, hostile.FORK_BOMB + " "]
+            asking = threading.Thread(target=lambda: outcomes(pool, *bombs, cpu_s=100))
+            asking.start()
+            taken: dict[psutil.Process, float] = {}  # a process is known by its pid and its start
+            while asking.is_alive():
+                for bomb in below(pool):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        taken[bomb] = cpu_s(bomb)
+                asking.join(0.1)
+            assert cpu_s(psutil.Process(trainer.pid)) - before > sum(taken.values()) > 0
+    finally:
+        trainer.kill()
+        trainer.wait()
+
+
+def test_waiting_for_a_core_costs_a_program_nothing() -> None:
+    """Eight at once on few cores: a wall clock would have ended them."""
+    need_sandbox()
+    program = "import time\nwhile time.process_time() < 1.2: pass\n" + RIGHT
+    programs = [program + "\n" * n for n in range(8)]
+    with Pool("rlvr.task.verify.program", workers=8, timeout_s=120.0, memory_gb=1.0, nice=10) as many:
+        assert outcomes(many, *programs, tests={"stdio": SUM["stdio"][:1]}, cpu_s=2) == ["correct"] * 8
+
+
+def test_an_answer_cannot_make_the_verifier_run_out_of_memory_to_be_no_answer() -> None:
+    """Its 16 MB of numbers are more than the judging process may hold, once they are words."""
+    need_sandbox()
+    program = "print('1 ' * (8 * 10**6 - 10))"
+    with Pool("rlvr.task.verify.program", workers=1, timeout_s=60.0, memory_gb=0.4) as small:
+        assert outcomes(small, program, tests={"stdio": [["", "1 2"]]}, cpu_s=5) == ["timeout"]
+        assert outcomes(small, RIGHT) == ["correct"]
 
 
 LOOKS = """
@@ -225,6 +404,11 @@ def test_huge_output_and_files_are_cut_off(pool: Pool) -> None:
         ("", "", True),
         ("nan", "nan", True),
         ("1 x", "1 x y", False),
+        ("1_0", "10", False),
+        ("٧", "7", False),
+        ("Infinity", "inf", False),
+        ("1e999999999", "2e999999999", False),
+        (".5 -0 +3.", "0.5 0 3", True),
     ],
 )
 def test_outputs_are_compared_line_by_line_and_numbers_by_value(printed: str, expected: str, same: bool) -> None:

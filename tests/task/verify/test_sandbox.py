@@ -10,18 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.task.verify.sandbox import Sandbox, environment
-from tests.support.sandboxed import need_sandbox
+from rlvr.task.verify.sandbox import Sandbox
+from tests.support.sandboxed import copy_package, need_sandbox
+
+
+def output(sandbox: Sandbox, program: str, *arguments: str) -> str:
+    """What a program says on both streams."""
+    with sandbox.popen(
+        ["-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        return process.communicate()[0]
 
 
 def test_the_same_program_gives_the_same_answer() -> None:
     need_sandbox()
     program = "print(hash('x'), list({'a', 'b', 'c', 'd'}))"  # both depend on the hash seed
     sandbox = Sandbox(cpu_s=2)
-    said = {
-        subprocess.run(sandbox.command(["-c", program]), env=environment(), capture_output=True, check=True).stdout
-        for _ in range(3)
-    }
+    said = {output(sandbox, program) for _ in range(3)}
     assert len(said) == 1
 
 
@@ -33,13 +38,15 @@ def test_a_machine_without_a_sandbox_is_refused_with_the_cure(monkeypatch: pytes
     failing = tmp_path / "bwrap"
     failing.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     failing.chmod(0o755)
-    (tmp_path / "setpriv").symlink_to("/usr/bin/setpriv")
+    for name in ("setpriv", "choom"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     with pytest.raises(ValueError, match=r"does not start here: bwrap: No permissions .* allow user namespaces"):
         Sandbox().check()
 
 
 ORDINARY = """
-import subprocess, sandbox
+import subprocess
+from rlvr.task.verify import sandbox
 FORKS = '''
 import os, time
 n = 0
@@ -52,8 +59,8 @@ print(os.getuid(), n < 100)
 '''
 made = sandbox.Sandbox(cpu_s=1)
 made.check()
-done = subprocess.run(made.command(["-c", FORKS]), env=sandbox.environment(), capture_output=True, text=True)
-print(done.stdout, done.stderr)
+with made.popen(["-c", FORKS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    print(process.communicate()[0])
 """
 
 
@@ -66,7 +73,7 @@ def test_the_sandbox_holds_for_an_ordinary_user() -> None:
         pytest.skip("no Python outside root's home")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
-        shutil.copy(Path(__file__).parents[3] / "rlvr" / "task" / "verify" / "sandbox.py", folder)
+        copy_package(Path(folder))
         done = subprocess.run(
             [system, "-c", ORDINARY],
             user=65534,
@@ -91,6 +98,17 @@ def test_what_is_shown_can_be_read_and_not_written_and_its_neighbours_are_not_th
         "assert shown.read_text() == 'content'\nassert not hidden.exists()\n"
         "try: shown.write_text('x')\nexcept OSError: print('read only')"
     )
-    command = Sandbox(shown=(shown,)).command(["-c", program, str(shown), str(hidden)])
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("read only\n", "")
+    assert output(Sandbox(shown=(shown,)), program, str(shown), str(hidden)) == "read only\n"
+
+
+def test_packages_of_another_environment_that_this_one_names_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_sandbox()
+    packages = tmp_path / "site-packages"
+    packages.mkdir(mode=0o755)
+    (packages / "extra.py").write_text("kept = 7")
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.syspath_prepend(str(packages))
+    code = f"import os, sys; print(open('{packages}/extra.py').read(), os.listdir('{tmp_path}'))"
+    assert output(Sandbox(), code) == "kept = 7 ['site-packages']\n"

@@ -1,0 +1,26 @@
+"""The policy gradient with clipped importance weights: no token loses its gradient."""
+
+from __future__ import annotations
+
+import torch
+
+from rlvr.objective.batch import Batch, Policy, Terms
+
+
+def cispo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float) -> Terms:
+    """−sg(clip(r, 1 − clip_low, 1 + clip_high))·A·logp per token [B, T] (CISPO, MiniMax-M1, arXiv:2506.13585, Eq. 4).
+
+    r = π/π_old, without gradient (sg): where the clipped surrogate drops a token, its weight stays at the bound here.
+    clip_low = 1 bounds it from above alone, as the paper does. log r is clamped to ±20 first.
+
+    metrics["clip_fraction"] [B, T]: 1 where r lies beyond a bound. Raises ValueError for bounds that are not
+    0 ≤ clip_low ≤ 1 and clip_high ≥ 0.
+    """
+    if not (0 <= clip_low <= 1 and clip_high >= 0):
+        raise ValueError(f"loss.clip_low={clip_low} must be 0 to 1 and loss.clip_high={clip_high} 0 or more.")
+    logp = torch.where(batch.mask, policy.logp, 0.0)
+    ratio = torch.where(batch.mask, policy.logp.detach() - batch.logp_old, 0.0).clamp(-20, 20).exp()
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
+    advantage = torch.where(batch.mask, advantage, 0.0)
+    return Terms(loss=-weight * advantage * logp, metrics={"clip_fraction": (weight != ratio).float()})

@@ -1,0 +1,28 @@
+"""The clipped surrogate on the ratio of whole responses."""
+
+from __future__ import annotations
+
+import torch
+
+from rlvr.objective.batch import Batch, Policy, Terms, per_response
+
+
+@per_response
+def gspo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float) -> Terms:
+    """max(−A·s, −A·clip(s, 1 − clip_low, 1 + clip_high)) per response [B], s = e^{mean_t(logp − logp_old)}
+    (GSPO, arXiv:2507.18071, Eq. 5 to 7).
+
+    s is the geometric mean of a response's token ratios: it moves a hundred times less than one of them, and so do the
+    bounds. The mean log ratio is clamped to ±20, and beyond that a response has no gradient. A: one advantage per
+    response. metrics, [B]: "clip_fraction" as in `rlvr.loss.grpo`; "sequence_ratio" s. Raises ValueError for an
+    advantage per token.
+    """
+    if batch.advantage.dim() == 2:
+        raise ValueError("loss=gspo takes one advantage per response and got one per token: pass advantage=grpo.")
+    length = batch.mask.sum(-1).clamp(min=1)
+    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0).sum(-1) / length
+    ratio = log_ratio.clamp(-20, 20).exp()
+    plain = -batch.advantage * ratio
+    clipped = -batch.advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
+    metrics = {"clip_fraction": (clipped > plain).float(), "sequence_ratio": ratio.detach()}
+    return Terms(torch.maximum(plain, clipped), metrics)

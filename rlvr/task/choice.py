@@ -1,0 +1,157 @@
+"""Multiple choice, from any data set of the usual forms (MMLU, MMLU-Pro, GPQA, ARC): the letter is the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.task.math import last_boxed
+from rlvr.task.procedural import Dice
+from rlvr.task.prompt_length import LongPrompts, PromptLimit
+from rlvr.task.sources import Cell, Column, Selection, check_template, problems
+from rlvr.task.verified import Loaded
+
+QUESTION_FIELDS = ("question", "Question", "prompt", "problem", "question_stem")
+CHOICES_FIELDS = ("choices", "options")
+ANSWER_FIELDS = ("answer", "answerKey", "answer_key", "Correct Answer", "correct_answer", "label")
+INCORRECT_FIELDS = [(f"Incorrect Answer {i}", f"incorrect_answer_{i}") for i in (1, 2, 3)]  # GPQA
+LETTERS = "ABCDEFGHIJKLMNOP"
+
+
+class Choice(Loaded):
+    """Questions with a few choices, of which one is right.
+
+    train, test: see `rlvr.task.sources.problems`. A row has its choices as a list, as {"text": [...], "label": [...]},
+        as columns A, B, ..., or as the right answer beside the wrong ones (GPQA); the right one is named by its letter,
+        its number from 0, or its text.
+    template: the prompt, with {problem} and {choices}, lines such as `A) Paris`.
+    question_field, choices_field, answer_field: columns, dots reach into nested ones; None finds the usual names.
+    shuffle: choices in an order that a hash of the question decides; where the data give no order they always are.
+    max_tokens: default limit of a response.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
+    """
+
+    name = "choice"
+
+    def __init__(
+        self,
+        *,
+        train: str | Sequence[str] | Mapping[str, str],
+        test: str | Sequence[str] | Mapping[str, str],
+        template: str,
+        question_field: str | None,
+        choices_field: str | None,
+        answer_field: str | None,
+        shuffle: bool,
+        max_tokens: int,
+        validation: float = 0.0,
+        train_problems: int | None = None,
+        max_prompt_tokens: int | None = None,
+        long_prompts: LongPrompts = "refuse",
+        tokenizer: str | None = None,
+    ) -> None:
+        check_template(template)
+        if "{choices}" not in template:
+            raise ValueError(f"task.template={template!r} must contain {{choices}}, where the choices go.")
+        self.max_tokens = max_tokens
+        columns = [
+            Column("question_field", question_field, QUESTION_FIELDS),
+            Column("answer_field", answer_field, ANSWER_FIELDS),
+            Column("choices_field", choices_field, CHOICES_FIELDS, optional=True),
+            *(Column("choices_field", None, names, optional=True) for names in INCORRECT_FIELDS),
+            *(Column("choices_field", None, (letter, letter.lower()), optional=True) for letter in LETTERS),
+        ]
+
+        def make(question: Cell, answer: Cell, listed: Cell, *others: Cell) -> tuple[str, dict[str, Any]]:
+            asked = question.prompt()
+            choices, right, ordered = _choices(answer, listed, others)
+            if shuffle or not ordered:
+                order = Dice(f"choices of {asked}").sample(range(len(choices)), len(choices))
+                choices, right = [choices[i] for i in order], order.index(right)
+            lines = "\n".join(f"{letter}) {text}" for letter, text in zip(LETTERS, choices, strict=False))
+            filled = template.replace("{choices}", lines).replace("{problem}", asked)
+            return filled, {"letter": LETTERS[right], "choices": choices}
+
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        selection = Selection(validation, train_problems, limit)
+        super().__init__(problems(train, test, columns, make, selection))
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """1 where the response names the right choice, else 0. Unparsable: it names none, or several."""
+        outcomes: list[Outcome] = [_judged(problem, text) for problem, text in answers]
+        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+
+
+def _choices(answer: Cell, listed: Cell, others: Sequence[Cell]) -> tuple[list[str], int, bool]:
+    """(choices, place of the right one, whether the data give them an order). ValueError naming the row."""
+    incorrect, columns = others[: len(INCORRECT_FIELDS)], others[len(INCORRECT_FIELDS) :]
+    if wrong := [str(cell.value).strip() for cell in incorrect if cell.value is not None]:
+        return [answer.text().strip(), *wrong], 0, False
+    labels: Sequence[Any] = LETTERS
+    value = listed.value
+    if isinstance(value, Mapping) and "text" in value:
+        value, labels = value["text"], value.get("label") or LETTERS
+    if value is None:
+        value = [cell.value for cell in columns if cell.value is not None]
+    if not isinstance(value, list | tuple) or not 2 <= len(value) <= len(LETTERS):
+        raise listed.refuse(f"2 to {len(LETTERS)} choices: a list, columns A, B, ..., or incorrect answers")
+    choices = [str(choice).strip() for choice in value]
+    return choices, _place(answer, choices, [str(label) for label in labels[: len(choices)]]), True
+
+
+def _place(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
+    """Which choice is right: named by its label, by its number from 0, or by its text."""
+    value = answer.value[0] if isinstance(answer.value, list) and len(answer.value) == 1 else answer.value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(choices):
+        return value
+    named = str(value).strip()
+    if named in labels:
+        return labels.index(named)
+    numbers = [str(place) for place in range(len(choices))]
+    places = {i for names in (choices, numbers) for i, name in enumerate(names) if name == named}
+    if len(places) == 1:
+        return places.pop()
+    raise answer.refuse(f"one of {', '.join(labels)}, a number from 0 to {len(choices) - 1}, or the text of a choice")
+
+
+# An answer that is not in a box: `<answer>B</answer>`, or `Answer: B` and `the answer is (B)` at the end of a line.
+TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+SAID = re.compile(r"answer(?:\s+is)?\s*:?\s*\**\(?([A-P])\)?[.*\s]*$", re.IGNORECASE | re.MULTILINE)
+WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{(.*)\}", re.DOTALL)
+
+
+def _judged(problem: Problem, response: str) -> Outcome:
+    letter = named(response, problem.answer["choices"])
+    if letter is None:
+        return "unparsable"
+    return "correct" if letter == problem.answer["letter"] else "wrong"
+
+
+def named(response: str, choices: Sequence[str]) -> str | None:
+    """The letter of the choice that a response names: in its last box, else in its last tag, else in its last words."""
+    if (boxed := last_boxed(response)) is not None:
+        return _letter(boxed[len("\\boxed{") : -1], choices)
+    if tagged := TAGGED.findall(response):
+        return _letter(tagged[-1], choices)
+    said = SAID.findall(response)
+    return _letter(said[-1].upper(), choices) if said else None
+
+
+def _letter(text: str, choices: Sequence[str]) -> str | None:
+    """A letter, bare or as `(B)` or `B.`, alone or with its choice's own text; or that text alone."""
+    text = text.strip().strip("$").strip()
+    if wrapped := WRAPPED.fullmatch(text):
+        text = wrapped[1].strip()
+    plain = " ".join(text.split())
+    letters = LETTERS[: len(choices)]
+    texts = [" ".join(choice.split()) for choice in choices]
+    if texts.count(plain) == 1 and plain not in letters:
+        return letters[texts.index(plain)]
+    match = re.fullmatch(r"\(?([A-P])(?:[).:]\s*(.*))?", plain)
+    if not match or match[1] not in letters:
+        return None
+    rest = (match[2] or "").strip()
+    return match[1] if rest in ("", texts[letters.index(match[1])]) else None

@@ -1,0 +1,165 @@
+"""Pay a sum with given coins: many right answers to every problem, so that there is diversity to lose or to keep.
+
+The prompt `pay 23 with 2 5 9 :` is answered by any sequence of these coins that sums to 23, such as `9 9 5 end` or
+`5 9 9 end`; coins may be used again. A base policy taught on right answers drawn uniformly gives each about the same
+chance, and what training makes of that is seen in pass@k and in the number of distinct right answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations, count
+from math import comb
+
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.task.procedural import Dice, Procedural
+
+HELD_OUT = 3  # of every 8 problems
+COUNTED = 1000  # sets of coins that are looked at to say how many problems there are
+Sum = tuple[int, tuple[int, ...]]  # what is to be paid, and with which coins, ascending
+
+
+class Coins(Procedural[Sum]):
+    """Sums of `smallest` to `largest`, paid with `num_coins` different coins of 1 to `largest_coin`.
+
+    longest: the most coins of an answer. least: problems with fewer right answers are not posed.
+    seed: which problems; not the seed of a run, so that all runs meet the same ones in the same order. A hash of the
+    problem gives three in eight to the held-out side. The other knobs: `rlvr.task.procedural.Procedural`.
+    """
+
+    name = "coins"
+    source = "coins"
+    end_word = "end"
+
+    def __init__(
+        self,
+        *,
+        num_coins: int,
+        largest_coin: int,
+        smallest: int,
+        largest: int,
+        longest: int,
+        least: int,
+        test_problems: int,
+        validation_problems: int | None,
+        train_problems: int | None,
+        mistakes: float,
+        seed: int,
+    ) -> None:
+        if not 1 <= num_coins <= largest_coin <= 99:
+            raise ValueError(
+                f"task.num_coins={num_coins}, task.largest_coin={largest_coin}: different coins of 1 to at most 99, "
+                "such as task.num_coins=3 task.largest_coin=9."
+            )
+        if not 1 <= smallest <= largest <= 999 or longest < 1 or least < 1:
+            raise ValueError(
+                f"task.smallest={smallest}, task.largest={largest}, task.longest={longest}, task.least={least}: sums "
+                "are 1 to 999, smallest first; an answer has at least one coin and a problem at least one answer."
+            )
+        self.num_coins, self.largest_coin, self.smallest, self.largest = num_coins, largest_coin, smallest, largest
+        self.longest, self.least, self.seed = longest, least, seed
+        num_items = self._num_problems()
+        if not num_items:
+            raise ValueError(
+                f"No sum of {smallest} to {largest} can be paid with at most task.longest={longest} coins of 1 to "
+                f"{largest_coin} in task.least={least} ways. Pass a smaller task.least or task.smallest."
+            )
+        super().__init__(
+            test_problems=test_problems,
+            validation_problems=validation_problems,
+            train_problems=train_problems,
+            mistakes=mistakes,
+            num_items=num_items,
+            share=HELD_OUT / 8,
+            fill=0.9,
+            kind="of these problems",
+        )
+        self.max_tokens = longest + 1
+        numbers = map(str, range(1, max(largest, largest_coin) + 1))
+        self.vocabulary = ("PAD", self.end_word, "pay", "with", ":", *numbers)
+
+    def draws(self, stream: str, index: int) -> Iterator[Sum]:
+        for attempt in count():
+            dice = Dice(f"coins {self.seed} {stream} {index} {attempt}")
+            coins = tuple(sorted(dice.sample(range(1, self.largest_coin + 1), self.num_coins)))
+            total = self.smallest + dice.below(self.largest - self.smallest + 1)
+            if self.num_answers(total, coins) >= self.least:
+                yield total, coins
+
+    def held_out(self, item: Sum) -> bool:
+        total, coins = item
+        named = f"{total} {coins}".encode()
+        return hashlib.blake2b(named, digest_size=8).digest()[0] % 8 < HELD_OUT
+
+    def posed(self, item: Sum) -> tuple[str, list[int]]:
+        """The answer is [the sum, coin, coin, ...]."""
+        total, coins = item
+        return prompt(total, coins), [total, *coins]
+
+    def num_answers(self, total: int, coins: tuple[int, ...]) -> int:
+        """How many sequences are right."""
+        return ways(coins, self.largest, self.longest)[self.longest][total]
+
+    def demonstration(self, index: int) -> tuple[str, str]:
+        """(prompt, right answer) `index` of a stream of its own: any of the right answers with the same chance."""
+        asked, (left, coins) = self.demonstrated(index)
+        dice, table = Dice(f"coins {self.seed} answer {index}"), ways(coins, self.largest, self.longest)
+        paid = list[str]()
+        for room in reversed(range(self.longest)):
+            if not left:
+                break
+            weights = [table[room][left - coin] if coin <= left else 0 for coin in coins]
+            coin = dice.choose(coins, weights)
+            paid.append(str(coin))
+            left -= coin
+        return prompt(*asked), " ".join([*paid, self.end_word])
+
+    def canonical(self, problem: Problem, response: str) -> str | None:
+        """The coins in their order: another order is another answer."""
+        return " ".join(response.split()[:-1]) if self._judged(problem, response) == "correct" else None
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """1 for at most `longest` of the problem's coins that sum to what is asked. Unparsable: words that are no
+        numbers, or no end."""
+        outcomes: list[Outcome] = [self._judged(problem, text) for problem, text in answers]
+        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+
+    def _judged(self, problem: Problem, text: str) -> Outcome:
+        *paid, end = text.split() or [""]
+        if end != self.end_word or not all(word in self.vocabulary[5:] for word in paid):
+            return "unparsable"
+        total, *coins = problem.answer
+        values = [int(word) for word in paid]
+        right = len(values) <= self.longest and set(values) <= set(coins) and sum(values) == total
+        return "correct" if right else "wrong"
+
+    def _num_problems(self) -> float:
+        """Exact where there are few sets of coins, else estimated from some of them."""
+        sets = comb(self.largest_coin, self.num_coins)
+        coins: Iterator[tuple[int, ...]] = combinations(range(1, self.largest_coin + 1), self.num_coins)
+        if sets > COUNTED:
+            dice = Dice("coins")
+            options = range(1, self.largest_coin + 1)
+            coins = (tuple(sorted(dice.sample(options, self.num_coins))) for _ in range(COUNTED))
+        posed = sum(
+            self.num_answers(total, each) >= self.least
+            for each in coins
+            for total in range(self.smallest, self.largest + 1)
+        )
+        return posed * sets / min(sets, COUNTED)
+
+
+@lru_cache(maxsize=4096)
+def ways(coins: tuple[int, ...], largest: int, longest: int) -> tuple[tuple[int, ...], ...]:
+    """[m][s] how many sequences of at most m coins have the sum s: m to `longest`, s to `largest`."""
+    table = [(1, *[0] * largest)]
+    for _ in range(longest):
+        before = table[-1]
+        table.append((1, *(sum(before[s - coin] for coin in coins if coin <= s) for s in range(1, largest + 1))))
+    return tuple(table)
+
+
+def prompt(total: int, coins: Sequence[int]) -> str:
+    return f"pay {total} with {' '.join(map(str, coins))} :"

@@ -1,0 +1,207 @@
+r"""What the text of a mathematical answer says beside its value: percent, units, brackets, operators. No sympy.
+
+A text here is what stands between the braces of \boxed{...}, of a right answer or of a model's.
+"""
+
+from __future__ import annotations
+
+import re
+
+WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space, as LaTeX writes it
+END = re.compile(rf"(?:{GAP}|(?<!\\)[.,;:])+$")
+PERCENT = re.compile(rf"{GAP}*(?:\\?%|\\(?:text|mathrm)\{{\s*(?:\\?%|percent)\s*\}}|percent){GAP}*$")
+THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3}})+(?!\d)")
+SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
+SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
+MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
+ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
+
+
+def inside(text: str) -> str:
+    r"""What the box of a text holds, without dollars around it and stops after it; the text itself if it has no box."""
+    text = text.strip()
+    if text.startswith(r"\boxed{") and text.endswith("}"):
+        text = text[len(r"\boxed{") : -1]
+    before = ""
+    while text != before:
+        before = text
+        text = END.sub("", text.strip())
+        for opening, closing in WRAPPERS:
+            middle = text[len(opening) : len(text) - len(closing)]
+            wrapped = len(text) >= len(opening) + len(closing) and text.startswith(opening) and text.endswith(closing)
+            if wrapped and opening not in middle and closing not in middle and not middle.endswith("\\"):
+                text = middle
+                break
+    return text
+
+
+def says_something(text: str) -> bool:
+    r"""Whether a right answer can be right at all: its braces are balanced, and between wrappers there is something."""
+    depth = 0
+    for brace in re.findall(r"\\[{}]|[{}]", text):
+        depth += {"{": 1, "}": -1}.get(brace, 0)
+        if depth < 0:
+            return False
+    left = re.sub(r"\\(?:text|mathrm|textbf|mathbf|mbox)(?![a-zA-Z])|[{}$]", "", inside(text))
+    return depth == 0 and bool(squeezed(left))
+
+
+def squeezed(text: str) -> str:
+    """Without white space: equal ones are equal answers, whatever they mean."""
+    return re.sub(GAP, "", text)
+
+
+def without_percent(text: str) -> tuple[str, bool]:
+    r"""(the text before a percent sign at its end, whether there was one). A list of percentages is left as it is."""
+    found = PERCENT.search(text)
+    if not found or re.search(r",\s|;|\\%.*\\%", text):
+        return text, False
+    return text[: found.start()], True
+
+
+def plain(text: str) -> str:
+    r"""Numbers as the parser reads them: 10\,000 as 10000, 4.5e33 as a power of ten, 1 1/2 as a mixed number."""
+    text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
+    text = SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text)
+    text = THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
+    text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)
+    return re.sub(r"(\d)\.(?=\s*[/)}]|$)", r"\1", text)  # 1./3
+
+
+def adjacent_numbers(text: str) -> bool:
+    r"""Whether two numbers stand beside each other, as in `10 20`: no one answer. Parsers add or multiply them.
+
+    Rows of matrices and cases, whose numbers have & and \\ between them, are no such thing.
+    """
+    text = re.sub(r"\\\\", "&", text)
+    text = re.sub(r"\\[dtc]?frac\s*\{[^{}]*\}\s*\{[^{}]*\}", "F", text)
+    text = re.sub(r"(?:[\^_]|\\(?!q?quad)[a-zA-Z]+)\s*(?:\{[^{}]*\}|\[[^\[\]]*\]|\d)", "C", text)
+    return bool(ADJACENT.search(text))
+
+
+# --- brackets
+
+
+def brackets(text: str) -> str:
+    r"""What encloses a list of several entries: "(" of a tuple or an open interval, "{" of a set, "" otherwise."""
+    text = re.sub(r"\\(?:left|right|big|Big|bigl|bigr)(?![a-zA-Z])", "", text).strip()
+    for opening, closing, kind in (("(", ")", "("), (r"\{", r"\}", "{")):
+        if not (text.startswith(opening) and text.endswith(closing)):
+            continue
+        depth, commas = 0, 0
+        tokens = re.findall(r"\\[{}]|[()\[\],]|[{}]", text)
+        for place, token in enumerate(tokens):
+            depth += token in ("(", "[", "{", r"\{")
+            depth -= token in (")", "]", "}", r"\}")
+            commas += token == "," and depth == 1
+            if depth == 0 and place < len(tokens) - 1:
+                return ""  # (1, 2) and (3, 4)
+        return kind if commas else ""
+    return ""
+
+
+# --- operators that state a problem rather than solve it
+
+OPERATORS = {
+    "sum": r"\\sum(?![a-z])",
+    "product or combination": (
+        r"\\prod(?![a-z])|\\[dt]?binom(?![a-z])|\\choose(?![a-z])|(?<!\\)!(?!=)|\\(?:text|mathrm|operatorname)\{[CP]\}"
+    ),
+    "integral": r"\\i{1,3}nt(?![a-z])|\\oint(?![a-z])",
+    "limit": r"\\lim(?![a-z])|\\lim(?:sup|inf)(?![a-z])",
+    "derivative": r"\\frac\s*\{\s*(?:d|\\partial|\\mathrm\{d\})[^{}]*\}\s*\{\s*(?:d|\\partial|\\mathrm\{d\})\s*[a-z]",
+    "extremum": r"\\(?:max|min|sup|inf)(?![a-z])|\\operatorname\{(?:arg)?(?:max|min)\}",
+    "divisor": r"\\(?:gcd|lcm)(?![a-z])|\\(?:operatorname|text|mathrm)\{(?:gcd|lcm)\}",
+    "remainder": r"\\[bp]?mod(?![a-z])",
+    "rounding": r"\\[lr](?:floor|ceil)(?![a-z])",
+    "determinant": r"\\det(?![a-z])|\\begin\{vmatrix\}",
+}
+
+
+def operators(text: str) -> frozenset[str]:
+    r"""The families of operators that a text leaves to be evaluated: sums, integrals, limits, \binom, 5! and so on."""
+    return frozenset(name for name, pattern in OPERATORS.items() if re.search(pattern, text))
+
+
+# --- units
+
+_UNITS = {
+    "mm": "mm millimeter millimetre",
+    "cm": "cm centimeter centimetre",
+    "m": "m meter metre",
+    "km": "km kilometer kilometre",
+    "in": "in inch inches",
+    "ft": "ft foot feet",
+    "yd": "yd yard",
+    "mi": "mi mile",
+    "s": "s sec secs second",
+    "min": "min mins minute",
+    "h": "h hr hrs hour",
+    "day": "day",
+    "week": "week",
+    "month": "month",
+    "year": "year yr yrs",
+    "mg": "mg milligram",
+    "g": "g gram",
+    "kg": "kg kilogram",
+    "lb": "lb lbs pound",
+    "oz": "oz ounce",
+    "ton": "ton tonne",
+    "ml": "ml milliliter millilitre",
+    "l": "l liter litre",
+    "gal": "gal gallon",
+    "cup": "cup",
+    "$": "dollar usd",
+    "cent": "cent ¢",
+    "€": "euro",
+    "deg": "degree deg",
+    "rad": "radian rad",
+    "N": "newton",
+    "J": "joule",
+    "W": "watt",
+    "Hz": "hertz hz",
+    "K": "kelvin",
+}
+UNITS = {alias: unit for unit, aliases in _UNITS.items() for alias in aliases.split()}
+UNITS |= {f"{alias}s": unit for alias, unit in UNITS.items() if len(alias) > 2 and not alias.endswith("s")}
+POWERS = {"square": 2, "sq": 2, "cubic": 3, "squared": 2, "cubed": 3}
+WORDS = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{([^{}]*)\}")
+TRAILING = re.compile(r"(?:(?<=[\d}\])])|\s)\s*([a-zA-Z¢€][a-zA-Z¢€. /]*(?:\^\{?[23]\}?)?)$")
+
+
+def unit(text: str) -> tuple[tuple[str, int], ...] | None:
+    r"""The unit at the end of a text, as ((unit, power), ...), powers negative after "per"; None if there is none, or
+    one that is not known here: nothing is then concluded from it.
+    """
+    text = re.sub(r"\\(?=\$)", "", text).strip()
+    if re.match(r"-?\$\s*[\d.]", text):
+        return (("$", 1),)
+    if re.search(r"\^\s*\{?\s*\\circ\s*\}?$", text):
+        return (("deg", 1),)
+    text = re.sub(r"(?:~|\\[,;: ])", " ", text)
+    text = WORDS.sub(lambda found: f" {found[1]} ", text).strip()
+    found = TRAILING.search(re.sub(r"\s*\^", "^", text))
+    return _factors(found[1]) if found else None
+
+
+def _factors(words: str) -> tuple[tuple[str, int], ...] | None:
+    factors: list[tuple[str, int]] = []
+    sign, power = 1, 1
+    for word in re.findall(r"[a-zA-Z¢€]+|\^\{?[23]\}?|/", words.lower().replace(".", " ")):
+        if word in ("per", "/"):
+            sign, power = -1, 1
+        elif word in ("square", "sq", "cubic"):
+            power = POWERS[word]
+        elif (word in POWERS or word[0] == "^") and factors:
+            exponent = POWERS.get(word) or int(re.sub(r"\D", "", word))
+            factors[-1] = (factors[-1][0], sign * exponent)
+        elif word == "mph":
+            factors += [("mi", 1), ("h", -1)]
+        elif word in UNITS:
+            factors.append((UNITS[word], sign * power))
+            power = 1
+        else:
+            return None
+    return tuple(sorted(factors)) or None

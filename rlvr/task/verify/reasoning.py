@@ -1,0 +1,86 @@
+"""reasoning-gym's generators and verifiers. Imported by a verifying child process only.
+
+Some verifiers evaluate what they read (sympy, expressions), and some generators depend on the order of Python's sets:
+the process runs in `rlvr.task.verify.sandbox`, with one seed of Python's hashes on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import reasoning_gym
+from reasoning_gym.factory import DATASETS
+
+SIZE = 500  # items that share a seed
+SOLVED = 1 - 1e-9  # a score that counts as right
+COMPOSED = {"composite"}  # of other generators: those are named themselves
+
+
+def judge(request: dict[str, Any]) -> dict[str, Any]:
+    """One of three things, by request["do"]. Every request has {"generator", "knobs" (JSON)}.
+
+    check: {"outcome": "checked", "problem": what is wrong with generator or knobs, or ""}.
+    make, of {"seed", "indices"}: {"outcome": "made", "items": [[question, stored answer or null], ...]}.
+    judge, of {"seed", "index", "answer"}: {"outcome", "score"}, score in [0, 1].
+    """
+    with contextlib.redirect_stdout(sys.stderr):  # some generators print
+        if request["do"] == "check":
+            return {"outcome": "checked", "problem": complaint(request["generator"], json.loads(request["knobs"]))}
+        source = dataset(request["generator"], request["knobs"], request["seed"])
+        if request["do"] == "make":
+            items = [source[index] for index in request["indices"]]
+            return {"outcome": "made", "items": [[item["question"], _text(item["answer"])] for item in items]}
+        return _judged(source, source[request["index"]], request["answer"])
+
+
+def complaint(generator: str, knobs: Mapping[str, Any]) -> str:
+    """What is wrong with a generator's name or knobs; "" if nothing is."""
+    usable = sorted(set(DATASETS) - COMPOSED)
+    if generator not in usable:
+        return f"task.generators: {generator} is no generator of reasoning-gym. It has: {', '.join(usable)}."
+    config = DATASETS[generator][1]
+    own = {f.name for f in dataclasses.fields(config)} - {"seed", "size"}
+    if unknown := sorted(set(knobs) - own):
+        return f"task.generators.{generator}: {unknown[0]} is unknown. It takes: {', '.join(sorted(own))}."
+    try:
+        config(**knobs).validate()
+    except (AssertionError, TypeError, ValueError) as error:
+        return f"task.generators.{generator}: {error}."
+    return ""
+
+
+def _judged(source: Any, item: Mapping[str, Any], answer: str) -> dict[str, Any]:
+    """`wrong` with score 0 where the verifier fails on this answer; `error` where it fails on the right one, too."""
+    try:
+        score = float(source.score_answer(answer, item))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a verifier may fail in any way on a text that it did not expect
+        return {"outcome": "wrong" if _works(source, item) else "error", "score": 0.0}
+    score = min(max(score, 0.0), 1.0)
+    return {"outcome": "correct" if score >= SOLVED else "wrong", "score": score}
+
+
+def _works(source: Any, item: Mapping[str, Any]) -> bool:
+    try:
+        source.score_answer(item["answer"], item)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return True
+
+
+def _text(answer: object) -> str | None:
+    return answer if isinstance(answer, str) and answer else None
+
+
+@lru_cache(maxsize=256)
+def dataset(generator: str, knobs: str, seed: int) -> Any:
+    return reasoning_gym.create_dataset(generator, seed=seed, size=SIZE, **json.loads(knobs))

@@ -1,0 +1,145 @@
+"""Multiple choice: the usual forms of data, and what counts as naming a choice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.records import Problem
+from rlvr.task.choice import Choice, named
+from tests.support.tasks import make_task
+
+
+def make_choice(folder: Path, rows: list[dict[str, Any]], **knobs: Any) -> Choice:
+    where = folder / "x.jsonl"
+    where.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return make_task("choice", train=str(where), test=str(where), **knobs)
+
+
+CITIES = ["Rome", "Paris", "Oslo", "Bern"]
+FORMS: dict[str, dict[str, Any]] = {
+    "mmlu": {"question": "Capital of France?", "choices": CITIES, "answer": 1, "subject": "geography"},
+    "mmlu_pro": {"question": "Capital of France?", "options": CITIES, "answer": "B", "answer_index": 1},
+    "arc": {
+        "question": "Capital of France?",
+        "choices": {"text": CITIES, "label": ["1", "2", "3", "4"]},
+        "answerKey": "2",
+    },
+    "columns": {"prompt": "Capital of France?", "A": "Rome", "B": "Paris", "C": "Oslo", "D": "Bern", "answer": "B"},
+    "text": {"question": "Capital of France?", "options": CITIES, "answer": "Paris"},
+    "number": {"question": "Capital of France?", "options": CITIES, "answer": "1"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_usual_forms_are_read(tmp_path: Path, form: str) -> None:
+    problem = make_choice(tmp_path, [FORMS[form]]).problem("test", 0)
+    assert problem.answer == {"letter": "B", "choices": CITIES}
+    assert problem.prompt.startswith("Capital of France?\n\nA) Rome\nB) Paris\nC) Oslo\nD) Bern\n\nThink step")
+
+
+def test_the_right_answer_of_gpqa_stands_anywhere(tmp_path: Path) -> None:
+    rows = [
+        {
+            "Question": f"Capital of France ({i})?",
+            "Correct Answer": "Paris\n",
+            **{f"Incorrect Answer {k}": city for k, city in ((1, "Rome"), (2, "Oslo"), (3, "Bern"))},
+        }
+        for i in range(400)
+    ]
+    task, again = make_choice(tmp_path, rows), make_choice(tmp_path, rows[::-1])
+    problems = [task.problem("test", i) for i in range(400)]
+    assert {p.prompt for p in problems} == {again.problem("test", i).prompt for i in range(400)}
+    for problem in problems:
+        assert sorted(problem.answer["choices"]) == sorted(CITIES)
+        assert problem.answer["choices"]["ABCD".index(problem.answer["letter"])] == "Paris"
+    letters = Counter(p.answer["letter"] for p in problems)
+    assert all(abs(letters[letter] - 100) < 4 * 8.7 for letter in "ABCD")  # binomial(400, 1/4)
+
+
+def test_choices_are_shuffled_on_demand(tmp_path: Path) -> None:
+    rows = [{**FORMS["mmlu"], "question": f"{i}?"} for i in range(40)]
+    task = make_choice(tmp_path, rows, shuffle=True)
+    letters = {task.problem("test", i).answer["letter"] for i in range(40)}
+    assert letters == set("ABCD")
+
+
+@pytest.mark.parametrize(
+    ("response", "letter"),
+    [
+        ("So it is \\boxed{B}.", "B"),
+        ("\\boxed{A} no, \\boxed{B}", "B"),
+        ("\\boxed{\\text{B}}", "B"),
+        ("\\boxed{(B)}", "B"),
+        ("\\boxed{B.}", "B"),
+        ("\\boxed{$B$}", "B"),
+        ("\\boxed{Paris}", "B"),
+        ("\\boxed{B) Paris}", "B"),
+        ("\\boxed{B) Rome}", None),  # letter and text differ
+        ("\\boxed{A, B}", None),
+        ("\\boxed{A or B}", None),
+        ("\\boxed{E}", None),  # there is no such choice
+        ("\\boxed{b}", None),
+        ("\\boxed{}", None),
+        ("\\boxed{B", None),
+        ("<answer>B</answer>", "B"),
+        ("<answer>A</answer> <answer> (B) </answer>", "B"),
+        ("The answer is (B).", "B"),
+        ("**Answer:** B", None),
+        ("Answer: **B**", "B"),
+        ("Answer: B", "B"),
+        ("Answer: A\nNo.\nAnswer: B", "B"),
+        ("The answer is B or C", None),
+        ("B", None),
+        ("", None),
+    ],
+)
+def test_what_names_a_choice(response: str, letter: str | None) -> None:
+    assert named(response, CITIES) == letter
+
+
+def test_texts_that_are_letters_are_taken_for_letters() -> None:
+    assert named("\\boxed{C}", ["C", "B", "A"]) == "C"
+
+
+def test_rewards(tmp_path: Path) -> None:
+    task = make_choice(tmp_path, [FORMS["mmlu"]])
+    problem: Problem = task.problem("test", 0)
+    rewards = task.reward([(problem, text) for text in ("\\boxed{B}", "\\boxed{A}", "\\boxed{?}", "none")])
+    assert [r.outcome for r in rewards] == ["correct", "wrong", "unparsable", "unparsable"]
+    assert [r.value for r in rewards] == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "?", "choices": ["a"], "answer": 0}, r"x.jsonl:1: choices is \['a'\], expected 2 to 16 choices"),
+        ({"question": "?", "answer": 0}, r"x.jsonl:1: choices is None, expected 2 to 16 choices: a list, columns A"),
+        ({"question": "?", "choices": CITIES, "answer": "Lima"}, r"answer is 'Lima', expected one of A, B, C, D"),
+        ({"question": "?", "choices": CITIES, "answer": 4}, r"answer is 4, expected one of A"),
+        ({"question": "?", "choices": ["1", "0"], "answer": "1"}, r"answer is '1', expected"),  # a text or a number?
+    ],
+)
+def test_rows_without_a_right_choice_are_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_choice(tmp_path, [row])
+
+
+def test_templates_show_the_choices(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must contain {choices}"):
+        make_choice(tmp_path, [FORMS["mmlu"]], template="{problem}")
+
+
+def test_validation_comes_out_of_the_training_data(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    train.write_text("".join(json.dumps({**FORMS["mmlu"], "question": f"{i}?"}) + "\n" for i in range(300)))
+    test.write_text(json.dumps(FORMS["mmlu"]) + "\n")
+    task = make_task("choice", train=str(train), test=str(test), validation=0.2)
+    sides = [{task.problem(s, i).prompt for i in range(task.size(s))} for s in ("train", "validation", "test")]
+    assert len(sides[0]) + len(sides[1]) == 300
+    assert not sides[0] & sides[1]
+    assert not sides[2] & (sides[0] | sides[1])

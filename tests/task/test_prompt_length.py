@@ -1,0 +1,85 @@
+"""Long prompts are refused or dropped before launch, counted with the model's own tokenizer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rlvr.task.math import Math
+from tests.support.tasks import make_task
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model's folder whose tokenizer makes one token of a word and whose context is 8."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    words = {"[UNK]": 0, **{f"w{i}": i + 1 for i in range(20)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 8}))
+    return folder
+
+
+def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> Math:
+    """Problems of so many tokens each."""
+    paths = {}
+    for split, lengths in (("train", train), ("test", test)):
+        rows = [{"id": f"{split}{n}", "problem": " ".join(["w1"] * n), "answer": "1"} for n in lengths]
+        paths[split] = str(folder / f"{split}.jsonl")
+        Path(paths[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return make_task("math", template="{problem}", **paths, **knobs)
+
+
+def test_prompts_longer_than_the_context_are_refused(tmp_path: Path, model: Path) -> None:
+    assert make_math(tmp_path, [3, 8], [8], tokenizer=str(model)).size("train") == 2
+    with pytest.raises(
+        ValueError, match=r"1 prompts with more than 8 tokens, such as problem train9 with 9, of task.t"
+    ):
+        make_math(tmp_path, [3, 9], [8], tokenizer=str(model))
+    with pytest.raises(ValueError, match=r"such as problem test12 with 12, of task.test: the model reads no more"):
+        make_math(tmp_path, [3], [12], tokenizer=str(model), long_prompts="drop")
+
+
+def test_long_training_prompts_are_dropped_and_counted(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    knobs = {"tokenizer": str(model), "max_prompt_tokens": 5, "long_prompts": "drop"}
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        task = make_math(tmp_path, [3, 6, 5, 9], [7], **knobs)
+    assert [task.problem("train", i).id for i in range(task.size("train") or 0)] == ["train3", "train5"]
+    assert task.size("test") == 1  # over the limit of training, within the context
+    assert "2 prompts with more than 5 tokens, such as problem train6 with 6, of task.train: dropped; 2 are left." in (
+        caplog.text
+    )
+
+
+def test_a_limit_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"need a model of Hugging Face: pass model=hf model.path=..., or drop them"):
+        make_math(tmp_path, [3], [3], max_prompt_tokens=5)
+    with pytest.raises(ValueError, match=r"need the tokenizer of nobody/nothing on this machine: type hf download nob"):
+        make_math(tmp_path, [3], [3], long_prompts="drop", tokenizer="nobody/nothing")
+    assert make_math(tmp_path, [300], [3], tokenizer="nobody/nothing").size("train") == 1  # nothing is known
+    with pytest.raises(ValueError, match=r"task.long_prompts=cut must be refuse or drop"):
+        make_math(tmp_path, [3], [3], long_prompts="cut")
+    with pytest.raises(ValueError, match=r"task.max_prompt_tokens=0 must be 1 or more"):
+        make_math(tmp_path, [3], [3], max_prompt_tokens=0)
+
+
+def test_tokens_are_counted_without_torch(tmp_path: Path, model: Path) -> None:
+    code = (
+        "import sys\nfrom rlvr.records import Problem\nfrom rlvr.task.prompt_length import PromptLimit\n"
+        f"limit = PromptLimit(2, 'drop', {str(model)!r})\n"
+        "print(sorted(limit.too_long([Problem('a', 'w1 w1 w1'), Problem('b', 'w1')])))\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["['a']", "[]"]

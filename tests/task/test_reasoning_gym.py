@@ -1,0 +1,154 @@
+"""reasoning-gym's generators: reproducible, disjoint, judged by their own verifiers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("reasoning_gym")
+
+from rlvr.task.reasoning_gym import CHARACTERS, ReasoningGym, read, spell
+from tests.support.sandboxed import need_sandbox
+from tests.support.tasks import make_task
+
+SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 2, "max_digits": 2}}
+
+
+def make_gym(generators: Any = SUMS, **knobs: Any) -> ReasoningGym:
+    need_sandbox()
+    return make_task("reasoning_gym", **{"generators": generators, "test_problems": 8, "workers": 1, **knobs})
+
+
+def test_answers_are_judged_by_the_librarys_own_verifier() -> None:
+    task = make_gym([*SUMS, "countdown"])
+    problems = [task.problem("test", i) for i in range(16)]
+    assert Counter(p.source for p in problems) == {"chain_sum": 8, "countdown": 8}
+    assert [r.outcome for r in task.reward([(p, task.solution(p)) for p in problems])] == ["correct"] * 16
+    first = problems[0]
+    right = task.solution(first)
+    texts = {
+        f"No. {right.replace('answer>', 'answer >')} {right}": "correct",
+        "<answer>1</answer> no, " + right: "correct",  # the last one counts
+        right + " no, <answer>1e99</answer>": "wrong",
+        right.removesuffix("</answer>"): "unparsable",
+        "<answer></answer>": "wrong",
+        "": "unparsable",
+    }
+    rewards = task.reward([(first, text) for text in texts])
+    assert [r.outcome for r in rewards] == list(texts.values())
+    assert [r.value for r in rewards] == [float(o == "correct") for o in texts.values()]
+    task.close()
+
+
+@pytest.mark.slow
+def test_a_verifier_that_evaluates_what_it_reads_does_so_in_the_sandbox(tmp_path: Path) -> None:
+    task = make_gym("puzzle24", timeout_s=3.0)
+    problem = task.problem("test", 0)
+    mark = tmp_path / "mark"
+    hostile = [f"__import__('pathlib').Path({str(mark)!r}).touch()", "9**9**9**9", "(" * 5000, "24"]
+    rewards = task.reward([(problem, f"<answer>{text}</answer>") for text in hostile])
+    assert not any(r.correct for r in rewards)
+    assert {r.outcome for r in rewards} <= {"wrong", "timeout"}
+    assert not mark.exists()
+    task.close()
+
+
+def test_scores_between_0_and_1_are_rewards_only_on_demand() -> None:
+    # `letter_jumble` scores the share of words that are right.
+    for binary, value in ((True, 0.0), (False, 0.5)):
+        task = make_gym({"letter_jumble": {"min_words": 2, "max_words": 2}}, binary=binary)
+        problem = task.problem("test", 0)
+        first, _ = task.solution(problem).removeprefix("<answer>").removesuffix("</answer>").split()
+        (reward,) = task.reward([(problem, f"<answer>{first} zzz</answer>")])
+        assert reward.outcome == "wrong"
+        assert reward.value == pytest.approx(value)
+        task.close()
+
+
+def test_splits_are_disjoint_and_of_every_generator() -> None:
+    task = make_gym(["chain_sum", "gcd"], test_problems=64)
+    sizes = {"train": 400, "validation": 128, "test": 128}
+    sides = {split: {task.problem(split, i).prompt for i in range(n)} for split, n in sizes.items()}  # type: ignore[arg-type]
+    assert [task.size(split) for split in ("train", "validation", "test")] == [None, 128, 128]  # type: ignore[arg-type]
+    assert (len(sides["test"]), len(sides["validation"])) == (128, 128)
+    assert not sides["test"] & sides["validation"]
+    shown = sides["train"] | {task.demonstration(i)[0] for i in range(400)}
+    assert not shown & (sides["test"] | sides["validation"])
+    assert Counter(task.problem("train", i).source for i in range(400)) == {"chain_sum": 200, "gcd": 200}
+    task.close()
+
+
+@pytest.mark.slow
+def test_a_generator_with_few_questions_is_refused() -> None:
+    task = make_gym({"chain_sum": {"min_terms": 2, "max_terms": 2, "max_digits": 1}}, test_problems=512)
+    with pytest.raises(ValueError, match="different problems came up: ask for fewer"):
+        task.problem("test", 0)  # 200 sums and differences of digits, an eighth of them held out
+
+
+def test_spelled_questions_are_made_of_characters_and_read_back() -> None:
+    task = make_gym(spelled=True, max_tokens=8)
+    problem = task.problem("train", 0)
+    assert problem.prompt.startswith("S t a t e SPACE t h e SPACE f i n a l")
+    assert {*problem.prompt.split(" "), *task.solution(problem).split(" ")} <= set(task.vocabulary)
+    right = task.solution(problem)
+    assert right.split()[-1] == "end"
+    texts = [right, right.removesuffix(" end"), f"0 {right}", "end", "PAD end"]
+    outcomes = [r.outcome for r in task.reward([(problem, text) for text in texts])]
+    assert outcomes[:2] == ["correct", "unparsable"]
+    assert outcomes[3:] == ["wrong", "unparsable"]
+    task.close()
+
+
+def test_spelling_keeps_every_character() -> None:
+    text = "a b\n-> 3*(4+5) = ?"
+    assert read(spell(text).split()) == text
+    assert len(set(CHARACTERS)) == len(CHARACTERS) == 96
+    with pytest.raises(ValueError, match=r"has \['°'\]. Pass task.spelled=false"):
+        spell("16°")
+
+
+@pytest.mark.slow
+def test_problems_are_the_same_in_every_process() -> None:
+    """The seed of Python's hashes differs, the questions do not: without the sandbox those of four of these would."""
+    need_sandbox()
+    code = (
+        "import json\nfrom tests.support.tasks import make_task\n"
+        "names = ['chain_sum', 'isomorphic_strings', 'ransom_note', 'polynomial_multiplication', 'word_ladder']\n"
+        "task = make_task('reasoning_gym', generators=names, test_problems=4)\n"
+        "shown = [task.problem(s, i) for s in ('train', 'test') for i in range(20)]\n"
+        "print(json.dumps([[p.prompt, p.answer, task.solution(p)] for p in shown]))"
+    )
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+    assert len(json.loads(texts[0])) == 40
+
+
+@pytest.mark.parametrize(
+    ("generators", "message"),
+    [
+        ("chain_some", r"chain_some is no generator of reasoning-gym. It has: .*chain_sum"),
+        ("composite", r"composite is no generator"),
+        ({"gcd": {"max_nmubers": 3}}, r"task.generators.gcd: max_nmubers is unknown. It takes: .*max_numbers"),
+        ({"chain_sum": {"min_terms": 9}}, r"task.generators.chain_sum: max_terms must be >= min_terms"),
+        ([], r"task.generators is empty"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(generators: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_gym(generators)

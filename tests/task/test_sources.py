@@ -1,0 +1,100 @@
+"""Which rows are learned from: the validation split and fixed training sets, by a hash of the problem alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.task.math import Math
+from tests.support.tasks import DATA, make_task
+
+ROWS = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(600)]
+TEST = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(550, 700)]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def make_math(folder: Path, rows: list[Any] = ROWS, **knobs: Any) -> Math:
+    train, test = write_jsonl(folder / "train.jsonl", rows), write_jsonl(folder / "test.jsonl", TEST)
+    return make_task("math", train=train, test=test, **knobs)
+
+
+def prompts(task: Math, split: Any) -> list[str]:
+    return [task.problem(split, i).prompt.partition("\n")[0] for i in range(task.size(split) or 0)]
+
+
+def test_nothing_is_held_out_unless_it_is_asked_for(tmp_path: Path) -> None:
+    task = make_math(tmp_path)
+    assert [task.size(split) for split in ("train", "validation", "test")] == [600, 0, 150]
+
+
+def test_the_splits_have_nothing_in_common_and_lose_nothing(tmp_path: Path) -> None:
+    task = make_math(tmp_path, validation=0.2)
+    train, validation, test = (prompts(task, split) for split in ("train", "validation", "test"))
+    assert sorted(train + validation) == sorted(row["problem"] for row in ROWS)
+    assert not set(validation) & (set(train) | set(test))  # 50 training problems are test problems as well
+    assert abs(len(validation) - 0.2 * 550) < 4 * 9.4  # binomial(550, 0.2)
+
+
+def test_a_problem_is_on_one_side_in_every_file_order_and_template(tmp_path: Path) -> None:
+    held = set(prompts(make_math(tmp_path, validation=0.2), "validation"))
+    spaced = [{**row, "problem": row["problem"].replace(" ", "  \n")} for row in ROWS[::-1][:300]]
+    other = make_math(tmp_path, spaced + spaced[:7], validation=0.2, template="Think.\n{problem}")
+    texts = [" ".join(other.problem("validation", i).prompt.split()[1:]) for i in range(other.size("validation") or 0)]
+    assert set(texts) == held & {row["problem"] for row in ROWS[300:]}
+    assert set(prompts(make_math(tmp_path, validation=0.1), "validation")) < held
+
+
+def test_a_small_training_set_is_part_of_a_larger_one(tmp_path: Path) -> None:
+    shuffled = random.Random(0).sample(ROWS, 600)
+    small, large = (
+        prompts(make_math(tmp_path, train_problems=64), "train"),
+        prompts(make_math(tmp_path, shuffled, train_problems=256), "train"),
+    )
+    assert (len(small), len(large)) == (64, 256)
+    assert set(small) < set(large)
+    assert small == sorted(small, key=lambda text: int(text.split()[2]))  # in the order of the file
+    held = prompts(make_math(tmp_path, train_problems=400, validation=0.2), "validation")
+    assert not set(held) & set(prompts(make_math(tmp_path, train_problems=400, validation=0.2), "train"))
+
+
+def test_a_fixed_training_set_holds_different_problems(tmp_path: Path) -> None:
+    task = make_math(tmp_path, ROWS[:100] * 3, train_problems=100)
+    assert max(Counter(prompts(task, "train")).values()) == 1
+    assert make_math(tmp_path, ROWS[:100] * 3).size("train") == 300
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"validation": 1.0}, r"task.validation=1.0 is a share"),
+        ({"validation": 1e-9}, r"task.validation=1e-09 of 600 training problems is 0, and both parts need some"),
+        ({"train_problems": 601}, r"task.train_problems=601, and 600 different training problems are left"),
+        ({"train_problems": 0}, r"task.train_problems=0 must be 1 or more, or null"),
+    ],
+)
+def test_impossible_selections_are_refused(tmp_path: Path, knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_math(tmp_path, **knobs)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+def test_repeated_problems_of_real_data_stay_together() -> None:
+    train, test = (str(DATA / name) for name in ("dapo_math_17k/train.jsonl.gz", "math500/test.jsonl.gz"))
+    task = make_task("math", train=train, test=test, validation=0.05, template="{problem}")
+    sides = {
+        split: {" ".join(task.problem(split, i).prompt.split()) for i in range(task.size(split))}
+        for split in ("train", "validation", "test")
+    }
+    assert not sides["validation"] & (sides["train"] | sides["test"])
+    assert (task.size("train") or 0) + (task.size("validation") or 0) == 17917
+    # 16,921 texts (the data set's own account), 5 % of them with deviation 28
+    assert abs(len(sides["validation"]) - 846) < 4 * 28

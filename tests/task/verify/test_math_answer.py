@@ -1,0 +1,210 @@
+"""Verdicts on answers: hostile ones earn nothing, honest ones what they earned. Pairs are (right answer, answer)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlvr.task.verify.math_answer import judge
+
+
+def outcome(gold: str, answer: str) -> str:
+    return judge({"gold": gold, "answer": f"\\boxed{{{answer}}}"})["outcome"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("5050", r"\sum_{k=1}^{100} k"),
+        ("120", "5!"),
+        ("120", r"\binom{10}{3}"),
+        ("120", r"{10 \choose 3}"),
+        (r"\frac{1}{3}", r"\int_0^1 x^2 dx"),
+        ("1", r"\lim_{x\to 0} \frac{\sin x}{x}"),
+        ("6", r"\prod_{k=1}^3 k"),
+        ("6", r"\gcd(12, 18)"),
+        ("3", r"\max(1,2,3)"),
+        ("3", r"\lfloor 3.7 \rfloor"),
+        ("2x", r"\frac{d}{dx} x^2"),
+    ],
+)
+def test_a_restated_problem_is_counted_apart(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "unevaluated"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\binom{10}{3}", "120"),
+        (r"\binom{10}{3}", r"\frac{10!}{3!7!}"),
+        ("5!", "120"),
+        ("5!", r"5 \cdot 4!"),
+        (r"\sum_{k=1}^{n} k", r"\frac{n(n+1)}{2}"),
+    ],
+)
+def test_operators_that_the_right_answer_has_are_no_evasion(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
+
+
+def test_a_wrong_value_is_wrong_however_it_is_written() -> None:
+    assert outcome("5051", r"\sum_{k=1}^{100} k") == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\frac{1}{2^{100}}", r"\frac{1}{3^{100}}"),
+        (r"\frac{1}{2^{100}}", "0"),
+        ("0.0000001", "0.0000002"),
+        (r"6.02 \times 10^{-23}", r"7 \times 10^{-23}"),
+        ("0", "0.000000001"),
+        (r"(\frac{1}{2^{100}}, 1)", r"(\frac{1}{3^{100}}, 1)"),
+        (r"\{\frac{1}{2^{100}}, 1\}", r"\{\frac{1}{3^{100}}, 1\}"),
+        ("x = 10^{-20}", "x = 10^{-21}"),
+    ],
+)
+def test_small_numbers_are_compared_by_their_ratio(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"2^{-100}", r"\frac{1}{2^{100}}"),
+        (r"6.02 \times 10^{-23}", r"6.02 \times 10^{-23}"),
+        (r"6.62607 \times 10^{-34}", r"6.626 \times 10^{-34}"),
+        (r"\frac13", "0.333333"),
+        (r"10^{-6}", "0.000001"),
+        ("4.5e33", r"4.5 \times 10^{33}"),
+        ("0", r"\sin(\pi)"),
+        ("0", "0.0"),
+        (r"\pi", "3.14159265"),
+    ],
+)
+def test_equal_numbers_stay_equal(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("5 cm", "5 km", "wrong"),
+        (r"5 \text{ cm}", r"5 \text{ km}", "wrong"),
+        (r"25\text{ cm}^2", r"25\text{ cm}", "wrong"),
+        (r"\$5", r"5\text{ cents}", "wrong"),
+        (r"5\text{ cm}", "5", "correct"),
+        ("5", r"5 \text{ cm}", "correct"),
+        (r"5\text{ cm}", r"5\text{ centimeters}", "correct"),
+        (r"5\text{ cm}", r"5 \mathrm{~cm}", "correct"),
+        (r"25\text{ cm}^2", r"25 \text{ square centimeters}", "correct"),
+        (r"5\text{ apples}", r"5\text{ pears}", "correct"),  # no units that are known here
+        (r"60\text{ mph}", r"60\text{ miles per hour}", "correct"),
+        (r"30^\circ", r"30\text{ degrees}", "correct"),
+    ],
+)
+def test_units_that_differ_are_wrong_and_missing_ones_are_not(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("(3,4)", r"\{3,4\}", "wrong"),
+        ("(3,4)", r"\{4,3\}", "wrong"),
+        ("(1,2,3)", r"\{1,2,3\}", "wrong"),
+        ("(3,4)", "(4,3)", "wrong"),
+        ("(3,4)", "3,4", "correct"),
+        ("(3,4)", r"\left( 3, 4 \right)", "correct"),
+        (r"\{3,4\}", r"\{4,3\}", "correct"),
+        ("3,4", "4,3", "correct"),
+        ("3,4", r"\{4,3\}", "correct"),
+    ],
+)
+def test_a_set_is_no_tuple(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("5=6", "wrong"),
+        ("1=5=6", "wrong"),
+        ("1+1=6", "wrong"),
+        ("x=5=6", "wrong"),
+        ("x=6", "correct"),
+        ("2+4=6", "correct"),
+        ("x=2+4=6", "correct"),
+        ("f(2)=6", "correct"),
+    ],
+)
+def test_a_false_equation_is_wrong(answer: str, expected: str) -> None:
+    assert outcome("6", answer) == expected
+
+
+@pytest.mark.parametrize("answer", ["10 20", r"10\ 20", r"10\,20", r"10 \quad 20", "1 29", "10{20}", "10~20"])
+def test_numbers_side_by_side_are_not_added(answer: str) -> None:
+    assert outcome("30", answer) == "unparsable"
+    assert outcome("200", answer) == "unparsable"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("10000", "10 000"),
+        ("10000", r"10\,000"),
+        ("1024", r"1{,}024"),
+        (r"\frac32", "1 1/2"),
+        (r"\frac32", r"1\frac{1}{2}"),
+        (r"\frac{12}{5,\!525}", r"\frac{12}{5525}"),
+        (r"\frac12", r"\frac 1 2"),
+        (r"-1./3", r"-\frac13"),
+        ("30^\\circ.", "30"),
+        (".273.", "0.273"),
+        ("np.arcsin(10/13)", r"\arcsin(10/13)"),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("50", r"50\%", "correct"),
+        (r"50\%", "50", "correct"),
+        (r"50\%", "0.5", "correct"),
+        (r"50\%", r"\frac12", "correct"),
+        (r"\frac12", r"50\%", "correct"),
+        (r"12.5\%", "12.5", "correct"),
+        (r"12.5\%", "0.125", "correct"),
+        ("0.125", r"12.5\%", "correct"),
+        (r"44\%", r"44 \%", "correct"),
+        ("62.5%", "62.5", "correct"),
+        ("33", "33 percent", "correct"),
+        (r"50\%", "51", "wrong"),
+        (r"50\%", r"5000\%", "wrong"),
+        ("0.5", "50", "wrong"),
+        ("50", "0.5", "wrong"),
+    ],
+)
+def test_percent_signs(gold: str, answer: str, expected: str) -> None:
+    assert outcome(gold, answer) == expected
+
+
+@pytest.mark.parametrize("answer", ["3,4", r"1 \le x \le 100", "[1,100]", r"\{1,2,3\}", r"3\text{ or }4", "nan", "1/0"])
+def test_answers_that_name_several_numbers_are_not_one(answer: str) -> None:
+    assert outcome("3", answer) != "correct"
+
+
+def test_a_right_answer_that_cannot_be_read_says_so() -> None:
+    series = r"R=\infty, I=(-\infty, \infty)"
+    assert judge({"gold": series, "answer": r"\boxed{1}"})["unreadable"] is True
+    assert outcome(series, series.replace(" ", "")) == "correct"
+    assert judge({"gold": "5", "answer": r"\boxed{1}"}) == {"outcome": "wrong"}
+    assert outcome("", "1") == "error"
+
+
+def test_free_text_is_searched_as_before() -> None:
+    assert judge({"gold": "144", "answer": "The answer is 144."})["outcome"] == "correct"
+    assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "correct"
+    assert judge({"gold": "120", "answer": "The answer is $5!$."})["outcome"] == "unevaluated"
+    assert judge({"gold": "144", "answer": "I do not know."})["outcome"] == "unparsable"
