@@ -99,10 +99,10 @@ class House:
             "longest import chain": len(self.longest_chain),
         }
         lines = [f"{name}: {number}" for name, number in numbers.items()]
-        lines += ["", "floor  room              lines  imports"]
+        lines += ["", "floor  room              imports"]
         for room in sorted(self.arrows, key=lambda r: (-self.floors[r], r)):
             imported = ", ".join(sorted(self.arrows[room]))
-            lines.append(f"{self.floors[room]:5}  {room:16}  {_lines(room):5}  {imported}".rstrip())
+            lines.append(f"{self.floors[room]:5}  {room:16}  {imported}".rstrip())
         return "\n".join([*lines, "", "longest chain: " + " > ".join(self.longest_chain)])
 
 
@@ -115,12 +115,6 @@ def _reached(arrows: Mapping[str, set[str]], room: str) -> set[str]:
             reached.add(following)
             todo += arrows[following]
     return reached
-
-
-def _lines(room: str) -> int:
-    path = ROOT / room.replace(".", "/")
-    files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def in_document() -> str:

@@ -9,7 +9,7 @@ import pytest
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import write
-from tests.sweeps.test_cli import command
+from tests.sweeps.test_commands import command
 from tests.sweeps.test_plan import planned
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]

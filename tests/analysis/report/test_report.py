@@ -16,7 +16,7 @@ from analysis.report.style import encode
 from tests.analysis.ledger_factory import BASE, config, write_run, write_study
 from tests.analysis.policies import write_bandit
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
