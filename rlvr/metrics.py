@@ -11,14 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
+# What the names of measurements on held-out problems begin with: test, and validation.
+EVALUATION, VALIDATION = "evaluation/", "validation/"
+
 
 def accuracy(metrics: Mapping[str, float]) -> float | None:
     """The one number that an evaluation comes to: the mean of avg@n over its benchmarks; a bandit's expected reward.
 
+    Of the validation split where that is measured: what is chosen by it is then reported on other problems.
     metrics: all that were measured at a step, by name. None where none of them is an evaluation's.
     """
-    scores = [v for name, v in metrics.items() if "/avg_at_" in name or name.endswith("/expected_reward")]
-    return math.fsum(scores) / len(scores) if scores else None
+    scores = {n: value for n, value in metrics.items() if "/avg_at_" in n or n.endswith("/expected_reward")}
+    chosen = [value for name, value in scores.items() if name.startswith(VALIDATION)] or list(scores.values())
+    return math.fsum(chosen) / len(chosen) if chosen else None
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:

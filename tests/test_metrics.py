@@ -159,3 +159,9 @@ def test_accuracy_is_the_mean_of_avg_at_n_over_benchmarks_or_a_bandits_expected_
     assert accuracy(evaluation | others) == 0.5
     assert accuracy(others) is None
     assert accuracy({"evaluation/bandit/expected_reward": -1.5}) == -1.5
+
+
+def test_accuracy_is_that_of_the_validation_split_where_it_is_measured() -> None:
+    """(0.5 + 0.625)/2: what is chosen by it, is chosen on other problems than those that are reported."""
+    validation = {"validation/maze_7x7/avg_at_8": 0.5, "validation/maze_9x9/avg_at_8": 0.625}
+    assert accuracy({"evaluation/maze_7x7/avg_at_8": 1.0, "validation/maze_7x7/pass_at_8": 1.0} | validation) == 0.5625

@@ -62,7 +62,7 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
         if summary.etas and len(group.arms) > 1 and group.best is not None:
             best = 100 * cell(frames, group.best, metric, setting.sources).mean
             (mark,) = axes.plot(x + 0.2, best, "D", color="white", markeredgecolor=style.GRPO, markersize=4, zorder=5)
-            handles["best η, chosen on these samples"] = mark
+            handles[f"best η, chosen on {'the validation split' if summary.validated else 'these samples'}"] = mark
     for family in FAMILIES:
         spots = [x for x, group in enumerate(summary.groups) if group.family == family]
         mean = value(frames, Row(family, groups=tuple(shown[g.name] for g in summary.family(family))), column)

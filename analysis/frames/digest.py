@@ -11,9 +11,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rlvr.metrics import EVALUATION, VALIDATION
+
 Array = NDArray[np.float64]
 
-EVALUATION = "evaluation/"
 TAIL = 0.1  # share of the steps up to an evaluation over which a metric of training is averaged
 SUMMED = ("time/", "tokens/")  # metrics whose sum means something
 DIGEST = ("what", "name", "step", "value")
@@ -36,14 +37,14 @@ def digest_of(journal: pa.Table) -> pa.Table:
     steps = journal["step"].to_numpy() if journal.num_rows else np.zeros(0, np.int64)
     values = {n: journal[n].to_numpy() for n in journal.column_names if n != "step"}
     evaluated = np.zeros(len(steps), bool)
-    for name in (n for n in values if n.startswith(EVALUATION)):
+    for name in (n for n in values if n.startswith((EVALUATION, VALIDATION))):
         evaluated |= journal[name].is_valid().to_numpy()
     points = sorted({*steps[evaluated].tolist(), *steps[-1:].tolist()})
     rows: list[tuple[str, str, int, float]] = []
     for name, column in values.items():
         rows += (
             _of_evaluation(name, steps, column)
-            if name.startswith(EVALUATION)
+            if name.startswith((EVALUATION, VALIDATION))
             else _of_training(name, steps, column, points)
         )
     what, names, at, value = zip(*rows, strict=True) if rows else ((), (), (), ())

@@ -16,6 +16,7 @@ from analysis.scores.crossed import by_benchmark
 from analysis.scores.measured import Point, at, scores
 from analysis.scores.metric import Metric
 from rlvr.ledger.cause import State
+from rlvr.metrics import VALIDATION
 
 # Of several reasons for an empty cell the gravest is shown.
 _GRAVEST_FIRST = (
@@ -101,6 +102,17 @@ def last_points(frames: Frames, arm: Arm) -> dict[str, Point]:
     """The last evaluation of each finished run that was evaluated after step 0."""
     steps = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.FINISHED}
     return {run_id: at(found[-1]) for run_id, found in steps.items() if found and found[-1] > 0}
+
+
+def validated(frames: Frames, arm: Arm, metric: Metric) -> float:
+    """Mean over finished runs, and over the benchmarks of the validation split, of what their last evaluation measured
+    there; NaN where a run measured nothing."""
+    means: list[float] = []
+    for run_id, point in last_points(frames, arm).items():
+        names = [n for n in frames.digest.names(run_id) if n.startswith(VALIDATION) and n.endswith(f"/{metric.key}")]
+        values = [frames.digest.logged(run_id, name, point.after) for name in names]
+        means.append(float(np.mean(values)) if values else math.nan)
+    return float(np.mean(means)) if means else math.nan
 
 
 def base_cell(frames: Frames, arms: Sequence[Arm], metric: Metric, sources: Sequence[str]) -> Cell:

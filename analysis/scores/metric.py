@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from analysis.frames.digest import EVALUATION
+from rlvr.metrics import EVALUATION, VALIDATION
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
@@ -95,7 +95,7 @@ def evaluated(frames: Frames, run_ids: Iterable[str]) -> list[str]:
 
 def trained(frames: Frames, run_ids: Iterable[str]) -> list[str]:
     """Names that their training logged."""
-    return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith(EVALUATION)})
+    return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith((EVALUATION, VALIDATION))})
 
 
 def _is_result(key: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,7 +12,7 @@ from analysis.frames.frames import Frames
 from analysis.report.layout import Block, Row, columns, fill
 from analysis.report.table import Table, published, with_notes
 from analysis.scores.arm import STRICT, WEAK, Arm, rank
-from analysis.scores.cell import cell
+from analysis.scores.cell import cell, validated
 from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.words import inverse
 from analysis.tables.eta import label, reference, reference_rows
@@ -23,7 +23,7 @@ FAMILIES = {"strict": STRICT, "weak": WEAK}
 
 @dataclass(frozen=True)
 class Group:
-    """A divergence (and variant) at all of its η. `best`: the arm with the highest avg@n, None without a result."""
+    """A divergence (and variant) at all of its η. `best`: the arm that was chosen, None without a result."""
 
     name: str
     family: str
@@ -34,10 +34,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """etas: shared by every group, descending; with none there is no mean over η."""
+    """etas: shared by every group, descending; with none there is no mean over η. validated: the best η were chosen on
+    the validation split, not on what is reported."""
 
     groups: tuple[Group, ...]
     etas: tuple[float, ...]
+    validated: bool
 
     def over(self, group: Group) -> tuple[Arm, ...]:
         """The arms of the shared η: what a mean over η takes."""
@@ -69,14 +71,17 @@ def summarise(frames: Frames, setting: Comparable) -> Summary:
     for arm in sorted(setting.lad, key=lambda a: (rank(a.divergence), a.variant, -a.eta)):
         groups.setdefault((arm.divergence, arm.variant), []).append(arm)
     shared = set.intersection(*({a.eta for a in arms} for arms in groups.values()))
-    return Summary(
-        tuple(_group(frames, arms, setting) for arms in groups.values()), tuple(sorted(shared, reverse=True))
-    )
+    metric = setting.shown[0]  # the widest avg@n
+    reported = {a: cell(frames, a, metric, setting.sources).mean for a in setting.lad}
+    apart = {a: validated(frames, a, metric) for a, mean in reported.items() if math.isfinite(mean)}
+    is_apart = bool(apart) and all(map(math.isfinite, apart.values()))
+    found = tuple(_group(arms, apart if is_apart else reported) for arms in groups.values())
+    return Summary(found, tuple(sorted(shared, reverse=True)), is_apart)
 
 
-def _group(frames: Frames, arms: list[Arm], setting: Comparable) -> Group:
-    means = {a: cell(frames, a, setting.shown[0], setting.sources).mean for a in arms}  # the widest avg@n
-    have = [a for a in arms if math.isfinite(means[a])]
+def _group(arms: list[Arm], means: Mapping[Arm, float]) -> Group:
+    """means: that the best is chosen by."""
+    have = [a for a in arms if math.isfinite(means.get(a, math.nan))]
     best = max(have, key=lambda a: means[a]) if have else None
     divergence = arms[0].divergence
     family = next((f for f, members in FAMILIES.items() if divergence in members), "")
@@ -84,7 +89,7 @@ def _group(frames: Frames, arms: list[Arm], setting: Comparable) -> Group:
 
 
 def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
-    """The mean over the shared η, which stands against GRPO, and the best η of each, which gets no verdict: it was
+    """The mean over the shared η, which stands against GRPO, and the best η of each, which gets no verdict if it was
     chosen on what is reported. With one η there is nothing to average or to choose."""
     summary = summarise(frames, setting)
     every = {a.eta for group in summary.groups for a in group.arms}
@@ -99,8 +104,11 @@ def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:
         )
         yield Block(setting.titled(title), (*first, *rows))
     if len(every) > 1:
-        title = "Best 1/η of each (chosen by avg@n on these very samples: optimistic, no verdict)"
-        rows = _family_rows(summary, {g.name: Row(_best_name(g), (g.best or g.arms[0],)) for g in summary.groups})
+        how = "the validation split" if summary.validated else "these very samples: optimistic, no verdict"
+        title = f"Best 1/η of each (chosen by avg@n on {how})"
+        against = reference(setting) if summary.validated else ""
+        best = {g.name: Row(_best_name(g), (g.best or g.arms[0],), against=against) for g in summary.groups}
+        rows = _family_rows(summary, best)
         yield Block(setting.titled(title), (*first, *rows))
 
 

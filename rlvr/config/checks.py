@@ -24,7 +24,7 @@ Choices = Mapping[str, str | None]
 POSITIVE: Mapping[str, str] = {
     "": "eta beta lr steps min_entropy",
     "rollout": "prompts samples temperature max_tokens max_rounds max_mismatch overlong_buffer overlong_penalty",
-    "evaluation": "every samples problems",
+    "evaluation": "every samples problems validation",
     "cluster": "workers threads ranks nodes pack time_min cpus memory_gb max_parallel gpu_memory_gb",
     "checkpoint": "every keep",
     "trainer": "updates epochs token_budget",

@@ -38,11 +38,12 @@ class Abilities:
     gives_graded_rewards: bool  # others than 0 and 1
     knows_solutions: bool
     teaches: bool  # a base policy can be made from its demonstrations
+    validates: bool  # it has problems of a validation split to sample answers to
 
     @classmethod
     def of(cls, task: object, option: str | None) -> Abilities:
         """option: by which the task was chosen. ValueError for an object that is no task."""
-        from rlvr.records import GradedTask, SolvedTask, Task, TaughtTask  # numpy: not for `--help`
+        from rlvr.records import ArmedTask, GradedTask, SolvedTask, Task, TaughtTask  # numpy: not for `--help`
 
         if not isinstance(task, Task):
             lacking = [name for name in _MEMBERS if not hasattr(task, name)]
@@ -55,6 +56,7 @@ class Abilities:
             gives_graded_rewards=isinstance(task, GradedTask) and task.graded,
             knows_solutions=isinstance(task, SolvedTask),
             teaches=isinstance(task, TaughtTask),
+            validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
         )
 
 
@@ -75,6 +77,12 @@ def check_task(config: DictConfig, choices: Choices, task: Abilities) -> None:
         raise ValueError(
             f"loss={choices.get('loss')} takes responses of one token and task={choices.get('task')} has longer ones. "
             "Pass task=bandit model=table, task=digits, or another loss."
+        )
+    if config.evaluation.validation is not None and not task.validates:
+        share = " Pass task.validation=0.05, a share of the training problems." if "validation" in config.task else ""
+        raise ValueError(
+            f"evaluation.validation={config.evaluation.validation} and task={choices.get('task')} has no validation "
+            f"problems.{share or ' Drop it.'}"
         )
     if "solution" in loss and not task.knows_solutions:
         raise ValueError(

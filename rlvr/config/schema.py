@@ -45,6 +45,7 @@ class EvaluationConfig:
     temperature: float = MISSING
     top_p: float = MISSING
     problems: int | None = None
+    validation: int | None = None
 
 
 @dataclass

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from rlvr.metrics import EVALUATION, VALIDATION
+
 SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # and evaluations
 
 
@@ -29,5 +31,5 @@ def logging_to(path: Path) -> Iterator[IO[str]]:
 
 def brief(metrics: Mapping[str, float]) -> str:
     """The few numbers of a step that a log line has room for."""
-    names = [name for name in metrics if name.startswith("evaluation/") or name in SHOWN]
+    names = [name for name in metrics if name.startswith((EVALUATION, VALIDATION)) or name in SHOWN]
     return " ".join(f"{name}={metrics[name]:.4g}" for name in names)

@@ -25,7 +25,7 @@ from rlvr.ledger.journal import Spool
 from rlvr.ledger.rollouts import write_rollouts
 from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
-from rlvr.metrics import accuracy
+from rlvr.metrics import VALIDATION, accuracy
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
 from rlvr.records import ArmedTask, Rollout, Sampling
@@ -58,6 +58,8 @@ class Run:
             record_stages(run_dir, parts.stages)
         self.stream = Stream(self.mixture.explored if self.mixture else self.task, config.seed)
         self.problems = held_out(self.task, config.evaluation.problems)
+        limit = config.evaluation.validation
+        self.validation = [] if limit is None else held_out(self.task, limit, "validation")
         self.handover = Handover(parts.sampler, self.trainer, self.problems)
         sampler = parts.sampler
         if config.rollout.ahead:  # collectives of two threads must not mix
@@ -141,9 +143,12 @@ class Run:
         self.step_sampler.sync()
         seed = self.config.seed + NOISE_STREAM
         sampling = Sampling(self.place.max_tokens, seed, 0, wanted.temperature, wanted.top_p)
-        metrics, groups = evaluate(
-            self.parts.sampler, self.problems, samples=wanted.samples, k=list(wanted.k), sampling=sampling
+        measure = functools.partial(
+            evaluate, self.parts.sampler, samples=wanted.samples, k=list(wanted.k), sampling=sampling
         )
+        metrics, groups = measure(self.problems)
+        if self.validation:
+            metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()
         if self.place.rank == 0:
             write_samples(groups, self.dir, step=step)

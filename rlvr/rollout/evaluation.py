@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlvr.metrics import distinct_at_k, pass_at_k
-from rlvr.records import ArmedTask, CanonicalTask, Problem, Rollout, Sampling, Task
+from rlvr.metrics import EVALUATION, distinct_at_k, pass_at_k
+from rlvr.records import ArmedTask, CanonicalTask, Problem, Rollout, Sampling, Split, Task
 from rlvr.rollout.sampler import Sampler, Spent
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
@@ -16,14 +16,14 @@ from rlvr.rollout.sampler import Sampler, Spent
 NOISE_STREAM = 1 << 32
 
 
-def held_out(task: Task, limit: int | None) -> list[Problem]:
-    """The test problems, at most `limit` of each benchmark."""
-    size = task.size("test")
+def held_out(task: Task, limit: int | None, split: Split = "test") -> list[Problem]:
+    """The problems of a split, at most `limit` of each benchmark."""
+    size = task.size(split)
     if size is None:
-        raise ValueError(f"task {task.name} has no finite test split to evaluate on")
+        raise ValueError(f"task {task.name} has no finite {split} split to evaluate on")
     taken: dict[str, int] = defaultdict(int)
     problems = []
-    for problem in (task.problem("test", i) for i in range(size)):
+    for problem in (task.problem(split, i) for i in range(size)):
         taken[problem.source] += 1
         if limit is None or taken[problem.source] <= limit:
             problems.append(problem)
@@ -31,10 +31,17 @@ def held_out(task: Task, limit: int | None) -> list[Problem]:
 
 
 def evaluate(
-    sampler: Sampler, problems: Sequence[Problem], *, samples: int, k: Sequence[int], sampling: Sampling
+    sampler: Sampler,
+    problems: Sequence[Problem],
+    *,
+    samples: int,
+    k: Sequence[int],
+    sampling: Sampling,
+    prefix: str = EVALUATION,
 ) -> tuple[dict[str, float], list[Rollout]]:
     """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups they come from.
 
+    prefix: EVALUATION, or VALIDATION for problems of that split.
     A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
     samples leaves pass@k; `…/error` is the share of such samples. Where the task says which right answers are the same
     (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of different ones of a problem whose n samples
@@ -48,7 +55,7 @@ def evaluate(
     for source, own in by_source.items():
         n = np.array([sum(r.outcome != "error" for r in g.rewards) for g in own])
         c = np.array([sum(r.correct for r in g.rewards) for g in own])
-        where = f"evaluation/{source}"
+        where = f"{prefix}{source}"
         metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(own) * samples)
         if (n > 0).any():
             metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
@@ -69,12 +76,14 @@ def _right_answers(task: CanonicalTask, group: Rollout) -> list[str | None]:
     ]
 
 
-def metric_names(task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int]) -> list[str]:
+def metric_names(
+    task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int], prefix: str = EVALUATION
+) -> list[str]:
     """What an evaluation of this task on these problems measures."""
     if isinstance(task, ArmedTask):
-        return ["evaluation/bandit/expected_reward"]
+        return [f"{EVALUATION}bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
     names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
     if isinstance(task, CanonicalTask):
         names.append(f"distinct_correct_at_{samples}")
-    return [f"evaluation/{source}/{name}" for source in sources for name in names]
+    return [f"{prefix}{source}/{name}" for source in sources for name in names]

@@ -22,6 +22,7 @@ from rlvr.ledger import journal, layout
 from rlvr.ledger.attempt import ask_to_prune
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
+from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps.plan import Planned, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
@@ -195,9 +196,11 @@ class Search:
 
     def _check_metrics(self, record: journal.Record) -> None:
         """What one training step lacks, all will lack: found in seconds, not at the end."""
-        missing = [m for m in self.goal.metrics if not m.startswith("evaluation/") and m not in record.metrics]
+        missing = [
+            m for m in self.goal.metrics if not m.startswith((EVALUATION, VALIDATION)) and m not in record.metrics
+        ]
         if record.step and missing:
-            known = sorted(name for name in record.metrics if not name.startswith(("evaluation/", "time/")))
+            known = sorted(name for name in record.metrics if not name.startswith((EVALUATION, VALIDATION, "time/")))
             raise ValueError(
                 f"no metric {', '.join(missing)}: a training step has {', '.join(known)}. Correct "
                 "hydra.sweeper.metrics; what has been trained is kept."

@@ -25,6 +25,7 @@ from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
+from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.grid_sweep import usual
 from sweeps.plan import Plan, Planned, plan
@@ -208,7 +209,7 @@ class SearchSweep:
         """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""
         known = _evaluated(OmegaConf.create(dict(config)))
         for name in self.metrics:
-            if name.startswith("evaluation/") and name not in known:
+            if name.startswith((EVALUATION, VALIDATION)) and name not in known:
                 match = close_match(name, known)
                 raise ValueError(f"no run measures {name}.{match} Evaluations measure {', '.join(known)}.")
 
@@ -264,7 +265,10 @@ def _evaluated(config: DictConfig) -> list[str]:
     from rlvr.rollout.evaluation import held_out, metric_names
 
     told, task = config.evaluation, instantiate(config.task)
-    known = metric_names(task, held_out(task, told.problems), samples=told.samples, k=list(told.k))
+    names = functools.partial(metric_names, task, samples=told.samples, k=list(told.k))
+    known = names(held_out(task, told.problems))
+    if told.validation is not None:
+        known += names(held_out(task, told.validation, "validation"), prefix=VALIDATION)
     task.close()
     return known
 

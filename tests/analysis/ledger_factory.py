@@ -89,8 +89,12 @@ def write_run(
     created: float = 1000.0,
     message: str = "",
     name: str | None = None,
+    validation: float | None = None,
 ) -> str:
-    """One run. `cause=None`: the attempt has no exit; attempts=0: planned only. Returns its run_id."""
+    """One run. `cause=None`: the attempt has no exit; attempts=0: planned only. validation: avg@8 of that split.
+
+    Returns its run_id.
+    """
     run_id = f"id-{name or name_of(made)}"
     folder = home / "runs" / run_id
     folder.mkdir(parents=True)
@@ -124,6 +128,8 @@ def write_run(
             lines.setdefault(step, {})[name_] = value
     for step, counts in evaluations.items():
         lines.setdefault(step, {}).update(logged(counts))
+        if validation is not None:
+            lines[step]["validation/maze7/avg_at_8"] = validation
         write_samples(folder, step, counts)
     with (folder / "metrics.jsonl").open("wb") as file:
         for step, metrics in sorted(lines.items()):

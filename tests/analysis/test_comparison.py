@@ -205,6 +205,24 @@ def test_the_best_of_several_gets_no_verdict(tmp_path):
     assert cells.loc[cells["block"].str.startswith("Mean"), "difference"].notna().any()
 
 
+def test_the_best_by_validation_is_compared(tmp_path):
+    """η = 2 is better on the test problems (28/32 against 20/32), worse on the validation split, and not chosen."""
+    from analysis.tables import divergence
+
+    for eta, correct, validation in ((0.5, (5, 5, 5, 5), 0.75), (2.0, (7, 7, 7, 7), 0.5)):
+        evaluations = {0: {"maze7": counts(4, 4, 4, 4)}, 40: {"maze7": counts(*correct)}}
+        write_run(tmp_path, config(eta=eta), evaluations, validation=validation)
+    evaluations = {0: {"maze7": counts(4, 4, 4, 4)}, 40: {"maze7": counts(4, 4, 4, 4)}}
+    write_run(tmp_path, config(loss="grpo"), evaluations, validation=0.25)
+    cells = divergence.table(load(tmp_path)).cells
+    title = "Best 1/η of each (chosen by avg@n on the validation split)"
+    best = cells[(cells["block"] == title) & (cells["metric"] == "avg@8")]
+    js = best[best["row"].str.startswith("js")]
+    assert list(js["row"]) == ["js (1/η = 2)"]
+    assert list(js["mean"]) == [0.625]
+    assert js["difference"].iloc[0] == pytest.approx(0.125)
+
+
 def test_the_csv_holds_what_the_verdict_rests_on(tmp_path):
     found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
     rows = list(csv.DictReader(io.StringIO(to_csv(found))))

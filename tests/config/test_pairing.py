@@ -82,6 +82,9 @@ def test_possible_combinations_are_not(overrides: str) -> None:
         ),
         (["loss=lad_theoretical"], r"takes responses of one token and task=maze has longer ones.*task=bandit"),
         (["rollout.filter=hard"], r"must be none or greedy_fails"),
+        (["evaluation.validation=8", "task=bandit", "model=table"], r"task=bandit has no validation problems. Drop it"),
+        (["evaluation.validation=8", "task=digits", "model=digits_tiny"], r"problems. Pass task.validation=0.05"),
+        (["evaluation.validation=0"], r"evaluation.validation=0 must be greater than 0"),
     ],
 )
 def test_what_cannot_work_together_is_refused_with_a_way_out(overrides: list[str], message: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from hydra import compose
 from omegaconf import OmegaConf
@@ -14,9 +15,10 @@ from omegaconf import OmegaConf
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import Spool, read
 
 OVERRIDES = (
     "task=classes",
@@ -84,3 +86,26 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
         run.close()
     assert handed == [0, 2, 4, 6, 8]
     assert sampled == [0, 0, 2, 4, 4, 6, 8]
+
+
+def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_path: Path) -> None:
+    mazes = ["task=maze", "task.size=5", "task.test_problems=4", "model.steps=2", "model.batch=8", "loss=grpo"]
+    small = ["steps=1", "rollout.prompts=2", "rollout.samples=2", "rollout.dynamic_sampling=none", "trainer.updates=1"]
+    evaluation = ["evaluation.every=1", "evaluation.samples=2", "evaluation.k=[1]", "evaluation.validation=3"]
+    overrides = [*mazes, *small, *evaluation, "checkpoint.keep_best=true"]
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", overrides), {}))
+    run_dir = tmp_path / "runs" / "x"
+    run = Run(config, run_dir, None, Spool(run_dir, 1))
+    assert len(run.validation) == 3
+    assert not {p.id for p in run.validation} & {p.id for p in run.problems}
+    try:
+        assert run.train(StopFlag()) is Cause.OK
+        best = run.checkpoints.best
+    finally:
+        run.close()
+    last = read(layout.journal(run_dir)).records[-1].metrics
+    scores = [name for name in last if "/avg_at_" in name]
+    assert scores == ["evaluation/maze_5x5/avg_at_2", "validation/maze_5x5/avg_at_2"]
+    assert best == last["validation/maze_5x5/avg_at_2"]
+    assert len(pq.read_table(layout.evaluation(run_dir, 1))) == 4 * 2

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from rlvr.metrics import VALIDATION
 from rlvr.records import Problem
 from rlvr.rollout.evaluation import evaluate, metric_names
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
@@ -23,6 +24,9 @@ def test_evaluation_leaves_failed_verifications_out_of_n() -> None:
     assert metrics["evaluation/bench/error"] == pytest.approx(5 / 12)
     assert not any(math.isnan(v) for v in metrics.values())
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1, 2, 4]))
+    same, _ = evaluate(sampler(task), problems, samples=4, k=[1, 2, 4], sampling=SAMPLING, prefix=VALIDATION)
+    assert same == {f"validation/{name.removeprefix('evaluation/')}": value for name, value in metrics.items()}
+    assert set(same) == set(metric_names(task, problems, samples=4, k=[1, 2, 4], prefix=VALIDATION))
 
 
 class ParityTask(ScriptedTask):
