@@ -16,6 +16,7 @@ from pathlib import Path
 from rlvr.ledger import files, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import superseded
+from rlvr.ledger.digests import DAMAGED
 from rlvr.ledger.lock import lock, lock_is_held, process_start, unlock
 from rlvr.ledger.runs import Unreadable, grouped
 from rlvr.ledger.stages import recorded_stages
@@ -57,6 +58,8 @@ def _of_run(ledger: Ledger, run_id: str) -> Iterator[Left]:
         return
     for path in directory.glob(f".*{files.SUFFIX}"):  # the lock is their owner
         yield _left(path, "half-written checkpoint", held_by)
+    for path in directory.glob(f"{DAMAGED}*"):
+        yield _left(path, "damaged checkpoint", held_by)
     if state is State.FINISHED:
         for path in superseded(directory, 1):
             yield _left(path, "older checkpoint of a finished run", held_by)

@@ -66,6 +66,8 @@ def start(config: DictConfig, policy: Path | None, store: Path) -> Run:
     """
     run = Run(config, store, None, None)
     if policy is not None:
+        if fault := run.trainer.fault_of(policy):
+            raise ValueError(f"policy={policy} is damaged: {fault}. Pass another checkpoint of the run.")
         run.trainer.load(policy)
     return run
 

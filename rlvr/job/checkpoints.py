@@ -12,9 +12,11 @@ from omegaconf import DictConfig
 
 from rlvr.ledger import layout
 from rlvr.ledger.checkpoints import checkpoints, superseded
+from rlvr.ledger.digests import set_aside
 from rlvr.ledger.files import remove
 from rlvr.metrics import accuracy
 from rlvr.rollout.step_sampler import StepGroups
+from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 
 log = logging.getLogger("rlvr")
@@ -50,17 +52,36 @@ class Checkpoints:
             state["ahead"], how["write_more"] = ahead.rest, ahead.write
         self.trainer.save(path, state, **how)
 
-    def resume(self) -> dict[str, Any] | None:
-        """Put the trainer where the newest checkpoint left it; its "step", "position" and "ahead", None if none is."""
-        saved = checkpoints(self.directory)
-        if not saved:
+    def resume(self, recorded: int | None = None) -> dict[str, Any] | None:
+        """Put the trainer where the newest sound checkpoint left it; its "step", "position" and "ahead", or None.
+
+        A damaged one is set aside. recorded: the last step up to which every step is on record: what a later
+        checkpoint contains would be missing in the record for ever. None: it does not matter. Called by all ranks.
+        """
+        newest = self._newest_sound(recorded)
+        if newest is None:
             return None
-        newest = saved[-1]
         extra = self.trainer.load(newest)
         self.best = extra["best"]
         extra["ahead"] = StepGroups.read(newest, extra["ahead"]) if extra["ahead"] else None
         log.info("resuming from %s", newest.name)
         return extra
+
+    def _newest_sound(self, recorded: int | None) -> Path | None:
+        place = self.trainer.place
+        for path in reversed(checkpoints(self.directory)):
+            step = layout.step_of(path)
+            if recorded is not None and step is not None and step > recorded:
+                log.warning("%s is left out: steps after %d are not on record. They are taken again", path, recorded)
+                continue
+            fault = self.trainer.fault_of(path)
+            if not fault:
+                return path
+            if place.rank == 0:
+                aside = set_aside(path)
+                log.error("checkpoint %s is damaged: %s. It is kept as %s", path.name, fault, aside)
+            distributed.barrier()
+        return None
 
     def _score(self, metrics: Mapping[str, float]) -> float | None:
         """The accuracy of an evaluation, if the best is kept and this is better than any before."""

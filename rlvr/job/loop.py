@@ -190,7 +190,8 @@ class Run:
         self.checkpoints.save(step, self.stream.position, metrics, ahead)
 
     def _resume(self) -> int:
-        extra = self.checkpoints.resume()
+        (recorded,) = distributed.gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
+        extra = self.checkpoints.resume(recorded)
         if extra is None:
             return 0
         self.stream.position = extra["position"]

@@ -173,6 +173,14 @@ class Spool:
         """Steps on record, by any attempt."""
         return self._steps
 
+    @property
+    def complete(self) -> int:
+        """The last step up to which every step is on record; -1: not even the first."""
+        step = -1
+        while step + 1 in self._steps:
+            step += 1
+        return step
+
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step, all of them in one call: a step already on record is left as it is."""
         if self._file is None:

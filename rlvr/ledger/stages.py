@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rlvr.ledger import layout
+from rlvr.ledger import digests, layout
 from rlvr.ledger.files import SUFFIX, read_json, remove, whole, write_json
 from rlvr.ledger.identity import of_engine
 from rlvr.ledger.lock import lock, unlock
@@ -37,11 +37,13 @@ def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapp
     """
     name = stage_id(identity)
     final = store / name
-    if final.exists():
+    if final.exists() and not digests.fault_of(final):
         return final
     store.mkdir(parents=True, exist_ok=True)
     held = _wait_for(layout.stage_lock(store, name), f"{identity['source']} stage {name}")
     try:
+        if final.exists() and (fault := digests.fault_of(final)):
+            log.error("stage %s is damaged: %s. It is kept as %s", name, fault, digests.set_aside(final))
         if not final.exists():
             for left_over in store.glob(f".{name}.*{SUFFIX}"):  # of builders that died: we hold the lock
                 remove(left_over)
@@ -212,4 +214,5 @@ def _build(final: Path, identity: Mapping[str, Any], build: Callable[[Path], Map
         seconds = round(time.monotonic() - began, 3)
         about = {"stage_id": final.name, "identity": identity, "seconds": seconds, **remembered}
         write_json(layout.stage_info(aside), about)
+        digests.seal(aside)
     log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
+from rlvr.ledger import digests
 from rlvr.ledger.files import aside_of, publish, sync, write_json
 from rlvr.ledger.layout import trainer_state
 from rlvr.model.load import load_model
@@ -84,7 +85,7 @@ class Writer:
             if self.rank == 0:
                 write_rest(directory)
 
-        _publish(path, write, rank=self.rank, group=self._group)
+        _publish(path, write, rank=self.rank, world=self.world, group=self._group)
         if self.rank == 0:
             when_visible()
 
@@ -102,6 +103,8 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     """Write the policy of the checkpoint `source`, which started from the directory `base`, as a directory for
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
+    if fault := fault_of(source):
+        raise ValueError(f"{source} is damaged: {fault}. Pass another checkpoint of the run.")
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
     adapters = json.loads(trainer_state(source).read_text())["lora"]
     if adapters is not None:
@@ -117,8 +120,24 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     _publish(path, write, rank=0)
 
 
-def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dist.ProcessGroup | None = None) -> None:
-    """Run `write` on a directory that only gets its name once it is complete and on disk.
+def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
+    """What is wrong with a checkpoint, the same on every rank; "" if all of it is as it was written."""
+    return digests.fault_of(path, _shared_digests(path, list(digests.sealed(path)), rank, world))
+
+
+def _shared_digests(
+    directory: Path, names: Sequence[str], rank: int, world: int, group: dist.ProcessGroup | None = None
+) -> dict[str, str]:
+    """Of all these files, each read by one rank."""
+    mine = list(digests.digests(directory, names[rank::world]).items())
+    everyone = [mine] if world == 1 else distributed.gather(mine, group)
+    return dict(sorted(pair for pairs in everyone for pair in pairs))
+
+
+def _publish(
+    path: Path, write: Callable[[Path], None], *, rank: int, world: int = 1, group: dist.ProcessGroup | None = None
+) -> None:
+    """Run `write` on a directory that only gets its name once it is complete, sealed and on disk.
 
     All ranks write into it, so it is named after none of them; the lock of the run keeps all others out.
     """
@@ -129,7 +148,9 @@ def _publish(path: Path, write: Callable[[Path], None], *, rank: int, group: dis
     distributed.barrier(group)
     write(aside)
     distributed.barrier(group)
+    known = _shared_digests(aside, digests.files_of(aside), rank, world, group)
     if rank == 0:
+        digests.seal(aside, known)
         publish(aside, path)
         sync(path.parent)
     distributed.barrier(group)

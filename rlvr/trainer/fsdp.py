@@ -244,6 +244,10 @@ class Trainer:
         state = {**counted, "world": self.place.world, "lora": adapters, "extra": extra}
         self.writer.save(path, self._tensors(), state, **how)
 
+    def fault_of(self, path: Path) -> str:
+        """What is wrong with a checkpoint; "" if all of it is as it was written. Called by all ranks."""
+        return checkpoint.fault_of(path, self.place.rank, self.place.world)
+
     def load(self, path: Path) -> dict[str, Any]:
         """Continue from a checkpoint, of any number of ranks. Returns its `extra`."""
         tensors = self._tensors()

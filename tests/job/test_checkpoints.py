@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from rlvr.job.checkpoints import Checkpoints
+from rlvr.ledger.digests import files_of
 from tests.trainer.tiny import trainer
 
 # avg@n by step: the best so far at 1, 3 and 5, a tie at 6.
@@ -81,3 +83,63 @@ def test_a_bandits_best_is_by_expected_reward_and_no_score_is_never_best(tmp_pat
     assert kept.due(1, {"evaluation/bandit/expected_reward": 0.0})
     assert not kept.due(1, {"evaluation/maze/avg_at_8": float("nan")})
     assert not kept.due(1, {"evaluation/maze/error": 1.0})
+
+
+def weights(kept: Checkpoints) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in kept.trainer.weights()}
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def saved(directory: Path) -> list[str]:
+    """Checkpoints at steps 2 and 4 with other weights each; the files of the newer one."""
+    kept = make_checkpoints(directory, keep=2, keep_best=False)
+    for step in (2, 4):
+        with torch.no_grad():
+            for _, weight in kept.trainer.weights():
+                weight.fill_(step)
+        kept.save(step, 10 * step, {})
+        kept.trainer.writer.wait()
+    return [*files_of(directory / "step-00000004"), "digests.json"]
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_one_wrong_bit_in_the_newest_checkpoint_is_noticed_and_the_one_before_goes_on(
+    tmp_path: Path, which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever file it is in: the tensors, their metadata, the trainer's state, or the digests."""
+    files = saved(tmp_path)
+    assert len(files) == 4
+    flip(tmp_path / "step-00000004" / files[which])
+    again = make_checkpoints(tmp_path, keep=2, keep_best=False)
+    extra = again.resume()
+    assert extra is not None
+    assert (extra["step"], extra["position"]) == (2, 20)
+    assert all(bool((weight == 2).all()) for weight in weights(again).values())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged-step-00000004", "step-00000002"]
+    assert "checkpoint step-00000004 is damaged: " in caplog.text
+
+
+def test_without_a_sound_checkpoint_a_run_begins_anew(tmp_path: Path) -> None:
+    (*_, first) = saved(tmp_path)
+    before = weights(make_checkpoints(tmp_path))
+    for step in (2, 4):
+        flip(tmp_path / f"step-0000000{step}" / first)
+    again = make_checkpoints(tmp_path)
+    assert again.resume() is None
+    assert all(torch.equal(weight, before[name]) for name, weight in weights(again).items())
+
+
+def test_a_checkpoint_that_is_ahead_of_the_record_is_left_out(tmp_path: Path) -> None:
+    saved(tmp_path)
+    for recorded, step in ((4, 4), (3, 2), (2, 2), (None, 4)):
+        extra = make_checkpoints(tmp_path).resume(recorded)
+        assert extra is not None
+        assert extra["step"] == step
+    assert make_checkpoints(tmp_path).resume(1) is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +110,23 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     assert scores == ["evaluation/maze_5x5/avg_at_2", "validation/maze_5x5/avg_at_2"]
     assert best == last["validation/maze_5x5/avg_at_2"]
     assert len(pq.read_table(layout.evaluation(run_dir, 1))) == 4 * 2
+
+
+def test_steps_that_the_record_lost_are_taken_again(tmp_path: Path) -> None:
+    """Lines of steps 3 and 4 are gone after checkpoints of both: the run goes on after step 2, and ends the same."""
+    every = ["checkpoint.every=1", "checkpoint.keep=9"]
+
+    def trained(folder: str, *more: str) -> list[tuple[int, dict[str, float]]]:
+        run = make_run(tmp_path / folder, *every, *more, journal=True)
+        assert run.spool is not None
+        with contextlib.closing(run.spool), contextlib.closing(run):
+            assert run.train(StopFlag()) is Cause.OK
+        records = read(layout.journal(run.dir)).records
+        timed = ("time/", "throughput/")
+        return [(r.step, {n: v for n, v in r.metrics.items() if not n.startswith(timed)}) for r in records]
+
+    expected = trained("whole", "steps=5")
+    trained("lost", "steps=4")
+    journal = tmp_path / "lost" / "runs" / "x" / "metrics.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))  # steps 0 to 2
+    assert trained("lost", "steps=5") == expected

@@ -131,3 +131,21 @@ def test_a_task_may_name_its_identity_itself() -> None:
         identity: Any = {"only": "this"}  # noqa: RUF012
 
     assert task_identity(Named(length=3))["knobs"] == {"only": "this"}
+
+
+def test_a_stage_with_a_wrong_bit_is_built_anew_and_kept_aside(tmp_path: Path) -> None:
+    built = list[str]()
+
+    def build(directory: Path) -> dict[str, Any]:
+        built.append(directory.name)
+        (directory / "weights").write_text("whole")
+        return {}
+
+    first = stage(tmp_path, IDENTITY, build)
+    assert stage(tmp_path, IDENTITY, build) == first
+    assert len(built) == 1
+    (first / "weights").write_text("whale")
+    assert stage(tmp_path, IDENTITY, build) == first
+    assert len(built) == 2
+    assert (first / "weights").read_text() == "whole"
+    assert (tmp_path / f"damaged-{first.name}" / "weights").read_text() == "whale"

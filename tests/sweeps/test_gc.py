@@ -13,6 +13,7 @@ import pytest
 
 from rlvr.ledger import files, layout
 from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.digests import set_aside
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
@@ -64,6 +65,13 @@ def test_a_finished_run_keeps_its_newest_checkpoint_and_others_keep_all(
     assert len(list((half / "checkpoints").iterdir())) == 2
     assert not find(ledger)
     assert ledger.state("done").state == "finished"
+
+
+def test_a_damaged_checkpoint_can_go(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    run_dir = make_run(ledger, "run", "preempted", 40, 80)
+    set_aside(run_dir / "checkpoints" / "step-00000080")
+    assert names(ledger) == {"run/checkpoints/damaged-step-00000080"}
 
 
 def test_a_finished_run_keeps_its_best_checkpoint_too(tmp_path: Path) -> None:

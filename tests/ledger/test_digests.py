@@ -1,0 +1,69 @@
+"""One wrong bit in any file of a directory is seen, and what is damaged is kept aside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger.digests import digests, fault_of, files_of, seal, sealed, set_aside
+
+CONTENT = {"trainer.json": b'{"updates": 3}', "weights/0.bin": bytes(range(256)), "empty": b""}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "step-00000040"
+    for name, content in CONTENT.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
+    seal(directory)
+    return directory
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def test_every_file_has_its_sha_256(directory: Path) -> None:
+    assert files_of(directory) == ["empty", "trainer.json", "weights/0.bin"]
+    assert sealed(directory) == {name: hashlib.sha256(CONTENT[name]).hexdigest() for name in files_of(directory)}
+    assert fault_of(directory) == ""
+
+
+@pytest.mark.parametrize(("name", "bit"), [("trainer.json", 0), ("weights/0.bin", 0), ("weights/0.bin", 2047)])
+def test_one_wrong_bit_is_named(directory: Path, name: str, bit: int) -> None:
+    flip(directory / name, bit)
+    assert fault_of(directory) == f"{name} is not as it was written"
+    flip(directory / name, bit)
+    assert fault_of(directory) == ""
+
+
+def test_what_is_missing_cut_or_unreadable_is_named(directory: Path) -> None:
+    (directory / "weights/0.bin").write_bytes(CONTENT["weights/0.bin"][:-1])
+    (directory / "trainer.json").unlink()
+    assert fault_of(directory) == "trainer.json is missing, and 1 more"
+    (directory / "digests.json").write_text('{"trainer.json": "12')
+    assert fault_of(directory) == "digests.json is missing or damaged"
+    assert fault_of(directory / "nowhere") == "digests.json is missing or damaged"
+
+
+def test_digests_that_several_ranks_computed_are_taken(directory: Path) -> None:
+    names = files_of(directory)
+    parts = [digests(directory, names[rank::2]) for rank in range(2)]
+    assert [len(part) for part in parts] == [2, 1]
+    assert fault_of(directory, parts[0] | parts[1]) == ""
+    assert fault_of(directory, parts[0]) == "trainer.json is not as it was written"  # nobody has read it
+
+
+def test_the_damaged_are_kept_under_names_of_their_own(directory: Path) -> None:
+    first = set_aside(directory)
+    directory.mkdir()
+    second = set_aside(directory)
+    assert [first.name, second.name] == ["damaged-step-00000040", "damaged-step-00000040-2"]
+    assert json.loads((first / "trainer.json").read_text()) == {"updates": 3}
+    assert not directory.exists()
