@@ -62,7 +62,7 @@ class LocalRuns(_Shipping):
     def _save(self, *error: object) -> None:
         """An error of ours is no reason for runs to lose a step."""
         if error[0] is not None:
-            self.launch.told = max(1, self.launch.told)
+            self.launch.stop()
         while error[0] is not None and (self.launch.active() or not self.launch.stopping):
             self.launch.turn()
 
@@ -77,7 +77,7 @@ class LocalRuns(_Shipping):
     def start(self, run: Planned) -> None:
         self.ship()
         self.progress.states[run.run_id] = self.ledger.state(run.run_id)
-        self.launch.queue.append(run.run_id)
+        self.launch.add(run.run_id)
 
     def turn(self) -> dict[str, str]:
         """What was stopped with the launch has not ended: it goes on with the same command."""

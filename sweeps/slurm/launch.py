@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlvr.ledger import layout
@@ -89,15 +88,18 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
         todo = [(run_id, config) for run_id, config in runs if run_id not in {*done.skipped, *done.before}]
         _check([jobs.cluster_of(config) for _, config in todo])
         prepared = StageJobs(ledger, sweep_id, queue, held)
-        groups: dict[str, list[str]] = {}
+        groups: list[Alike] = []
         for run_id, config in todo:
-            asked = {"cluster": jobs.cluster_of(config), "after": prepared.before(run_id, config)}
-            groups.setdefault(json.dumps(asked, sort_keys=True), []).append(run_id)
-        arrays = _chunks(groups, client.max_array() if groups else 1)
-        for asked, members in arrays:
-            job = _send(ledger, sweep_id, members, **asked, arrays=len(arrays), held=held)
-            done.jobs.append(job)
-            done.submitted += members
+            one = Alike(jobs.cluster_of(config), prepared.before(run_id, config), [run_id])
+            same = next((each for each in groups if (each.cluster, each.after) == (one.cluster, one.after)), None)
+            if same is None:
+                groups.append(one)
+            else:
+                same.run_ids.append(run_id)
+        arrays = chunks(groups, client.max_array() if groups else 1)
+        for array in arrays:
+            done.jobs.append(_send(ledger, sweep_id, array, arrays=len(arrays), held=held))
+            done.submitted += array.run_ids
         done.stages = prepared.fresh
         cluster = runs[0][1]["cluster"]
         if cluster["report"]:
@@ -123,38 +125,42 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
     return done, queue
 
 
-def _chunks(groups: Mapping[str, list[str]], most: int) -> list[tuple[dict[str, Any], list[str]]]:
-    """Arrays no longer than SLURM takes, in the order of the runs. The keys of `groups` are JSON."""
+@dataclass
+class Alike:
+    """Runs whose jobs ask for the same: they can be one array."""
+
+    cluster: Mapping[str, Any]
+    after: Sequence[str]  # jobs that come first
+    run_ids: list[str]
+
+
+def chunks(groups: Sequence[Alike], most: int) -> list[Alike]:
+    """Arrays no longer than SLURM takes, in the order of the runs."""
     return [
-        (json.loads(asked), members[first : first + size])
-        for asked, members in groups.items()
-        for size in [most * json.loads(asked)["cluster"]["pack"]]
-        for first in range(0, len(members), size)
+        replace(group, run_ids=group.run_ids[first : first + size])
+        for group in groups
+        for size in [most * group.cluster["pack"]]
+        for first in range(0, len(group.run_ids), size)
     ]
 
 
 def _check(clusters: Sequence[Mapping[str, Any]]) -> None:
     """ValueError if a job asks for what no node has: SLURM would take many a one, and never start it."""
-    distinct = {json.dumps(dict(cluster), sort_keys=True): cluster for cluster in clusters}
+    distinct: list[Mapping[str, Any]] = []
+    for cluster in clusters:
+        if cluster not in distinct:
+            distinct.append(cluster)
     there = limits.nodes() if distinct else []
-    for cluster in distinct.values():
+    for cluster in distinct:
         limits.check(jobs.of_runs(cluster), there)
 
 
-def _send(
-    ledger: Ledger,
-    sweep_id: str,
-    members: Sequence[str],
-    *,
-    cluster: Mapping[str, Any],
-    after: Sequence[str],
-    arrays: int,
-    held: int,
-) -> str:
+def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int) -> str:
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
+    cluster = array.cluster
     resources = jobs.of_runs(cluster)
     keys = ("threads", "ranks", "nodes", "pack", "retries", "requeues", "container")
-    target = submissions.record(ledger, sweep_id, members, {k: cluster[k] for k in keys})
+    target = submissions.record(ledger, sweep_id, array.run_ids, {k: cluster[k] for k in keys})
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     text = script(
         jobs.command("sweeps.slurm.job_of_runs", target),
@@ -162,9 +168,9 @@ def _send(
         name=submissions.job_name(target),
         folder=target,
         log=layout.task_log(target, "%a").name,
-        count=math.ceil(len(members) / cluster["pack"]),
+        count=math.ceil(len(array.run_ids) / cluster["pack"]),
         max_parallel=parallel,
-        after_ok=after,
+        after_ok=array.after,
         requeues=cluster["requeues"],
     )
     path = layout.script(target, "array")

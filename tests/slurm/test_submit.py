@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from slurm.client import Task, is_configured, queue
 from slurm.submit import Resources, script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
-from sweeps.slurm.launch import _chunks
+from sweeps.slurm.launch import Alike, chunks
 from sweeps.slurm.submissions import Queue, by_run, joined, record
 
 SCRIPT = """\
@@ -102,9 +101,10 @@ def test_a_short_job_is_warned_in_its_last_quarter() -> None:
 
 
 def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
-    small, large = ({"cluster": {"gpus": gpus, "pack": 1}} for gpus in (0, 1))
-    groups = {json.dumps(small): ["a", "b", "c", "d", "e"], json.dumps(large): ["f"]}
-    assert _chunks(groups, 2) == [(small, ["a", "b"]), (small, ["c", "d"]), (small, ["e"]), (large, ["f"])]
+    small, large = ({"gpus": gpus, "pack": 1} for gpus in (0, 1))
+    arrays = chunks([Alike(small, ["7"], ["a", "b", "c", "d", "e"]), Alike(large, [], ["f"])], 2)
+    shares = [(small, ["7"], ["a", "b"]), (small, ["7"], ["c", "d"]), (small, ["7"], ["e"]), (large, [], ["f"])]
+    assert [(array.cluster, array.after, array.run_ids) for array in arrays] == shares
 
 
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
