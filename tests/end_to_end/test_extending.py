@@ -79,7 +79,7 @@ def test_a_dry_run_shows_what_differs_from_the_default_and_from_the_options_own(
 
 
 MISTAKES = {
-    "a name": (["loss=filterd"], "loss takes: clip_cov, cross_entropy, .*Did you mean filtered?"),
+    "a name": (["loss=filterd"], "loss takes: cispo, clip_cov, cross_entropy, .*Did you mean filtered?"),
     "a knob": (["loss=filtered", "+loss.psuh=1"], "loss.psuh is unknown: loss takes push. Did you mean push?"),
     "a type": (["loss=filtered", "loss.push=hard"], "loss.push=hard: "),
     "a shorthand": (["loss=filtered", "eta=1"], "eta=1.0 has no effect with loss=filtered. Losses that read eta: lad,"),

@@ -229,7 +229,8 @@ def test_the_wheel_holds_every_file_once(site: Path) -> None:
     assert {p.suffix for p in files if p.is_relative_to("rlvr/conf")} == {".yaml"}
     studies = {p.name for p in (Path(__file__).parents[2] / "sweeps").glob("*.yaml")}
     assert {p.name for p in files if p.is_relative_to("rlvr/conf/study")} == studies
-    assert not [p for p in files if p.is_relative_to("sweeps") and p.suffix != ".py"]
+    assert not [p for p in files if p.is_relative_to("sweeps") and p.suffix != ".py" and p.name != "py.typed"]
+    assert {p.parts[0] for p in files if p.name == "py.typed"} == {"rlvr", "sweeps", "slurm", "analysis"}
     assert Path("hydra_plugins/rlvr.py") in files
     assert Path("hydra_plugins/__init__.py") not in files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -167,7 +168,7 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
     trainer = raylet.parent()
     assert trainer is not None
     begun = trainer.children(recursive=True)
-    assert sum(p.name().startswith("ray::Actor") for p in begun) == 2  # and what it is doing
+    assert sum(p.name().startswith("ray::ChildActor") for p in begun) == 2  # and what it is doing
     watched = [p for p in begun if not p.name().endswith("Agent")]  # Ray's own two give up after a minute
     for each in everyone:
         if each not in begun:
@@ -193,6 +194,7 @@ def test_two_nodes_with_ray_sample_and_learn_what_one_with_vllm_does(
     run = tmp_path / "runs" / "spread"
     run.mkdir(parents=True)
     OmegaConf.save(config, run / "config.yaml")
+    shutil.copy(frozen.with_name("run.json"), run)
     (run.parent / "stages").symlink_to(homes["native"] / "runs" / "stages")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
