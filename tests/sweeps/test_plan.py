@@ -76,7 +76,7 @@ def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
 
 
 def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
-    """Qwen2.5-1.5B: 1.54 billion parameters, 12 bytes of each in a checkpoint: 17.3 GB."""
+    """Qwen2.5-1.5B: 1.54 billion parameters, 12 bytes of each in a checkpoint, two checkpoints kept: 34.5 GB."""
     numbers = {
         "model_type": "qwen2",
         "num_hidden_layers": 28,
@@ -91,7 +91,7 @@ def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
     gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
     text = preview(planned([*model, *gpus]), Ledger(tmp_path), slurm=True)
-    assert "\nDisk: about 17.3 GB, " in text
+    assert "\nDisk: about 34.5 GB, " in text
     assert re.search(r"\nGPU memory: about [\d.]+ GB of 141 GB \(activations [\d.]+, ", text)
     with pytest.raises(ValueError, match=r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about"):
         planned([*model, *gpus[:-1], "cluster.gpu_memory_gb=16"])
