@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +21,23 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from analysis import command  # not above: it imports `rlvr`
 
-    return command.main(arguments)
+    code = command.main(arguments)
+    if code != command.BAD_INPUT:
+        home = command.parser().parse_args(arguments).home
+        _ship_what_is_left(ours.parent, [] if home is None else ["--home", str(home)])
+    return code
+
+
+def _ship_what_is_left(root: Path, options: list[str]) -> None:
+    """Ended runs that MLflow has not heard of are shipped, beside the report. root: where `sweeps` lies, as we do."""
+    subprocess.Popen(
+        [sys.executable, "-P", "-m", "sweeps", "sync", "--background", *options],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 if __name__ == "__main__":

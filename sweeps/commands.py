@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -75,6 +76,9 @@ def parser() -> argparse.ArgumentParser:
 
     sync = command("sync", _sync, "ship metrics to MLflow that are not there yet")
     sync.add_argument("--uri", default=None, help="store for all runs (default: that of each launch)")
+    sync.add_argument("--background", action="store_true", help="only if ended runs are not there yet; do not wait")
+    sync.add_argument("--verify", action="store_true", help="then compare MLflow with the journals, row by row")
+    sync.add_argument("--repair", action="store_true", help="and make equal what differs")
     return made
 
 
@@ -130,7 +134,16 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
         print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
+    _ship_what_is_left(ledger)
     return 0
+
+
+def _ship_what_is_left(ledger: Ledger) -> None:
+    from sweeps.sync import sync_in_background
+
+    with contextlib.suppress(OSError):  # a home that is only read
+        if sync_in_background(ledger):
+            print(f"MLflow lacks runs that have ended: shipping them now ({layout.sync_log(ledger.home)})")
 
 
 def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
@@ -298,6 +311,10 @@ def _print_from(path: Path, place: int) -> int:
 
 
 def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
-    from sweeps.sync import sync
+    from sweeps.sync import sync, sync_in_background
 
-    return sync(ledger, options.uri)
+    if options.background:
+        sync_in_background(ledger)
+        return 0
+    checks = [f"--{name}" for name in ("verify", "repair") if getattr(options, name)]
+    return sync(ledger, options.uri, checks)

@@ -22,6 +22,7 @@ from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.session import Launch
 from sweeps.slurm.launch import run_slurm
+from sweeps.sync import sync_in_background
 from sweeps.worker import shipping
 
 
@@ -119,6 +120,7 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
     if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
         os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
     _warn_of_silence(ledger)
+    sync_in_background(ledger)  # what launches before this one could not ship
     return shipping(ledger.home, "--sweep", sweep_id, "--follow")
 
 

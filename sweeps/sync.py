@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlvr.config import imports
+from rlvr.ledger import layout
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
+from rlvr.tracker.cursor import is_behind
 from sweeps.worker import shipping
 
+AGAIN_S = 60.0  # after which another command may try a store that was away
 
-def sync(ledger: Ledger, uri: str | None) -> int:
-    """One pass over all runs. uri: a store for all of them. Exit codes: those of `python -m rlvr.tracker.mlflow`."""
+
+def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
+    """One pass over all runs. uri: a store for all of them. options: `--verify`, `--repair`.
+
+    Exit codes: those of `python -m rlvr.tracker.mlflow`.
+    """
     sweeps = ledger.sweeps()
     if uri or not sweeps:
-        command = shipping(ledger.home, *(["--uri", uri] if uri else []))
+        command = shipping(ledger.home, *(["--uri", uri] if uri else []), *options)
         return subprocess.run(command, env=imports.environment(), check=False).returncode
     stores: dict[str, list[str]] = {}
     for sweep in sweeps:
@@ -22,15 +32,52 @@ def sync(ledger: Ledger, uri: str | None) -> int:
     codes = list[int]()
     for store, ids in stores.items():  # in the environment: `ps` shows arguments to all, and a URI may hold a password
         environment = {**imports.environment(), **({"MLFLOW_TRACKING_URI": store} if store else {})}
-        codes.append(subprocess.run(shipping(ledger.home, "--sweep", *ids), env=environment, check=False).returncode)
+        command = shipping(ledger.home, "--sweep", *ids, *options)
+        codes.append(subprocess.run(command, env=environment, check=False).returncode)
     return max(codes)
 
 
+def sync_in_background(ledger: Ledger) -> bool:
+    """Start `sync` if runs have ended that no store has heard of, and do not wait for it. Was it started?
+
+    So a server that was away while they ended needs no word of anybody: the next launch, status or report will do.
+    What it says goes to runs/sync.log.
+    """
+    log = layout.sync_log(ledger.home)
+    if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
+        return False
+    if not any(_is_behind(ledger, sweep) for sweep in ledger.sweeps()):
+        return False
+    with log.open("wb") as file:
+        subprocess.Popen(
+            imports.python("-m", "sweeps", "sync", "--home", str(ledger.home)),
+            env=imports.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    return True
+
+
+def _is_behind(ledger: Ledger, sweep: Sweep) -> bool:
+    """Only of a sweep whose launch wanted a tracker."""
+    if not any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids):
+        return False
+    tracker = _tracker(ledger, sweep)
+    return bool(tracker.get("enabled"))
+
+
 def _store(ledger: Ledger, sweep: Sweep) -> str:
-    """`tracker.uri` of a sweep's launch, which all its runs have; "": none was named, then the environment decides."""
+    """`tracker.uri` of a sweep's launch; "": none was named, then the environment decides."""
+    return str(_tracker(ledger, sweep).get("uri") or "")
+
+
+def _tracker(ledger: Ledger, sweep: Sweep) -> Mapping[str, Any]:
+    """The group `tracker` of a sweep's launch, which all its runs have; empty where none can be read."""
     for run_id in sweep.run_ids:
         try:
-            return str(read_config(ledger.run_dir(run_id))["tracker"]["uri"] or "")
+            return read_config(ledger.run_dir(run_id)).get("tracker") or {}
         except Unreadable:  # the shipper names it
             continue
-    return ""
+    return {}

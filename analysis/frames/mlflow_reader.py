@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import math
+import os
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
 
@@ -14,6 +19,7 @@ from analysis.frames.runs import RunRecord, tidy_metrics
 from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, grouped
 
+ANSWER_S = 3.0  # how long a server may take to say that it is there
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
 
 
@@ -29,6 +35,10 @@ class MlflowReader:
         self.sql = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             raise LookupError(f"{uri}: there is no such database. Pass --uri or --home.")
+        if fault := _silence(uri):
+            raise LookupError(
+                f"{words.redact(uri)}: {fault}. Is it the right address? Without --source the report reads runs/."
+            )
         self._attempts: dict[str, list[str]] = {}  # run_id -> MLflow's own run ids, oldest first
         self.notes: list[str] = []  # what could not be read
 
@@ -57,11 +67,18 @@ class MlflowReader:
 
     def _query(self, statement: str) -> pd.DataFrame:
         import sqlalchemy
+        import sqlalchemy.exc
 
         engine = sqlalchemy.create_engine(self.uri)
         try:
             with engine.connect() as connection:
                 return pd.read_sql_query(sqlalchemy.text(statement), connection)
+        except (sqlalchemy.exc.SQLAlchemyError, pd.errors.DatabaseError) as error:
+            fault = str(error.__cause__ or error).splitlines()[0]
+            raise LookupError(
+                f"{words.redact(self.uri)} cannot be read ({fault}). Without --source the report reads runs/; a "
+                "damaged mlflow.db may be moved away: `python -m sweeps sync` restores all of it."
+            ) from None
         finally:
             engine.dispose()
 
@@ -135,6 +152,23 @@ class MlflowReader:
                     for m in client.get_metric_history(uuid, name)
                 ]
         return _tidy(pd.DataFrame(rows, columns=["run_uuid", "step", "name", "value", "is_nan", "timestamp"]), owner)
+
+
+def _silence(uri: str) -> str:
+    """What is wrong with a server that does not answer within seconds; "" of one that does, and of a database."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https"):
+        return ""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's own patience is minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    try:
+        urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S).close()
+    except urllib.error.HTTPError as error:
+        return f"it answers {error.code} {error.reason}" if error.code >= 500 else ""
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"it does not answer ({getattr(error, 'reason', error)})"
+    return ""
 
 
 def _pages(search: Any, **arguments: Any) -> list[Any]:

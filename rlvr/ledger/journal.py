@@ -144,6 +144,58 @@ def _lines_before(path: Path, offset: int) -> int:
         return file.read(offset).count(b"\n")
 
 
+class Follower:
+    """Reads a journal while it grows, each line once. Where it was changed before that place, all of it again.
+
+    What it was changed by is somebody who deleted a damaged line, or put a copy back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.news: list[Record] = []  # of the last `read`: of each step its first line, where that is new
+        self.damaged: list[Damage] = []  # of all that was read
+        self._forget()
+
+    def _forget(self) -> None:
+        self._offset, self._last = 0, b""  # byte to go on from, and the line before it: it ends in its checksum
+        self._steps: set[int] = set()
+        self.damaged = []
+
+    def read(self) -> bool:
+        """Read on. Returns whether the last line is torn."""
+        if not self._is_as_it_was():
+            self._forget()
+        reading = read(self.path, offset=self._offset)
+        self.damaged += reading.damaged
+        self.news = []
+        for record in reading.records:
+            if record.step not in self._steps:
+                self._steps.add(record.step)
+                self.news.append(record)
+        if reading.end > self._offset:
+            self._last = self._before(reading.end)
+            self._offset = reading.end
+        return reading.torn
+
+    def all(self) -> list[Record]:
+        """Of each step its first line."""
+        self._forget()
+        self.read()
+        return self.news
+
+    def _is_as_it_was(self) -> bool:
+        return self._offset == 0 or self._before(self._offset) == self._last
+
+    def _before(self, end: int) -> bytes:
+        """The bytes just before a place: as many as a checksum has, and what it seals."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(0, end - _SEAL_BYTES - 64))
+                return file.read(end - file.tell())
+        except FileNotFoundError:
+            return b""
+
+
 class Spool:
     """The tracker of one attempt of a run: appends to `run_dir`/metrics.jsonl.
 

@@ -7,6 +7,7 @@
         tracking/                     the server of `make tracking-up`
         runs/
             mlflow.lock               held by the pass that ships
+            sync.log                  what the last one in the background said
             <run_id>/
                 run.json config.yaml  where it comes from; the frozen config
                 lock                  held by the attempt at work
@@ -106,6 +107,10 @@ def mlflow_artifacts(home: Path) -> Path:
 
 def mlflow_lock(home: Path) -> Path:
     return runs(home) / "mlflow.lock"
+
+
+def sync_log(home: Path) -> Path:
+    return runs(home) / "sync.log"
 
 
 def tracking(home: Path) -> Path:

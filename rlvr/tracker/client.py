@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rlvr.ledger.journal import Record
 from rlvr.tracker.store import Refused, StoreDown, sqlite_path
+from rlvr.tracker.verification import Row, milliseconds
 
 METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
 # The dashboard opens such an experiment on its runs and curves, not on traces of agents.
@@ -89,22 +90,37 @@ class Client:
                 self._mlflow.set_experiment_tag(found.experiment_id, IDENTITY, uuid.uuid4().hex)
         return found.experiment_id
 
-    def find_or_create(
-        self, experiment_id: str, name: str, key: Mapping[str, str], tags: Mapping[str, str], created: float
-    ) -> str:
-        """Id of the run that has the tags `key`; made with `tags` if there is none. created: seconds, 0: now."""
+    def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
+        """Id of the oldest run that has the tags `key`; None if there is none."""
         where = " and ".join(f"tags.`{k}` = '{v}'" for k, v in key.items())
         with _translated():
             found = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
-            if found:
-                return found[0].info.run_id
-            start = _milliseconds(created) if created else None
+        return found[0].info.run_id if found else None
+
+    def create(self, experiment_id: str, name: str, tags: Mapping[str, str], created: float) -> str:
+        """Id of a new run. created: seconds since the epoch, 0: now."""
+        start = milliseconds(created) if created else None
+        with _translated():
             return self._mlflow.create_run(experiment_id, start, dict(tags), name).info.run_id
+
+    def rows(self, run_id: str) -> set[Row]:
+        """Every value of a run, a request for each metric. Raises Refused if the run is deleted."""
+        with _translated():
+            run = self._mlflow.get_run(run_id)
+            if run.info.lifecycle_stage != "active":
+                raise Refused(f"MLflow run {run_id} is deleted: it must be in the 'active' state")
+            histories = [self._mlflow.get_metric_history(run_id, metric) for metric in run.data.metrics]
+        return {Row(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
+
+    def trash(self, run_id: str) -> None:
+        """Delete a run, as a click in the dashboard does: `mlflow gc` removes it for good, until then it comes back."""
+        with _translated():
+            self._mlflow.delete_run(run_id)
 
     def send_metrics(self, run_id: str, records: Sequence[Record]) -> None:
         """The finite values of some lines, with the lines' own steps and times."""
         metrics = [
-            Metric(name, value, _milliseconds(record.time), record.step)
+            Metric(name, value, milliseconds(record.time), record.step)
             for record in records
             for name, value in record.metrics.items()
             if math.isfinite(value)
@@ -128,7 +144,7 @@ class Client:
         """RUNNING, FINISHED or FAILED. ended: seconds since the epoch, 0: now."""
         with _translated():
             if RunStatus.is_terminated(RunStatus.from_string(status)):
-                self._mlflow.set_terminated(run_id, status, _milliseconds(ended) if ended else None)
+                self._mlflow.set_terminated(run_id, status, milliseconds(ended) if ended else None)
             else:
                 self._mlflow.update_run(run_id, status)
 
@@ -139,10 +155,6 @@ def _check_active(experiment: Experiment) -> None:
             f"experiment {experiment.name!r} is deleted in MLflow. Restore it: mlflow experiments restore "
             f"--experiment-id {experiment.experiment_id}"
         )
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(1000 * seconds)
 
 
 def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

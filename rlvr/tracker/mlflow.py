@@ -16,20 +16,22 @@ from types import FrameType
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.shipper import Report, Shipper
+from rlvr.tracker.store import StoreDown
 
 __all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]
 
 PERIOD_S = 2.0
 LONGEST_WAIT_S = 60.0  # between tries of a store that is down
-LEFT = 3  # exit code: something could not be shipped
+LEFT, UNEQUAL = 3, 4  # exit codes: something could not be shipped; MLflow and a journal differ
 
 
 def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
     """Directories of the runs of these sweeps, or of every run on the ledger. ValueError: no such sweep."""
     ledger = Ledger(home)
-    if not sweep_ids:
-        return [ledger.run_dir(run_id) for run_id in ledger.runs()]
     known = {sweep.sweep_id: sweep for sweep in ledger.sweeps()}
+    if not sweep_ids:  # also those that a sweep names and that are gone: MLflow is to know it
+        every = dict.fromkeys([*ledger.runs(), *(run_id for sweep in known.values() for run_id in sweep.run_ids)])
+        return [ledger.run_dir(run_id) for run_id in every]
     for sweep_id in sweep_ids:
         if sweep_id not in known:
             raise ValueError(
@@ -91,14 +93,33 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m rlvr.tracker.mlflow",
         description="Ship the metrics of runs to MLflow. Safe to repeat, to kill and to run twice: every line arrives "
-        f"once. Exit code 0: everything is there; {LEFT}: something is left, try again later.",
+        f"once. Exit code 0: everything is there; {LEFT}: something is left, try again later; {UNEQUAL}: MLflow has "
+        "other rows than a journal.",
     )
     parser.add_argument("--home", type=Path, help="the directory that holds runs/ (default: $RLVR_HOME, the checkout)")
     parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
     parser.add_argument("--sweep", nargs="+", default=[], metavar="ID", help="only the runs of these sweeps")
     parser.add_argument("--follow", action="store_true", help=f"a pass every {PERIOD_S:.0f} s, until SIGTERM")
     parser.add_argument("--until-done", action="store_true", help="follow until every run has ended and is shipped")
+    parser.add_argument("--verify", action="store_true", help="then compare MLflow with the journals, row by row")
+    parser.add_argument("--repair", action="store_true", help="and make equal what differs, as far as journals reach")
     return parser
+
+
+def verify(shipper: Shipper, sweep_ids: Sequence[str], *, repair: bool) -> int:
+    """Say how MLflow and the journals differ. Exit code 0, or UNEQUAL if they still do."""
+    directories = run_dirs(shipper.home, sweep_ids)
+    unequal, num_equal = shipper.verify(directories, repair=repair)
+    for name, how in unequal.items():
+        print(f"{name}: {how}")
+    if not unequal:
+        print(f"MLflow and the journals are equal: {num_equal} rows of {len(directories)} runs.")
+        return 0
+    if repair:
+        print(shipper.ship(directories))
+        return verify(shipper, sweep_ids, repair=False)
+    print(f"{len(unequal)} of {len(directories)} runs differ. `python -m sweeps sync --repair` makes MLflow equal.")
+    return UNEQUAL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +141,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(report)
-    return 0 if report.complete else LEFT
+    code = 0 if report.complete else LEFT
+    if options.verify or options.repair:
+        try:
+            code = max(code, verify(shipper, options.sweep, repair=options.repair))
+        except StoreDown as error:
+            print(f"MLflow: {error}", file=sys.stderr)
+            code = LEFT
+    return code
 
 
 if __name__ == "__main__":

@@ -4,9 +4,14 @@ A pass (`Shipper.ship`) may be repeated, killed or run twice at once; MLflow end
 
 - a batch carries the time stamps of its lines, and MLflow's metric table has (run, name, time, step, value) as its
   key: sending a batch again adds no row;
-- runs/<run_id>/mlflow.json, the cursor, is replaced after a batch has arrived, never before;
-- an MLflow run is found again by its tags rlvr.run_id and rlvr.created if the cursor is lost;
+- runs/<run_id>/mlflow.json, the cursor, names the steps that have arrived, by the attempt that measured them. It is
+  replaced after a batch has arrived, never before. It holds no place in the journal: lines of that may be deleted;
+- an MLflow run is found again by its tags rlvr.run_id and rlvr.created if the cursor is lost, and by the cursor of its
+  sweep if run.json is lost too; what has arrived is then read from MLflow;
+- a step that MLflow has is not sent again, though another attempt took it again because its line was lost;
 - a lock lets one pass at a time work on a home.
+
+`python -m sweeps sync --verify` compares journals and MLflow row by row (rlvr/tracker/verification.py).
 
 Not-finite values are not sent: MLflow returns +inf as 1.797e308, a lie in every average. The tag rlvr.non_finite counts
 them by name; the journal keeps them. A line that is damaged on disk is left out; the report of the pass and the tag
@@ -20,19 +25,21 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.ledger import journal, layout, tags
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json, sync, write_json
+from rlvr.ledger.files import sync
 from rlvr.ledger.runs import RunInfo, Unreadable, grouped, read_config, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
-from rlvr.tracker import store
+from rlvr.tracker import store, verification
+from rlvr.tracker.cursor import Cursor, signature
 from rlvr.tracker.store import Refused, StoreDown
+from rlvr.tracker.verification import Difference, Row, rows_of
 
 if TYPE_CHECKING:
     from rlvr.tracker.client import Client
@@ -47,31 +54,6 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-
-
-@dataclass
-class Cursor:
-    """How much of a run is in one MLflow store. A file holds one per tracking URI."""
-
-    experiment_id: str = ""
-    identity: str = ""  # of the experiment: an id alone means nothing in a database that was made anew
-    mlflow_run_id: str = ""
-    offset: int = 0  # bytes of the journal that have arrived
-    status: str = ""
-    tags: dict[str, str] = field(default_factory=dict[str, str])
-    non_finite: dict[str, int] = field(default_factory=dict[str, int])
-    damaged: list[str] = field(default_factory=list[str])  # lines of the journal that cannot arrive, and why
-
-    @classmethod
-    def load(cls, directory: Path, uri: str) -> Cursor:
-        """An empty one if there is none: the run is then looked up in MLflow."""
-        content = (read_json(layout.cursor(directory)) or {}).get(redact(uri))
-        known = {f.name for f in fields(cls)}
-        return cls(**content) if isinstance(content, dict) and set(content) == known else cls()
-
-    def save(self, directory: Path, uri: str) -> None:
-        path = layout.cursor(directory)
-        write_json(path, {**(read_json(path) or {}), redact(uri): asdict(self)})
 
 
 @dataclass(frozen=True)
@@ -130,23 +112,67 @@ class Shipper:
         self.ledger = Ledger(self.home)
         self.uri = store.resolve(self.home, tracking_uri)
         self._client: Client | None = None
-        self._shipped: dict[Path, tuple[int, set[int]]] = {}  # run → (offset, steps before it)
+        self._database: tuple[int, int] | None = None  # which SQLite file the client has open: it may be deleted
+        self._databases = 0  # how many it has had
+        # Of runs whose journal was read and has arrived: who reads it, and which steps the cursor named then.
+        self._followers: dict[Path, tuple[journal.Follower, dict[str, list[list[int]]]]] = {}
+        self._closed: set[str] = set()  # MLflow runs whose run is gone, and which say so
 
     def ship(self, run_dirs: Iterable[Path]) -> Report:
         """One pass over the runs. Returns within seconds if the store is down; never raises because of the store."""
         report = Report(redact(self.uri), warning=self._warning())
-        present = self._readable(dict.fromkeys(run_dirs), report)
+        directories = list(dict.fromkeys(run_dirs))
+        present = self._readable(directories, report)
         report.running = sum(tags.status(run.state.state) == "RUNNING" for run in present)
         done: set[Path] = set()
         try:
-            if present:
-                self._pass(present, report, done)
+            if directories:
+                self._pass(present, [directory.name for directory in directories], report, done)
         except (StoreDown, OSError, ValueError) as error:
-            report.error = self._clean(error)
+            report.error = self._clean(error) + store.cure(self.uri, str(error))
         for run in present:
             if run.directory not in done:
                 report.left[run.name] = report.left.get(run.name, 0) + self._lines_left(run)
         return report
+
+    def verify(self, run_dirs: Iterable[Path], *, repair: bool = False) -> tuple[dict[str, str], int]:
+        """({run name: how its MLflow run differs from its journal}, rows that are equal). Ship before.
+
+        repair: let the next pass make them equal. It sends what MLflow lacks; an MLflow run with rows that the journal
+        has not is deleted, and made anew. Raises StoreDown.
+        """
+        report = Report(redact(self.uri))
+        client = self._connect()
+        unequal: dict[str, str] = {}
+        num_equal = 0
+        for run in self._readable(dict.fromkeys(run_dirs), report):
+            cursor = Cursor.load(run.directory, self.uri)
+            if not _is_valid(client, cursor):
+                unequal[run.name] = "it is not in MLflow"
+                continue
+            try:
+                stored = client.rows(cursor.mlflow_run_id)  # before the journal, which may grow meanwhile
+            except Refused as error:
+                unequal[run.name] = self._clean(error)
+                if repair:
+                    Cursor().save(run.directory, self.uri)
+                continue
+            records = journal.Follower(layout.journal(run.directory)).all()
+            arrived = cursor.arrived
+            found = verification.difference([r for r in records if r.step in arrived], stored)
+            num_equal += len(stored - found.foreign)
+            if found:
+                unequal[run.name] = str(found)
+                if repair:
+                    self._let_repair(client, run, cursor, found)
+        return unequal, num_equal
+
+    def _let_repair(self, client: Client, run: Run, cursor: Cursor, found: Difference) -> None:
+        if found.foreign:
+            client.trash(cursor.mlflow_run_id)
+            cursor = Cursor()
+        cursor.take_back({row.step for row in found.lacking})
+        cursor.save(run.directory, self.uri)
 
     def _readable(self, directories: Iterable[Path], report: Report) -> list[Run]:
         """The runs, how each stands first: what it measures after that is for the next pass."""
@@ -162,7 +188,8 @@ class Shipper:
             report.problems[line] = line
         return present
 
-    def _pass(self, present: Sequence[Run], report: Report, done: set[Path]) -> None:
+    def _pass(self, present: Sequence[Run], run_ids: Sequence[str], report: Report, done: set[Path]) -> None:
+        """run_ids: also of runs that are gone."""
         from filelock import FileLock, Timeout
 
         lock = layout.mlflow_lock(self.home)
@@ -170,7 +197,7 @@ class Shipper:
             with FileLock(lock, timeout=LOCK_S):
                 client = self._connect()
                 by_id = {run.info.run_id: run for run in present}
-                sweeps = [s for s in self._sweeps() if not by_id.keys().isdisjoint(s.run_ids)]
+                sweeps = [s for s in self._sweeps() if not set(run_ids).isdisjoint(s.run_ids)]
                 for run in present:
                     try:
                         self._ship_run(client, run, [s for s in sweeps if run.info.run_id in s.run_ids], report)
@@ -195,64 +222,58 @@ class Shipper:
         """A client of a store that answers and has its tables. Call under the lock: tables are made exactly once."""
         if (fault := store.fault(self.uri)) is not None:
             raise StoreDown(fault)
-        if self._client is None:
+        if self._client is None or store.identity_of(self.uri) != self._database:
             for name, value in ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
             from rlvr.tracker.client import Client  # imports mlflow: two to three seconds
 
             artifacts = layout.mlflow_artifacts(self.home).as_uri() if store.is_local(self.uri) else None
-            self._client = Client(self.uri, artifacts)
+            self._client = Client(store.respelled(self.uri, self._databases), artifacts)
+            self._database, self._databases = store.identity_of(self.uri), self._databases + 1
         self._client.identities.clear()  # asked once a pass: the database may have been replaced
         return self._client
 
     def _ship_run(self, client: Client, run: Run, sweeps: Sequence[Sweep], report: Report) -> None:
         cursor = self._adopt(client, run, sweeps)
         report.shipped.setdefault(run.name, 0)
-        records, end = self._news(run, cursor, report)
-        _, steps = self._shipped.get(run.directory, (0, set[int]()))
-        for batch in _batches(records):
-            client.send_metrics(cursor.mlflow_run_id, batch)
-            counts = Counter(k for r in batch for k, v in r.metrics.items() if not math.isfinite(v))
-            cursor.non_finite = dict(Counter(cursor.non_finite) + counts)
-            cursor.offset = batch[-1].end
-            cursor.save(run.directory, self.uri)
-            steps.update(r.step for r in batch)
-            self._shipped[run.directory] = (cursor.offset, steps)
-            report.shipped[run.name] += len(batch)
-        if end != cursor.offset:  # past lines that are no news
-            cursor.offset = end
-            cursor.save(run.directory, self.uri)
-            self._shipped[run.directory] = (end, steps)
+        self._send_news(client, run, cursor, report)
         if cursor.damaged:
             report.problems[run.name] = f"{run.name}: {', '.join(cursor.damaged)}: left out"
         current = tags.tags(run.info, run.state, sweeps)
         if cursor.non_finite:
             current["rlvr.non_finite"] = json.dumps(cursor.non_finite)[: tags.MAX_VALUE]
-        if cursor.damaged:
+        if cursor.damaged or "rlvr.damaged_lines" in cursor.tags:  # they may have been deleted since
             current["rlvr.damaged_lines"] = ", ".join(cursor.damaged)[: tags.MAX_VALUE]
         status = tags.status(run.state.state)
         self._update(client, run.directory, cursor, current, status, run.state.end_time or 0.0)
 
-    def _news(self, run: Run, cursor: Cursor, report: Report) -> tuple[list[journal.Record], int]:
-        """(lines that have not arrived, end of the last line). Of a step that two attempts raced for, the first."""
+    def _send_news(self, client: Client, run: Run, cursor: Cursor, report: Report) -> None:
+        """Send the lines of steps that have not arrived. Of a step that two attempts raced for, the first."""
         path = layout.journal(run.directory)
-        if not path.exists() or path.stat().st_size == cursor.offset:
-            return [], cursor.offset
+        now = signature(path)
+        if now in ([0, 0], cursor.journal):
+            return
         # A line must not be in MLflow and then vanish from the journal with the page cache of a machine that dies: the
         # resumed attempt would measure its step again, at another time, and MLflow would show both.
         sync(path)
-        offset, steps = self._shipped.get(run.directory, (0, set[int]()))
-        if offset != cursor.offset:
-            offset, steps = 0, set[int]()
-        reading = journal.read(path, offset=offset)
-        fresh = [str(each) for each in reading.damaged if each.end > cursor.offset]
-        cursor.damaged = list(dict.fromkeys([*cursor.damaged, *fresh]))
-        if reading.torn and run.state.state is State.FINISHED:  # nobody will make it whole
+        # Taken out until all has arrived: a pass that fails half-way reads from the start again.
+        follower, left_at = self._followers.pop(run.directory, (journal.Follower(path), {}))
+        follower = follower if left_at == cursor.steps else journal.Follower(path)
+        torn = follower.read()
+        cursor.damaged = [str(each) for each in follower.damaged]
+        if torn and run.state.state is State.FINISHED:  # nobody will make it whole
             report.problems[run.name] = f"{run.name}: the last line of {path} is torn: left out"
-        steps = steps | {r.step for r in reading.records if r.end <= cursor.offset}
-        self._shipped[run.directory] = (cursor.offset, steps)
-        first = {r.step: r for r in reversed(reading.records) if r.end > cursor.offset and r.step not in steps}
-        return sorted(first.values(), key=lambda record: record.end), reading.end
+        arrived = cursor.arrived
+        for batch in _batches([record for record in follower.news if record.step not in arrived]):
+            client.send_metrics(cursor.mlflow_run_id, batch)
+            counts = Counter(k for r in batch for k, v in r.metrics.items() if not math.isfinite(v))
+            cursor.non_finite = dict(Counter(cursor.non_finite) + counts)
+            cursor.add(batch)
+            cursor.save(run.directory, self.uri)
+            report.shipped[run.name] += len(batch)
+        cursor.journal = [] if torn else now
+        cursor.save(run.directory, self.uri)
+        self._followers[run.directory] = follower, cursor.steps
 
     def _adopt(self, client: Client, run: Run, sweeps: Sequence[Sweep]) -> Cursor:
         """The cursor of a run; if it is lost or of another database, one of the MLflow run that is found or made."""
@@ -264,17 +285,47 @@ class Shipper:
         first = {**tags.tags(run.info, run.state, []), **tags.choice_tags(config)}
         if cut:
             first["rlvr.params_cut"] = ",".join(cut)[: tags.MAX_VALUE]
-        parent = next((s for s in sweeps if s.study == run.info.study), None)
-        if parent is not None:
-            first["rlvr.sweep_id"] = parent.sweep_id
-            first["mlflow.parentRunId"] = self._adopt_sweep(client, parent).mlflow_run_id
-        key = {name: first[name] for name in ("rlvr.run_id", "rlvr.created") if name in first}
         experiment_id = client.experiment(run.info.study or EXPERIMENT)
-        mlflow_run_id = client.find_or_create(experiment_id, run.name, key, first, run.info.created)
-        client.send_params(mlflow_run_id, values)
-        cursor = Cursor(experiment_id, client.identity(experiment_id), mlflow_run_id)
+        cursor = Cursor(experiment_id, client.identity(experiment_id))
+        parent = next((s for s in sweeps if s.study == run.info.study), None)
+        above = None if parent is None else self._adopt_sweep(client, parent)
+        if parent is not None and above is not None:
+            first |= {"rlvr.sweep_id": parent.sweep_id, "mlflow.parentRunId": above.mlflow_run_id}
+        if not self._find_again(client, run, cursor, first, above):
+            cursor.mlflow_run_id = client.create(experiment_id, run.name, first, run.info.created)
+        client.send_params(cursor.mlflow_run_id, values)
         cursor.save(run.directory, self.uri)
+        if parent is not None and above is not None:
+            above.runs[run.info.run_id] = cursor.mlflow_run_id
+            above.save(self.ledger.sweep_dir(parent.sweep_id), self.uri)
         return cursor
+
+    def _find_again(
+        self, client: Client, run: Run, cursor: Cursor, first: Mapping[str, str], above: Cursor | None
+    ) -> bool:
+        """Let a new cursor name the MLflow run that this run has already, and what of it has arrived there.
+
+        With another time of creation its run.json was lost, or all of it: in MLflow are then rows that no journal has.
+        Such an MLflow run is deleted, that nobody takes it for one that still runs.
+        """
+        records = journal.Follower(layout.journal(run.directory)).all()
+        key = {name: first[name] for name in ("rlvr.run_id", "rlvr.created") if name in first}
+        known = client.find(cursor.experiment_id, key)
+        stored = client.rows(known) if known else set[Row]()
+        if known is None and above is not None and (known := above.runs.get(run.info.run_id)):
+            try:
+                stored = client.rows(known)
+            except Refused:  # deleted
+                return False
+            if stored and not any(rows_of(record) & stored for record in records):
+                client.trash(known)
+                return False
+            client.send_tags(known, key)
+        if known is None:
+            return False
+        cursor.mlflow_run_id = known
+        cursor.add(verification.arrived(records, stored))
+        return True
 
     def _adopt_sweep(self, client: Client, sweep: Sweep) -> Cursor:
         """The cursor of a sweep's parent run, found or made like that of a run."""
@@ -284,7 +335,9 @@ class Shipper:
             key = {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
             first = {**key, "rlvr.command": redact(sweep.command)[: tags.MAX_VALUE]}
             experiment_id = client.experiment(sweep.study or EXPERIMENT)
-            parent = client.find_or_create(experiment_id, tags.name_of_sweep(sweep), key, first, sweep.created)
+            parent = client.find(experiment_id, key)
+            if parent is None:
+                parent = client.create(experiment_id, tags.name_of_sweep(sweep), first, sweep.created)
             cursor = Cursor(experiment_id, client.identity(experiment_id), parent)
             cursor.save(directory, self.uri)
         return cursor
@@ -296,8 +349,21 @@ class Shipper:
         if not _is_valid(client, cursor):
             return  # all its runs were shipped under an earlier sweep
         states = [present[r].state if r in present else self.ledger.state(r) for r in sweep.run_ids]
+        for state in states:
+            self._close_lost(client, state, cursor)
         status = tags.status_of_sweep([state.state for state in states])
         self._update(client, directory, cursor, {}, status, max((s.end_time or 0.0 for s in states), default=0.0))
+
+    def _close_lost(self, client: Client, state: RunState, above: Cursor) -> None:
+        """A run that is gone, or cannot be read, has failed in MLflow too. above: the cursor of its sweep."""
+        directory = self.ledger.run_dir(state.run_id)
+        cursor = Cursor.load(directory, self.uri)
+        if state.state is State.UNREADABLE and _is_valid(client, cursor):
+            self._update(client, directory, cursor, {"rlvr.state": state.state.value}, tags.status(state.state), 0.0)
+        elif state.state is State.MISSING and (known := above.runs.get(state.run_id)) and known not in self._closed:
+            client.send_tags(known, {"rlvr.state": state.state.value})
+            client.send_status(known, tags.status(state.state), 0.0)
+            self._closed.add(known)
 
     def _update(
         self, client: Client, directory: Path, cursor: Cursor, current: Mapping[str, str], status: str, ended: float
@@ -313,8 +379,11 @@ class Shipper:
             cursor.save(directory, self.uri)
 
     def _lines_left(self, run: Run) -> int:
-        path, offset = layout.journal(run.directory), Cursor.load(run.directory, self.uri).offset
-        return path.read_bytes()[offset:].count(b"\n") if path.exists() else 0
+        path, cursor = layout.journal(run.directory), Cursor.load(run.directory, self.uri)
+        now = signature(path)
+        if now in ([0, 0], cursor.journal):
+            return 0
+        return max(0, path.read_bytes().count(b"\n") - len(cursor.arrived))
 
     def _warning(self) -> str | None:
         path = store.sqlite_path(self.uri)

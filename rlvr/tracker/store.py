@@ -17,6 +17,7 @@ from rlvr.ledger.tags import redact
 ANSWER_S = 3.0  # how long a store may take to say that it is there
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
+_DAMAGED = ("malformed", "not a database", "disk I/O error")  # in what SQLite says
 _NETWORK_FILESYSTEMS = {
     "nfs",
     "nfs3",
@@ -103,6 +104,29 @@ def fault(uri: str) -> str | None:
     return None
 
 
+def cure(uri: str, fault: str) -> str:
+    """What to do about a SQLite file that is damaged; "" for any other store or fault."""
+    path = sqlite_path(uri)
+    if path is None or not any(word in fault for word in _DAMAGED):
+        return ""
+    return f". Move {path} away, with {path.name}-wal if there is one: `python -m sweeps sync` restores all from runs/"
+
+
+def identity_of(uri: str) -> tuple[int, int] | None:
+    """Device and inode of a SQLite file: another one has taken its place if they change. None: there is none."""
+    path = sqlite_path(uri)
+    try:
+        status = path.stat() if path else None
+    except FileNotFoundError:
+        return None
+    return (status.st_dev, status.st_ino) if status else None
+
+
+def respelled(uri: str, number: int) -> str:
+    """The same SQLite file by another name, for MLflow keeps the connections of each name as long as it lives."""
+    return uri.replace(":///", f":////{'./' * number}", 1) if sqlite_path(uri) and number else uri
+
+
 def _sqlite_fault(path: Path) -> str | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +136,7 @@ def _sqlite_fault(path: Path) -> str | None:
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
-        return f"{path} cannot be used as a database ({error})"
+        return f"{path} cannot be used as a database ({error})" + cure(f"sqlite:///{path}", str(error))
     return None if os.access(path, os.W_OK) else f"{path} is read-only"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlvr.ledger.sweeps import Ledger
+from rlvr.tracker.cursor import is_behind
+from sweeps.sync import sync_in_background
 from sweeps.worker import Shipper
-from tests.tracker.places import expected, make_run, make_sweep, stored
+from tests.slurm.place import wait_for
+from tests.tracker.places import end_attempt, expected, make_run, make_sweep, stored
 
 
 def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path) -> None:
@@ -37,3 +42,35 @@ def test_sync_ships_each_sweep_to_the_store_that_its_launch_named(tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert stored(named) == {"a" * 12: expected(range(4))}
     assert stored(other) == {"b" * 12: expected(range(4))}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_the_next_status_or_report_ships_what_a_dead_server_did_not_take(tmp_path: Path) -> None:
+    """A run ended while the server was away; another one's launch wanted no tracker."""
+    store = tmp_path / "store.db"
+    for run_id, enabled in (("a" * 12, True), ("b" * 12, False)):
+        run_dir = make_run(tmp_path, run_id, steps=4)
+        config = yaml.safe_load((run_dir / "config.yaml").read_text())
+        tracker = {"enabled": enabled, "uri": f"sqlite:///{store}"}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"tracker": tracker}))
+        end_attempt(run_dir, 1, "ok")
+        make_sweep(tmp_path, f"sweep-{run_id[0]}", [run_id])
+    assert is_behind(tmp_path / "runs" / ("a" * 12))
+
+    def all_is_there() -> bool:
+        try:
+            return store.exists() and stored(store) == {"a" * 12: expected(range(4))}
+        except sqlite3.OperationalError:  # its tables are just being made
+            return False
+
+    for command in (["sweeps", "status"], ["analysis", "--no-figures"]):
+        words = [sys.executable, "-m", *command, "--home", str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        wait_for(all_is_there, patience_s=100)
+        wait_for(lambda: "shipped 4 lines" in (tmp_path / "runs/sync.log").read_text(), patience_s=100)  # its last word
+        assert not sync_in_background(Ledger(tmp_path))
+        for path in (store, tmp_path / "runs/sync.log"):
+            path.unlink()
+        (tmp_path / "runs" / ("a" * 12) / "mlflow.json").unlink()

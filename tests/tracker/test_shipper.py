@@ -9,8 +9,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -20,30 +18,8 @@ from rlvr.ledger.runs import read_info
 from rlvr.tracker import shipper as shipping
 from rlvr.tracker.mlflow import Shipper, main, run_dirs
 from tests.tracker import places
+from tests.tracker.conftest import Store
 from tests.tracker.places import T0, Server, add_steps, end_attempt, expected, make_run, make_sweep, query, ship, stored
-
-
-@dataclass
-class Store:
-    uri: str
-    database: Path  # read behind MLflow's back
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables take 1.5 s to make: once, then copied."""
-    home = tmp_path_factory.mktemp("template")
-    Shipper(home, None).ship([make_run(home, "warm")])
-    return home / "mlflow.db"
-
-
-@pytest.fixture
-def local(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    database = tmp_path / "store" / "mlflow.db"
-    database.parent.mkdir()
-    shutil.copy(empty_database, database)
-    return Store(f"sqlite:///{database}", database)
 
 
 @pytest.fixture(scope="session")
@@ -62,13 +38,6 @@ def any_store(request: pytest.FixtureRequest) -> Store:
         return request.getfixturevalue("local")
     server = request.getfixturevalue("running_server")
     return Store(server.uri, server.database)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    path = tmp_path / "home"
-    path.mkdir()
-    return path
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -361,3 +362,21 @@ def test_empty_metrics_are_an_empty_frame():
 def test_groups_differ_by_more_than_the_seed():
     assert group_of(config(seed=0)) == group_of(config(seed=1))
     assert group_of(config(lr=1e-5)) != group_of(config())
+
+
+def test_a_server_that_is_away_or_never_answers_costs_seconds_and_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        for uri in (f"http://ann:s3cret@127.0.0.1:{silent.getsockname()[1]}", "http://127.0.0.1:9"):
+            began = time.monotonic()
+            with pytest.raises(LookupError, match="it does not answer") as caught:
+                load(tmp_path, source="mlflow", uri=uri)
+            assert time.monotonic() - began < 10
+            assert "s3cret" not in str(caught.value)
+
+
+def test_a_damaged_database_is_one_line_with_its_cure(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("not a database" * 999)
+    with pytest.raises(LookupError, match="moved away: `python -m sweeps sync` restores all of it"):
+        load(tmp_path, source="mlflow")

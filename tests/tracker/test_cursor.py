@@ -1,0 +1,47 @@
+"""Which steps are in MLflow: by attempt and step, whatever becomes of the journal's lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlvr.ledger.journal import Record
+from rlvr.tracker.cursor import Cursor
+
+URI = "sqlite:////x.db"
+
+
+def records(steps: set[int], attempt: int) -> list[Record]:
+    return [Record(step, 0.0, attempt, {}) for step in steps]
+
+
+def test_unbroken_series_of_steps_are_two_numbers() -> None:
+    cursor = Cursor()
+    cursor.add(records({3, 1, 2, 7}, 1))
+    cursor.add(records({8}, 2))
+    assert cursor.steps == {"1": [[1, 3], [7, 7]], "2": [[8, 8]]}
+    assert cursor.arrived == {1, 2, 3, 7, 8}
+    cursor.take_back({2, 8})
+    assert cursor.steps == {"1": [[1, 1], [3, 3], [7, 7]]}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 40))), max_size=6), st.sets(st.integers(0, 40)))
+def test_what_was_added_and_not_taken_back_has_arrived(added: list[tuple[int, set[int]]], lost: set[int]) -> None:
+    cursor = Cursor()
+    for attempt, steps in added:
+        cursor.add(records(steps, attempt))
+    cursor.take_back(lost)
+    assert cursor.arrived == set().union(*(steps for _, steps in added)) - lost
+
+
+def test_each_store_has_a_cursor_of_its_own_and_one_of_another_version_is_none(tmp_path: Path) -> None:
+    first = Cursor("1", "x", "y", steps={"1": [[0, 4]]})
+    first.save(tmp_path, URI)
+    Cursor("2").save(tmp_path, "sqlite:////z.db")
+    assert Cursor.load(tmp_path, URI) == first
+    assert Cursor.load(tmp_path, "sqlite:////z.db") == Cursor("2")
+    text = (tmp_path / "mlflow.json").read_text()
+    (tmp_path / "mlflow.json").write_text(text.replace('"steps"', '"offset"'))
+    assert Cursor.load(tmp_path, URI) == Cursor()

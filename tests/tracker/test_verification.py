@@ -1,0 +1,157 @@
+"""MLflow against the journals, row by row, whatever happened to either; expected rows are counted behind our code."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+from rlvr.ledger.journal import Record, encode
+from rlvr.tracker.mlflow import Shipper, run_dirs, verify
+from rlvr.tracker.verification import Row, arrived, difference
+from tests.tracker.conftest import Store
+from tests.tracker.places import T0, add_steps, expected, make_run, make_sweep, query, stored
+
+NAME = "lad-js-r"
+
+
+def lines(run: Path) -> list[bytes]:
+    return (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def damage(run: Path, step: int) -> None:
+    every = lines(run)
+    every[step] = every[step].replace(b"reward", b"rewerd")
+    (run / "metrics.jsonl").write_bytes(b"".join(every))
+
+
+def test_rows_are_compared_by_metric_step_time_and_value() -> None:
+    records = [Record(1, 2.5, 1, {"a": 0.1, "b": float("nan")}), Record(2, 3.0, 1, {"a": 0.2})]
+    same = {Row("a", 1, 2500, 0.1), Row("a", 2, 3000, 0.2)}
+    assert not difference(records, same)
+    assert difference(records, {Row("a", 1, 2500, 0.1), Row("a", 2, 3000, 0.25)}) == difference(
+        [records[1]], {Row("a", 2, 3000, 0.25)}
+    )
+    assert [record.step for record in arrived(records, {Row("a", 2, 9, 0.2)})] == [2]  # from a line that was lost
+    assert [record.step for record in arrived(records, {Row("a", 1, 2500, 0.1)})] == [1]
+    assert arrived([Record(1, 2.5, 1, {"a": 0.1, "c": 1.0})], {Row("a", 1, 2500, 0.1)}) == []  # half a batch
+
+
+def test_deleting_a_damaged_line_skips_no_row_of_a_live_shipper_or_of_the_next_one(local: Store, home: Path) -> None:
+    """Lines 2 and 4 of six rot before they are shipped, and are deleted; then the run takes four steps more."""
+    live = Shipper(home, local.uri)
+    run = make_run(home, "r", steps=6)
+    damage(run, 2)
+    damage(run, 4)
+    report = live.ship([run])
+    assert "line 3 is damaged" in str(report)
+    kept = [line for step, line in enumerate(lines(run)) if step not in (2, 4)]
+    (run / "metrics.jsonl").write_bytes(b"".join(kept))
+    add_steps(run, range(6, 8))
+    assert not live.ship([run]).problems
+    with (run / "metrics.jsonl").open("ab") as file:  # the next attempt takes one of the lost steps again
+        file.write(encode(2, T0 + 2.123, 2, dict(zip(("reward/mean",), (2 / 7,), strict=True))))
+    add_steps(run, range(8, 10))
+    assert Shipper(home, local.uri).ship([run]).shipped == {NAME: 3}
+    again = [row for row in expected([2]) if row[0] == "reward/mean"]
+    assert stored(local.database)["r"] == sorted([*expected([0, 1, 3, 5, 6, 7, 8, 9]), *again])
+    assert Shipper(home, local.uri).verify([run]) == ({}, 3 * 8 + 1)
+
+
+def test_a_step_that_mlflow_has_and_that_is_taken_again_is_not_doubled_and_is_said_to_differ(
+    local: Store, home: Path
+) -> None:
+    run = make_run(home, "r", steps=4)
+    make_sweep(home, "s", ["r"])
+    live = Shipper(home, local.uri)
+    live.ship([run])
+    (run / "metrics.jsonl").write_bytes(b"".join(lines(run)[:3]))  # the disk lost step 3
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(encode(3, T0 + 900.0, 2, {"reward/mean": 3 / 7}))
+    for shipper in (live, Shipper(home, local.uri)):
+        assert shipper.ship([run]).complete
+        assert stored(local.database)["r"] == expected(range(4))
+    (run / "mlflow.json").unlink()  # what has arrived is then read from MLflow
+    assert Shipper(home, local.uri).ship([run]).shipped == {NAME: 0}
+    assert stored(local.database)["r"] == expected(range(4))
+    unequal, equal = Shipper(home, local.uri).verify([run])
+    assert equal == 9
+    assert unequal == {
+        NAME: f"1 rows are not in MLflow (step 3: reward/mean={3 / 7:g}, ...), "
+        f"3 rows are in MLflow alone (step 3: evaluation/maze/avg_at_8={-3 / 3:g}, ...)"
+    }
+    assert verify(Shipper(home, local.uri), [], repair=True) == 0
+    (kept,) = query(local.database, "select count(*) from runs r join tags t using (run_uuid) where t.key = "
+                    "'rlvr.run_id' and t.value = 'r' and r.lifecycle_stage = 'active'")  # fmt: skip
+    assert kept == (1,)
+
+
+def test_rows_that_vanish_from_mlflow_are_named_and_sent_again(local: Store, home: Path) -> None:
+    run = make_run(home, "r", steps=5)
+    Shipper(home, local.uri).ship([run])
+    connection = sqlite3.connect(local.database)
+    connection.execute("delete from metrics where step in (1, 4) and key = 'reward/mean'")
+    connection.commit()
+    connection.close()
+    shipper = Shipper(home, local.uri)
+    assert shipper.ship([run]).shipped == {NAME: 0}
+    assert shipper.verify([run]) == ({NAME: f"2 rows are not in MLflow (steps 1, 4: reward/mean={1 / 7:g}, ...)"}, 13)
+    assert verify(shipper, [], repair=True) == 0
+    assert stored(local.database)["r"] == expected(range(5))
+
+
+def test_a_lost_run_json_and_a_lost_run_make_no_second_run_that_counts_and_leave_none_running(
+    local: Store, home: Path
+) -> None:
+    """A launch that repeats the command writes run.json anew: another time of creation."""
+    standing = (
+        "select r.status from runs r join tags t using (run_uuid) where t.key = 'rlvr.run_id' and t.value = 'r' "
+        "and r.lifecycle_stage = 'active'"
+    )
+    run = make_run(home, "r", steps=3)
+    make_run(home, "other", steps=1)
+    make_sweep(home, "s", ["r", "other"])
+    Shipper(home, local.uri).ship(run_dirs(home))
+    assert query(local.database, standing) == [("RUNNING",)]
+    (run / "run.json").unlink()
+    Shipper(home, local.uri).ship(run_dirs(home))
+    assert query(local.database, standing) == [("FAILED",)]  # nobody can say how it stands
+    for lost in ("run.json", "mlflow.json"):
+        (run / lost).unlink(missing_ok=True)
+    keep = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run)
+    make_run(home, "r", created=T0 + 50)
+    (run / "metrics.jsonl").write_bytes(keep)
+    add_steps(run, range(3, 5))
+    assert Shipper(home, local.uri).ship(run_dirs(home)).shipped[NAME] == 2
+    assert query(local.database, standing) == [("RUNNING",)]
+    assert stored(local.database)["r"] == expected(range(5))
+    shutil.rmtree(run)
+    Shipper(home, local.uri).ship(run_dirs(home, ["s"]))
+    assert query(local.database, standing) == [("FAILED",)]
+    make_run(home, "r", created=T0 + 99)
+    (run / "metrics.jsonl").write_bytes(encode(0, T0 + 100, 1, {"x": 0.5}))
+    Shipper(home, local.uri).ship(run_dirs(home))
+    assert query(local.database, standing) == [("RUNNING",)]
+    rows = "select key, value from metrics join runs r using (run_uuid) where lifecycle_stage = 'active' and key = 'x'"
+    assert query(local.database, rows) == [("x", 0.5)]
+
+
+def test_a_database_deleted_or_cut_under_a_live_shipper_is_recovered_by_it(local: Store, home: Path) -> None:
+    run = make_run(home, "r", steps=3)
+    shipper = Shipper(home, local.uri)
+    shipper.ship([run])
+    local.database.unlink()
+    add_steps(run, range(3, 5))
+    assert shipper.ship([run]).shipped == {NAME: 5}
+    assert stored(local.database)["r"] == expected(range(5))
+    half = local.database.read_bytes()
+    local.database.write_bytes(half[: len(half) // 2])
+    add_steps(run, range(5, 7))
+    error = shipper.ship([run]).error or ""
+    assert "malformed" in error
+    assert f"Move {local.database} away" in error
+    assert "`python -m sweeps sync` restores all from runs/" in error
+    local.database.unlink()
+    assert shipper.ship([run]).shipped == {NAME: 7}
+    assert shipper.verify([run]) == ({}, 21)
