@@ -23,6 +23,9 @@ examples:
   python -m analysis --metrics avg,pass@4,policy/kl_base --against 'loss=grpo lr=1e-4' --across eta
   python -m analysis --study eta --claims --exit-code
   python -m analysis --source mlflow --uri http://tracking:5000
+  python -m analysis bundle study=eta       a study as one file (bundle --help)
+  python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
+  python -m analysis import DUMP --format verl --arm grpo      samples of another trainer as such a file (import --help)
 """
 
 
@@ -32,9 +35,15 @@ DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code. Nothing found, and bad input, is one line on standard error."""
-    options = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
+        if arguments[:1] in (["bundle"], ["import"]):
+            from analysis import exchange
+
+            exchange.main(arguments[0], arguments[1:])
+            return DONE
+        options = parser().parse_args(arguments)
         outcomes = _rebuild(options, console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError is a fault of ours: its traceback is wanted
@@ -53,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.add_argument("files", nargs="*", type=Path, metavar="FILE", help="bundles (.rlvr), in the place of runs/")
     which = made.add_mutually_exclusive_group()
     which.add_argument("--study", help="the study to report (default: the newest)")
     which.add_argument("--sweep", metavar="ID", help="only the runs of this sweep, as in runs/sweeps/<ID>")
@@ -90,6 +100,10 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
     from analysis.frames.load import catalogue, frames
 
     home = (options.home or layout.home()).expanduser().resolve()
+    if options.files:
+        from analysis.frames import bundle
+
+        return _study(bundle.merged([bundle.read(file) for file in options.files]), options, home, console)
     found = catalogue(home, source=options.source, uri=options.uri)
     if options.sweep:
         return _study(frames(found, sweep=options.sweep), options, home, console)
@@ -128,6 +142,8 @@ def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Co
     content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
     # On disk before it is shown: `| head` must not cost the report.
     name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
+    if options.files:  # never in the place of a report on runs of ours
+        name = f"{'-'.join(file.stem for file in options.files)}-bundle"
     files = report.write(frames, content, (options.out or layout.reports(home)).expanduser() / report.folder_name(name))
     counted = frames.runs["state"].value_counts()
     states = ", ".join(f"{counted[s]} {s}" for s in State if s in counted)
@@ -140,5 +156,6 @@ def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Co
     console.print("\nWritten:", style="bold")
     for file in files:
         console.print(f"  {file}", markup=False, soft_wrap=True)
-    console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
+    if frames.home is not None:
+        console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
     return {verdict.outcome.value for verdict in content.verdicts}

@@ -33,6 +33,7 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
+DRAWN = tuple(name for names, _ in PANELS for name in names)  # the same for every study: they are cached together
 SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
@@ -57,8 +58,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
-    training = frames.history([name for name, _ in panels])
-    training = training[training["step"] > 0]
+    training = frames.drawn(DRAWN)
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
         curves = training[training["name"] == name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,19 @@ class Counts:
         states = {i: cache.state_of(found) for i, found in files.items()}
         table = cache.rows(home, "counts", states, lambda run_id: _count(files[run_id]))
         self._table = table if table.num_rows else _NONE
+        self.states: Mapping[str, str] = states  # of the files of each run
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Counts:
+        """Those of a table with the columns COLUMNS, rows of one evaluation and benchmark together."""
+        counts = cls.__new__(cls)
+        counts._table, counts.states = table if table.num_rows else _NONE, {}
+        return counts
+
+    @property
+    def table(self) -> pa.Table:
+        """The columns COLUMNS."""
+        return self._table
 
     @cached_property
     def frame(self) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.frames import run as typed_rows
-from analysis.frames import samples as sample_files
 from analysis.frames.digest import Digest
+from analysis.frames.samples import Response, Stored
 
 if TYPE_CHECKING:
     from analysis.frames.counts import Counts, Judged
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rlvr.ledger.sweeps import Sweep
 
 
+TextsOfProblems = dict[str, list[tuple[str, str]]]  # by problem, (response, outcome) of every sample
+# What `cache` holds of the files of runs, by the first word of its key: what a bundle takes along (frames/bundle.py).
+HISTORY, DRAWN, OF_TEXTS, RESPONSES = "history", "drawn", "of texts", "responses"
+TEXTS = "texts"
 CHOICES = ("loss", "divergence", "advantage", "task", "model")
 # What decides whether two runs can stand in one table: problems, starting policy, length, and how they are judged.
 SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")
@@ -36,15 +40,17 @@ class Frames:
     runs: pd.DataFrame
     curves: Curves
     judgements: Counts
+    stored: Stored
     study: str = ""
     question: str = ""  # of the study, as its file asked it when it was last launched
     title: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    home: Path = Path()
+    home: Path | None = None  # None: of no machine, but out of a bundle
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
     every_sample: bool = False
+    fingerprint: str = ""  # of everything that the files of these runs say; "": not known
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # of what tables and figures both need
 
     @cached_property
@@ -64,7 +70,17 @@ class Frames:
 
     def history(self, names: Collection[str]) -> pd.DataFrame:
         """As `metrics`, of these names: a fraction of the time."""
-        return self.curves.long(names)
+        key = (HISTORY, tuple(sorted(names)))
+        if key not in self.cache:
+            self.cache[key] = self.curves.long(names)
+        return self.cache[key]
+
+    def drawn(self, names: Collection[str] | None = None) -> pd.DataFrame:
+        """run_id, step, name, value of training, of all metrics or of these, for curves: as `thinned` has it."""
+        key = (DRAWN, None if names is None else tuple(sorted(names)))
+        if key not in self.cache:
+            self.cache[key] = self.curves.thin(names)
+        return self.cache[key]
 
     @cached_property
     def counts(self) -> pd.DataFrame:
@@ -79,19 +95,35 @@ class Frames:
     def samples(self) -> pd.DataFrame:
         """run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished: of each run's first and last
         evaluation (`every_sample`: of all)."""
-        return sample_files.read(self.home, self._ids, every=self.every_sample)
+        return self.stored.samples(self._ids, every=self.every_sample)
 
     @cached_property
     def policy(self) -> pd.DataFrame:
         """run_id, step, arm, reward, probability, probability_old, advantage: the last policy of bandit runs."""
-        return sample_files.read_policy(self.home, self._ids)
+        return self.stored.policy(self._ids)
 
-    def texts(self, run_id: str, step: int, source: str) -> dict[str, list[tuple[str, str]]]:
-        """(response, outcome) of every sample of an evaluation, by problem; {} where they are not at hand."""
-        key = ("texts", run_id, step)
+    def of_texts(
+        self, name: str, run_id: str, step: int, source: str, summary: Callable[[TextsOfProblems], dict[str, float]]
+    ) -> dict[str, float]:
+        """What `summary` makes of all responses of an evaluation to a benchmark; {} where they are not at hand.
+
+        name: of the summary. It is kept, so that a bundle has it without the texts.
+        """
+        key = (OF_TEXTS, name, run_id, step, source)
         if key not in self.cache:
-            self.cache[key] = sample_files.read_texts(self.home, run_id, step)
-        return self.cache[key].get(source, {})
+            whole = (TEXTS, run_id, step)
+            if whole not in self.cache:
+                self.cache[whole] = self.stored.texts(run_id, step)
+            texts = self.cache[whole].get(source, {})
+            self.cache[key] = summary(texts) if texts else {}
+        return self.cache[key]
+
+    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
+        """Samples, with their texts, of these problems (benchmark, id) in one evaluation."""
+        key = (RESPONSES, run_id, step, tuple(sorted(problems)))
+        if key not in self.cache:
+            self.cache[key] = self.stored.responses(run_id, step, problems)
+        return self.cache[key]
 
     @cached_property
     def _ids(self) -> list[str]:

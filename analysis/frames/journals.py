@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ import pyarrow.json as pj
 
 from analysis.frames import cache
 from analysis.frames.digest import DIGEST, digest_of
+from analysis.frames.thin import thinned
 from rlvr.ledger import journal, layout
 
 _STEP = "step"
@@ -35,6 +37,10 @@ class Curves(Protocol):
 
     def long(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of all metrics, or of these, sorted."""
+        ...
+
+    def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
+        """run_id, step, name, value of training's metrics, or of these, as `thinned` has them."""
         ...
 
     def notes(self) -> list[str]:
@@ -63,6 +69,12 @@ class Journals:
         """run_id, what, name, step, value: as `digest_of` has it."""
         found = cache.rows(self.home, "digest", self._states, self._digest)
         return found.to_pandas() if found.num_rows else pd.DataFrame(columns=["run_id", *DIGEST])
+
+    def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
+        """run_id, step, name, value of training's metrics, or of these, as `thinned` has them."""
+        kind = "curves" if names is None else f"curves-{crc32(repr(sorted(names)).encode()):08x}"
+        rows = cache.rows(self.home, kind, self._states, lambda run_id: thinned(self._whole(run_id).table, names))
+        return drawable(rows)
 
     def notes(self) -> list[str]:
         """Lines that cannot be read, by run."""
@@ -114,6 +126,15 @@ class Journals:
         return Journal(found.table.select([c for c in columns if c in found.table.column_names]), found.faults)
 
 
+def drawable(rows: pa.Table) -> pd.DataFrame:
+    """run_id, step, name, value of thinned curves, by run, metric and step."""
+    if not rows.num_rows:
+        return _EMPTY
+    frame = rows.select(["run_id", "step", "name", "value"]).to_pandas()
+    frame = frame.astype({"run_id": "category", "name": "category", "value": float})
+    return frame.sort_values(["run_id", "name", "step"], kind="stable", ignore_index=True)
+
+
 _EMPTY = pd.DataFrame({"run_id": pd.Series(dtype=str), "step": pd.Series(dtype=int)}).assign(
     name=pd.Series(dtype=str), value=pd.Series(dtype=float)
 )
@@ -128,16 +149,27 @@ class Logged:
     def digest(self) -> pd.DataFrame:
         parts: list[pd.DataFrame] = []
         for run_id, own in self._frame.groupby("run_id"):
-            wide = own.pivot(index="step", columns="name", values="value").sort_index()
-            table = pa.table({_STEP: wide.index.to_numpy(), **{str(n): _nulls(wide[n]) for n in wide.columns}})
-            parts.append(digest_of(table).to_pandas().assign(run_id=str(run_id)))
+            parts.append(digest_of(_wide(own)).to_pandas().assign(run_id=str(run_id)))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", *DIGEST])
 
     def long(self, names: Collection[str] | None = None) -> pd.DataFrame:
         return self._frame if names is None else self._frame[self._frame["name"].isin(list(names))]
 
+    def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
+        parts: list[pa.Table] = []
+        for run_id, own in self._frame.groupby("run_id"):
+            part = thinned(_wide(own), names)
+            parts.append(part.add_column(0, "run_id", pa.array([str(run_id)] * part.num_rows, pa.string())))
+        return drawable(pa.concat_tables(parts).unify_dictionaries()) if parts else _EMPTY
+
     def notes(self) -> list[str]:
         return []
+
+
+def _wide(own: pd.DataFrame) -> pa.Table:
+    """One run's rows as its journal would have them."""
+    wide = own.pivot(index="step", columns="name", values="value").sort_index()
+    return pa.table({_STEP: wide.index.to_numpy(), **{str(n): _nulls(wide[n]) for n in wide.columns}})
 
 
 def _nulls(column: pd.Series[float]) -> pa.Array:

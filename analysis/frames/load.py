@@ -14,10 +14,11 @@ import pandas as pd
 from analysis.frames.counts import Counts
 from analysis.frames.frames import CHOICES, SETTING, Frames
 from analysis.frames.journals import Curves, Journals, Logged
-from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps
+from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
+from analysis.frames.samples import SampleFiles
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Sweep
-from rlvr.ledger.tags import as_value
+from rlvr.ledger.tags import as_value, redact
 
 Source = Literal["ledger", "mlflow"]
 
@@ -82,29 +83,41 @@ def load(
 
 
 def frames(
-    found: Catalogue, *, study: str | None = None, sweep: str | None = None, every_sample: bool = False
+    found: Catalogue,
+    *,
+    study: str | None = None,
+    sweep: str | None = None,
+    runs: Sequence[str] = (),
+    every_sample: bool = False,
 ) -> Frames:
-    """As `load`, from a catalogue. every_sample: `samples` of all evaluations, not only the first and last of a run."""
-    plans, study = _select(found, study, sweep)
-    planned = {run["run_id"]: (s, run) for s in plans for run in s.runs}
+    """As `load`, from a catalogue. every_sample: `samples` of all evaluations, not only the first and last of a run.
+
+    runs: their ids, in the place of a study or a sweep.
+    """
+    chosen = set(runs)
+    plans, study = _of_runs(found, chosen) if chosen else _select(found, study, sweep)
+    planned = {run["run_id"]: (s, run) for s in plans for run in s.runs if not chosen or run["run_id"] in chosen}
     records = {i: _planned(i, *planned[i], found.records.get(i)) for i in planned}
     if sweep is None:
-        records |= {i: r for i, r in found.records.items() if r.study == study and i not in records}
-    runs = _runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
-    others = [r for i, r in found.records.items() if i not in records and r.config.get("choices.loss") == "grpo"]
-    runs = _with_references(runs, _runs_frame(others, {}))
-    ids = [str(run_id) for run_id in runs["run_id"]]
+        others = chosen or {i for i, r in found.records.items() if r.study == study}
+        records |= {i: found.records[i] for i in found.records if i in others and i not in records}
+    table = runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
+    grpo = [r for i, r in found.records.items() if i not in records and r.config.get("choices.loss") == "grpo"]
+    table = table if chosen else _with_references(table, runs_frame(grpo, {}))
+    ids = [str(run_id) for run_id in table["run_id"]]
     curves, judgements = found.curves(ids), Counts(found.home, ids)
+    notes = [note.replace(f"{found.home}/", "") for note in (*found.notes, *curves.notes(), *judgements.notes())]
     commands = [s.command for s in plans] or [r.command for r in records.values()]
     return Frames(
-        runs=runs,
+        runs=table,
         curves=curves,
         judgements=judgements,
+        stored=SampleFiles(found.home),
         study=study,
         question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         title=study if sweep is None else f"{study}, sweep {sweep}",
-        commands=tuple(dict.fromkeys(c for c in commands if c)),
-        notes=(*found.notes, *curves.notes(), *judgements.notes()),
+        commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
+        notes=tuple(notes),
         home=found.home,
         origin=found.origin,
         sweeps=tuple(plans),
@@ -130,6 +143,13 @@ def _select(found: Catalogue, study: str | None, sweep: str | None) -> tuple[lis
     return [s for s in found.sweeps if study_of(s) == study], study
 
 
+def _of_runs(found: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:
+    """(the sweeps that planned some of these runs, their studies)."""
+    plans = [sweep for sweep in found.sweeps if not chosen.isdisjoint(sweep.run_ids)]
+    studies = {study_of(sweep) for sweep in plans} | {found.records[i].study for i in chosen if i in found.records}
+    return plans, " and ".join(sorted(studies)) or NO_STUDY
+
+
 def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
     """The record of a planned run; one that left no config is described by the manifest's line."""
     overrides = tuple(line.get("overrides", ()))
@@ -144,74 +164,6 @@ def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> 
     name, arm = str(line.get("name") or run_id), str(line.get("arm") or run_id)
     group_id = str(line.get("group_id") or f"planned:{arm}")
     return replace(record, overrides=overrides, name=name, arm=arm, group_id=group_id, config=config, frozen=False)
-
-
-def _completed(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Gives planned runs that left no config what those with one agree on: other seeds, else runs of the same loss."""
-    known = [record for record in records if record.frozen]
-    return [record if record.frozen else _like(record, known) for record in records]
-
-
-def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
-    seeds = [other for other in known if other.group_id == record.group_id]
-    relatives = [other for other in known if _choice(other, "loss") == _choice(record, "loss")]
-    siblings = seeds or relatives or known
-    agreed = {
-        key: value
-        for key, value in (siblings[0].config if siblings else {}).items()
-        if all(key in other.config and other.config[key] == value for other in siblings)
-    }
-    return replace(record, config={**agreed, **record.config})
-
-
-def _runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFrame:
-    rows = [
-        {
-            "run_id": r.run_id,
-            "group_id": r.group_id,
-            "name": r.name,
-            "arm": r.arm,
-            "study": r.study,
-            "sweep_id": sweep_of.get(r.run_id, ""),
-            "state": r.state,
-            "cause": r.cause,
-            "message": r.message,
-            "loss": _choice(r, "loss"),
-            "divergence": _choice(r, "divergence"),
-            "advantage": _choice(r, "advantage"),
-            "task": _choice(r, "task"),
-            "model": _choice(r, "model"),
-            "eta": _number(r, "loss.eta", "eta"),
-            "beta": _number(r, "loss.beta", "beta"),
-            "seed": _number(r, "seed"),
-            "steps": _number(r, "steps"),
-            "created": r.created,
-            "git_sha": r.git_sha,
-            "git_dirty": r.git_dirty,
-            "host": r.host,
-            "command": r.command,
-            "overrides": " ".join(r.overrides),
-            "typed": r.overrides,
-            "reference": False,
-            **{f"config.{k}": v for k, v in r.config.items()},
-        }
-        for r in _completed(records)
-    ]
-    frame = pd.DataFrame(rows)
-    if frame.empty:
-        return frame
-    order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
-    return frame.sort_values(order, ignore_index=True, na_position="first")
-
-
-def _choice(record: RunRecord, group: str) -> str:
-    """The chosen option of a config group."""
-    return str(record.config.get(f"choices.{group}") or "")
-
-
-def _number(record: RunRecord, *keys: str) -> float:
-    values = [record.config.get(k) for k in keys]
-    return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
 
 
 def _with_references(runs: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ import pyarrow as pa
 from analysis.frames import cache
 from rlvr.ledger import layout, tags
 from rlvr.ledger.cause import State
+from rlvr.ledger.files import read_json
+from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, choices, grouped, read_config, read_info
 from rlvr.ledger.sweeps import Ledger, Sweep
 
+BROWSE = "http://127.0.0.1:5000"  # where `make browse` serves
 NO_STUDY = "main"  # where runs stand that belong to no study
 
 
@@ -38,6 +41,8 @@ class RunRecord:
     git_dirty: bool = False
     host: str = ""
     command: str = ""
+    log: str = ""  # of its newest attempt, from the home on
+    dashboard: str = ""  # its page in MLflow
     overrides: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
     frozen: bool = True  # False: nothing but a sweep's manifest describes it
@@ -82,8 +87,26 @@ def _record(ledger: Ledger, run_id: str, config: dict[str, Any] | Unreadable) ->
         git_dirty=info.git_dirty,
         host=state.host or info.host,
         command=info.command,
+        log=_log(ledger.home, run_dir, state.attempt),
+        dashboard=_dashboard(run_dir),
         config=config,
     )
+
+
+def _log(home: Path, run_dir: Path, attempt: int) -> str:
+    log = layout.log(layout.attempt(run_dir, attempt))
+    return log.relative_to(home).as_posix() if attempt and log.exists() else ""
+
+
+def _dashboard(run_dir: Path) -> str:
+    """The address of a run's page in the store that it was shipped to last; a local one is served by `make browse`."""
+    cursors = read_json(layout.cursor(run_dir)) or {}
+    uri = next(reversed(cursors), "")
+    cursor = cursors.get(uri)
+    if not isinstance(cursor, dict) or not cursor.get("mlflow_run_id"):
+        return ""
+    server = uri if uri.startswith(("http://", "https://")) else BROWSE
+    return f"{server}/#/experiments/{cursor['experiment_id']}/runs/{cursor['mlflow_run_id']}"
 
 
 def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | Unreadable]:
@@ -109,6 +132,93 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
     params, _ = tags.params(config)
     values = {key: tags.as_value(text) for key, text in params.items()}
     return values | {f"choices.{group}": option for group, option in choices(config).items()}
+
+
+# --- the frame
+
+
+def _completed(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Gives planned runs that left no config what those with one agree on: other seeds, else runs of the same loss."""
+    known = [record for record in records if record.frozen]
+    return [record if record.frozen else _like(record, known) for record in records]
+
+
+def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
+    seeds = [other for other in known if other.group_id == record.group_id]
+    relatives = [other for other in known if _choice(other, "loss") == _choice(record, "loss")]
+    siblings = seeds or relatives or known
+    agreed = {
+        key: value
+        for key, value in (siblings[0].config if siblings else {}).items()
+        if all(key in other.config and other.config[key] == value for other in siblings)
+    }
+    return replace(record, config={**agreed, **record.config})
+
+
+def runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFrame:
+    """The frame `runs` of these records. sweep_of: the sweep that planned a run, by its id."""
+    rows = [
+        {
+            "run_id": r.run_id,
+            "group_id": r.group_id,
+            "name": r.name,
+            "arm": r.arm,
+            "study": r.study,
+            "sweep_id": sweep_of.get(r.run_id, ""),
+            "state": r.state,
+            "cause": r.cause,
+            "message": r.message,
+            "loss": _choice(r, "loss"),
+            "divergence": _choice(r, "divergence"),
+            "advantage": _choice(r, "advantage"),
+            "task": _choice(r, "task"),
+            "model": _choice(r, "model"),
+            "eta": _number(r, "loss.eta", "eta"),
+            "beta": _number(r, "loss.beta", "beta"),
+            "seed": _number(r, "seed"),
+            "steps": _number(r, "steps"),
+            "created": r.created,
+            "git_sha": r.git_sha,
+            "git_dirty": r.git_dirty,
+            "host": r.host,
+            "command": tags.redact(r.command),
+            "log": r.log,
+            "dashboard": r.dashboard,
+            "overrides": " ".join(map(without_secret, r.overrides)),
+            "typed": tuple(map(without_secret, r.overrides)),
+            "reference": False,
+            **{f"config.{k}": v for k, v in r.config.items()},
+        }
+        for r in _completed(records)
+    ]
+    if not rows:
+        return pd.DataFrame()
+    frame = pd.DataFrame(rows)
+    order = ["loss", "divergence", "eta", "seed", "name", "run_id"]
+    return frame.sort_values(order, ignore_index=True, na_position="first")
+
+
+# Of every frame `runs`, before its `config.` columns.
+COLUMNS = (
+    *("run_id", "group_id", "name", "arm", "study", "sweep_id", "state", "cause", "message", "loss", "divergence"),
+    *("advantage", "task", "model", "eta", "beta", "seed", "steps", "created", "git_sha", "git_dirty", "host"),
+    *("command", "log", "dashboard", "overrides", "typed", "reference"),
+)
+
+
+def without_secret(override: str) -> str:
+    """An override as it was typed, but for a password in what has no part in results: an address of a tracker."""
+    return tags.redact(override) if override.lstrip("+~").split(".")[0].split("=")[0] in NOT_IDENTITY else override
+
+
+def _choice(record: RunRecord, group: str) -> str:
+    """The chosen option of a config group."""
+    return str(record.config.get(f"choices.{group}") or "")
+
+
+def _number(record: RunRecord, *keys: str) -> float:
+    values = [record.config.get(k) for k in keys]
+    return next((float(v) for v in values if isinstance(v, int | float)), math.nan)
 
 
 def tidy_metrics(parts: list[pd.DataFrame]) -> pd.DataFrame:

@@ -1,56 +1,109 @@
-"""Reads what runs keep in `samples/`: evaluation samples and, for bandits, the whole policy. Text only on request."""
+"""What evaluations stored beside their counts: samples, texts and, for bandits, the whole policy. Read on request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pandas as pd
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlvr.ledger import layout
 
 KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # not the response
 POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
+Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem, (response, outcome) of every sample
 
 
-def read(home: Path, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-    """Samples of the first and the last evaluation of each run (`every`: of all): run_id, step, and KEPT."""
-    parts: list[pd.DataFrame] = []
-    for run_id in run_ids:
-        files = layout.evaluations(layout.run(home, run_id))
-        for file in files if every else dict.fromkeys([*files[:1], *files[-1:]]):
-            part = pq.read_table(file, columns=_present(file, KEPT)).to_pandas()
-            part.insert(0, "step", layout.step_of(file))
-            part.insert(0, "run_id", run_id)
-            parts.append(part)
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *KEPT])
+@dataclass(frozen=True)
+class Response:
+    """One sample with its text. prompt: "" where the run did not store it."""
+
+    source: str
+    problem_id: str
+    prompt: str
+    sample: int
+    response: str
+    outcome: str
+    num_tokens: int
 
 
-def read_texts(home: Path, run_id: str, step: int) -> dict[str, dict[str, list[tuple[str, str]]]]:
-    """By benchmark and problem, (response, outcome) of every sample of one evaluation; {} if none is at hand."""
-    file = layout.evaluation(layout.run(home, run_id), step)
-    found: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    if file.exists():
-        columns = ["source", "problem_id", "response", "outcome"]
-        for source, problem, response, outcome in zip(
-            *pq.read_table(file, columns=columns).to_pydict().values(), strict=True
-        ):
-            found.setdefault(source, {}).setdefault(problem, []).append((response, outcome))
-    return found
+class Stored(Protocol):
+    """What evaluations stored, wherever it is kept."""
+
+    def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
+        """run_id, step and KEPT, of the first and the last evaluation of each run (`every`: of all)."""
+        ...
+
+    def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
+        """run_id, step and POLICY: the last stored policy of each bandit run, one row per arm."""
+        ...
+
+    def texts(self, run_id: str, step: int) -> Texts:
+        """Of one evaluation; {} where they are not at hand."""
+        ...
+
+    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
+        """Samples of these problems (benchmark, id), in the order of the file; [] where they are not at hand."""
+        ...
 
 
-def read_policy(home: Path, run_ids: Sequence[str]) -> pd.DataFrame:
-    """The last stored policy of each bandit run, one row per arm."""
-    parts: list[pd.DataFrame] = []
-    for run_id in run_ids:
-        files = layout.policies(layout.run(home, run_id))
-        if files:
-            part = pq.read_table(files[-1], columns=list(POLICY)).to_pandas()
-            part.insert(0, "step", layout.step_of(files[-1]))
-            part.insert(0, "run_id", run_id)
-            parts.append(part.sort_values("arm"))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *POLICY])
+@dataclass(frozen=True)
+class SampleFiles:
+    """Those under `runs/` of a home."""
+
+    home: Path
+
+    def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
+        """As Stored says."""
+        parts: list[pd.DataFrame] = []
+        for run_id in run_ids:
+            files = layout.evaluations(layout.run(self.home, run_id))
+            for file in files if every else dict.fromkeys([*files[:1], *files[-1:]]):
+                part = pq.read_table(file, columns=_present(file, KEPT)).to_pandas()
+                part.insert(0, "step", layout.step_of(file))
+                part.insert(0, "run_id", run_id)
+                parts.append(part)
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *KEPT])
+
+    def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
+        """As Stored says."""
+        parts: list[pd.DataFrame] = []
+        for run_id in run_ids:
+            files = layout.policies(layout.run(self.home, run_id))
+            if files:
+                part = pq.read_table(files[-1], columns=list(POLICY)).to_pandas()
+                part.insert(0, "step", layout.step_of(files[-1]))
+                part.insert(0, "run_id", run_id)
+                parts.append(part.sort_values("arm"))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *POLICY])
+
+    def texts(self, run_id: str, step: int) -> Texts:
+        """As Stored says."""
+        file = layout.evaluation(layout.run(self.home, run_id), step)
+        texts: Texts = {}
+        if file.exists():
+            columns = ["source", "problem_id", "response", "outcome"]
+            for source, problem, response, outcome in zip(
+                *pq.read_table(file, columns=columns).to_pydict().values(), strict=True
+            ):
+                texts.setdefault(source, {}).setdefault(problem, []).append((response, outcome))
+        return texts
+
+    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
+        """As Stored says."""
+        file = layout.evaluation(layout.run(self.home, run_id), step)
+        if not file.exists():
+            return []
+        wanted = ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens")
+        table = pq.read_table(file, columns=_present(file, wanted))
+        ids = pc.field("problem_id").isin(sorted({problem for _, problem in problems}))
+        rows = table.filter(ids).to_pylist()
+        chosen = set(problems)
+        return [Response(**{"prompt": "", **row}) for row in rows if (row["source"], row["problem_id"]) in chosen]
 
 
 def _present(file: Path, columns: Sequence[str]) -> list[str]:

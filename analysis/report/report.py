@@ -8,7 +8,7 @@ import math
 import pkgutil
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -132,11 +132,11 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
         states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
         runs=list(_run_rows(frames)),
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
-        figures={d.name: (d, images[d.name]) for d in content.figures},
+        figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=frames.notes,
         verdicts=content.verdicts,
-        browse=browse_command(frames),
+        browse=browse_command(replace(frames, home=None)),  # a page names no path of a machine
     )
 
 
@@ -144,8 +144,9 @@ def browse_command(frames: Frames) -> str:
     """How to look at the runs in MLflow's own pages."""
     if frames.origin.startswith("http"):
         return frames.origin
-    database = layout.mlflow_database((frames.home or Path()).resolve())
-    where = frames.origin if ":" in frames.origin else f"sqlite:///{database}"
+    where = frames.origin
+    if ":" not in where:
+        where = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
     return f"mlflow ui --backend-store-uri {re.sub(r'//[^/@]+@', '//***@', where)}"
 
 

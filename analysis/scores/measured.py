@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, TextsOfProblems
 from analysis.scores.contrast import Scores
 from analysis.scores.judged import avg_noise, avg_values, pass_noise, pass_values
 from analysis.scores.metric import RIGHT_ANSWERS, Kind, Metric
@@ -134,14 +134,18 @@ def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: i
 
 def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
     """What a metric of texts says of each problem's responses."""
-    responses = frames.texts(run_id, step, source)
-    if not responses:
+
+    def summary(texts: TextsOfProblems) -> dict[str, float]:
+        if metric == RIGHT_ANSWERS:
+            right = {p: {text for text, outcome in answers if outcome == "correct"} for p, answers in texts.items()}
+            return {problem: float(len(answers)) for problem, answers in right.items()}
+        return {p: distinct_n([text.split() for text, _ in answers], metric.k) for p, answers in texts.items()}
+
+    found = frames.of_texts(metric.name, run_id, step, source, summary)
+    if not found:
         return None
-    if metric == RIGHT_ANSWERS:
-        values = [len({text for text, outcome in answers if outcome == "correct"}) for answers in responses.values()]
-    else:
-        values = [distinct_n([text.split() for text, _ in answers], metric.k) for answers in responses.values()]
-    return _Row(tuple((source, p) for p in responses), np.array(values, float), np.full(len(values), np.nan))
+    values = np.array(list(found.values()), float)
+    return _Row(tuple((source, p) for p in found), values, np.full(len(values), np.nan))
 
 
 def joined(blocks: Sequence[Scores]) -> Scores:

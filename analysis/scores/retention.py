@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, TextsOfProblems
 from analysis.frames.run import Run
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import REASONS, Cell, mean_of
@@ -152,11 +152,13 @@ def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems
 
 def styles(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> dict[str, float]:
     """Share of each style, the first word, among the correct responses of an evaluation; {} if none is at hand."""
-    found = Counter(
-        text.partition(" ")[0]
-        for source in sources
-        for answers in frames.texts(run_id, step, source).values()
-        for text, outcome in answers
-        if outcome == "correct"
-    )
+    found = Counter[str]()
+    for source in sources:
+        found.update(frames.of_texts("styles", run_id, step, source, _styles))
     return {style: count / found.total() for style, count in sorted(found.items())}
+
+
+def _styles(texts: TextsOfProblems) -> dict[str, float]:
+    """Correct responses by their first word."""
+    right = (text for answers in texts.values() for text, outcome in answers if outcome == "correct")
+    return dict(Counter[str](text.partition(" ")[0] for text in right))

@@ -26,6 +26,7 @@ def write_samples(rollouts: Sequence[Rollout], run_dir: Path, *, step: int) -> N
             "step": step,
             "source": g.problem.source,
             "problem_id": g.problem.id,
+            "prompt": g.problem.prompt,
             "sample": i,
             "response": text,
             "outcome": reward.outcome,

@@ -21,7 +21,7 @@ def test_an_evaluation_is_a_row_per_sample_in_its_own_file(tmp_path: Path) -> No
     (file,) = layout.evaluations(tmp_path)
     assert layout.step_of(file) == 40
     assert [p.name for p in file.parent.iterdir()] == ["test-00000040.parquet"]
-    common = {"step": 40, "source": "maze_7x7", "problem_id": "maze-3"}
+    common = {"step": 40, "source": "maze_7x7", "problem_id": "maze-3", "prompt": "prompt"}
     first = {"sample": 0, "response": "a b", "outcome": "correct", "reward": 1.0, "num_tokens": 2, "finished": True}
     second = {"sample": 1, "response": "c", "outcome": "wrong", "reward": 0.0, "num_tokens": 1, "finished": False}
     assert pq.read_table(file).to_pylist() == [common | first, common | second]

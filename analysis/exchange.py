@@ -1,0 +1,106 @@
+"""`python -m analysis bundle` and `import`: a study as one file, and the samples of other trainers as such a file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr.ledger import layout
+from rlvr.ledger.sweeps import Ledger
+
+if TYPE_CHECKING:
+    from analysis.frames.frames import Frames
+
+BUNDLE_EXAMPLES = """\
+examples:
+  python -m analysis bundle                                 the newest study, to <study>.rlvr
+  python -m analysis bundle study=eta --out eta.rlvr        one study; sweep=ID: one sweep
+  python -m analysis bundle grpo-s0 lad-hd-eta0.5-s0        these runs, by name or id
+  python -m analysis eta.rlvr                               its tables and page, anywhere, without the runs
+"""
+IMPORT_EXAMPLES = """\
+examples:
+  python -m analysis import val_dumps/ --format verl --arm grpo --seed 0 --out grpo-0.rlvr
+  python -m analysis import completions/ --format trl --arm 'loss=dapo lr=1e-6' --reward accuracy_reward
+  python -m analysis grpo-0.rlvr dapo-0.rlvr                compares them, paired by problem
+"""
+
+
+def bundle(arguments: Sequence[str]) -> Path:
+    """Write a bundle; returns its file. LookupError: there is no such study, sweep or run."""
+    parser = argparse.ArgumentParser(
+        "python -m analysis bundle",
+        description="Write one file from which anyone rebuilds a study's tables and page, without its runs.",
+        epilog=BUNDLE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="*", help="study=NAME, sweep=ID, a study's name, or runs (default: newest study)")
+    parser.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
+    parser.add_argument("--out", type=Path, help="the file (default: <study>.rlvr, here)")
+    options = parser.parse_args(arguments)
+    home = (options.home or layout.home()).expanduser().resolve()
+    return _write(_chosen(home, options.what), options.out)
+
+
+def import_dump(arguments: Sequence[str]) -> Path:
+    """Write a bundle of one run of another trainer; returns its file. LookupError: the dump cannot be read."""
+    from analysis.frames import dumps
+
+    parser = argparse.ArgumentParser(
+        "python -m analysis import",
+        description="Make a bundle of the evaluation samples of one run of another trainer (docs/analysis.md).",
+        epilog=IMPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("dump", type=Path, help="a .jsonl or .parquet file, or a folder of them")
+    parser.add_argument("--format", required=True, choices=dumps.FORMATS, help="who wrote it; rlvr: our own schema")
+    parser.add_argument(
+        "--arm", required=True, help="a name, or knobs as in 'loss=grpo lr=1e-6': runs of one arm agree"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of this run (default: 0)")
+    parser.add_argument("--source", default="", help="the benchmark, where the rows do not name theirs")
+    parser.add_argument("--reward", default="", metavar="NAME", help="the column that judges (default: the format's)")
+    parser.add_argument("--correct-from", type=float, metavar="X", help="the reward from which on an answer is right")
+    parser.add_argument("--out", type=Path, help="the file (default: <arm>-s<seed>.rlvr, here)")
+    o = parser.parse_args(arguments)
+    dump = dumps.Dump(o.dump, o.format, o.arm, o.seed, o.source, o.reward, o.correct_from)
+    frames = dumps.frames(dump)
+    return _write(frames, o.out or Path(f"{frames.rows[0].name}.rlvr"))
+
+
+def main(verb: str, arguments: Sequence[str]) -> None:
+    """Run one of both and say what was written."""
+    file = bundle(arguments) if verb == "bundle" else import_dump(arguments)
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file.name}")
+
+
+def _chosen(home: Path, what: Sequence[str]) -> Frames:
+    from analysis.frames.load import catalogue, frames
+
+    everything = catalogue(home)
+    if not what:
+        return frames(everything)
+    key, sign, name = what[0].partition("=")
+    if sign and key in ("study", "sweep") and len(what) == 1:
+        return frames(everything, study=name) if key == "study" else frames(everything, sweep=name)
+    if len(what) == 1 and what[0] in everything.studies():
+        return frames(everything, study=what[0])
+    try:
+        return frames(everything, runs=[Ledger(home).resolve_run(run) for run in what])
+    except ValueError as error:
+        known = ", ".join(everything.studies()) or "none"
+        raise LookupError(f"{error} Studies here: {known} (bundle study=NAME).") from None
+
+
+def _write(frames: Frames, out: Path | None) -> Path:
+    """What a report asks for is what a bundle holds: so it is made, and dropped."""
+    from analysis.frames.bundle import SUFFIX, write
+    from analysis.report import report
+
+    report.page(frames, report.build(frames), {})
+    file = (out or Path(f"{report.folder_name(frames.study)}{SUFFIX}")).expanduser()
+    file = file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
+    write(frames, file)
+    return file

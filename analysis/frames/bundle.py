@@ -1,0 +1,383 @@
+"""A study in one file: everything that its tables, figures and page are made from, without the runs.
+
+A bundle is a zip archive that nobody unpacks: `about.json` (the study, its sweeps and claims), `runs.json` (the frame
+`runs`: where each run comes from, its config, its state) and Parquet tables:
+
+| member | a row | columns |
+|---|---|---|
+| counts | a problem in an evaluation | run_id, step, source, problem_id, n, correct, errors |
+| digest | a number that tables ask for | run_id, what, name, step, value (frames/digest.py) |
+| drawn | a point of a curve | run_id, name, step, value (frames/thin.py) |
+| history | the same, not thinned, of the few metrics that need it | run_id, name, step, value |
+| texts | what a metric of texts makes of a problem's responses | summary, run_id, step, source, key, value |
+| responses | a sample that the page shows | run_id, step, and the fields of Response (frames/samples.py) |
+| policy | an arm of a bandit's last policy | run_id, step, arm, reward, probability, probability_old, advantage |
+
+There are no weights, and no texts but those that the page shows. The same runs give the same bytes. A bundle may come
+from a stranger: members are read by their names into memory, within limits; nothing is unpickled, run, or written where
+the bundle says; control characters in its texts are replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.frames.cache import decoded
+from analysis.frames.counts import Counts
+from analysis.frames.digest import DIGEST
+from analysis.frames.frames import DRAWN, HISTORY, OF_TEXTS, RESPONSES, Frames
+from analysis.frames.runs import COLUMNS, without_secret
+from analysis.frames.samples import POLICY, Response, Texts
+from rlvr.ledger.files import whole
+from rlvr.ledger.sweeps import Sweep
+from rlvr.ledger.tags import redact
+
+FORMAT = 1
+SUFFIX = ".rlvr"
+MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked; of a table
+# What sweep.json says of the machine that launched it.
+_OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python")
+_TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
+SCHEMAS = {
+    "counts": {
+        **{"run_id": _TEXT, "step": _WHOLE, "source": _TEXT, "problem_id": _TEXT},
+        **{"n": pa.int32(), "correct": pa.int32(), "errors": pa.int32()},
+    },
+    "digest": {"run_id": _TEXT, "what": _TEXT, "name": _TEXT, "step": _WHOLE, "value": _NUMBER},
+    "drawn": {"run_id": _TEXT, "name": _TEXT, "step": _WHOLE, "value": pa.float32()},
+    "history": {"run_id": _TEXT, "name": _TEXT, "step": _WHOLE, "value": _NUMBER},
+    "texts": {**{"summary": _TEXT, "run_id": _TEXT, "step": _WHOLE, "source": _TEXT, "key": _TEXT, "value": _NUMBER}},
+    "responses": {
+        **{"run_id": _TEXT, "step": _WHOLE, "source": _TEXT, "problem_id": _TEXT, "prompt": _TEXT, "sample": _WHOLE},
+        **{"response": _TEXT, "outcome": _TEXT, "num_tokens": _WHOLE},
+    },
+    "policy": {"run_id": _TEXT, "step": _WHOLE, "arm": _WHOLE, **dict.fromkeys(POLICY[1:], _NUMBER)},
+}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+# --- writing
+
+
+def write(frames: Frames, file: Path) -> None:
+    """Write what these frames know, once a report was built from them: what that asked for is what is kept."""
+    tables = _tables(frames)
+    about = {
+        "format": FORMAT,
+        **{name: getattr(frames, name) for name in ("study", "question", "title", "origin")},
+        "commands": list(frames.commands),
+        "notes": list(frames.notes),
+        "sweeps": [_sweep_to_json(sweep) for sweep in frames.sweeps],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole(file, durable=False) as aside, zipfile.ZipFile(aside, "w") as archive:
+        _put(archive, "about.json", _json(about))
+        _put(archive, "runs.json", _json(_runs_to_json(frames.runs)))
+        for name, schema in SCHEMAS.items():
+            if name in tables and tables[name].num_rows:
+                out = io.BytesIO()
+                table = tables[name].select(list(schema)).cast(pa.schema(list(schema.items())))
+                pq.write_table(table.replace_schema_metadata(None), out, compression="zstd", compression_level=9)
+                _put(archive, f"{name}.parquet", out.getvalue())
+
+
+def _sweep_to_json(sweep: Sweep) -> dict[str, Any]:
+    """Without what it says of the machine that launched it."""
+    info = {key: value for key, value in sweep.info.items() if key not in _OF_THE_MACHINE}
+    runs = [{**run, "overrides": list(map(without_secret, run.get("overrides", ())))} for run in sweep.runs]
+    return {"sweep_id": sweep.sweep_id, "info": info | {"command": redact(sweep.command)}, "runs": runs}
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    """With a fixed time, so that the same content has the same bytes."""
+    member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    member.compress_type = zipfile.ZIP_STORED if name.endswith(".parquet") else zipfile.ZIP_DEFLATED
+    archive.writestr(member, data)
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _tables(frames: Frames) -> dict[str, pa.Table]:
+    asked: dict[str, dict[tuple[Any, ...], Any]] = {name: {} for name in (HISTORY, DRAWN, OF_TEXTS, RESPONSES)}
+    for key, value in frames.cache.items():
+        if isinstance(key, tuple) and key[0] in asked:
+            asked[key[0]][key[1:]] = value
+    return {
+        "counts": _by_run(frames.judgements.table),
+        "digest": _by_run(_arrow(frames.curves.digest(), SCHEMAS["digest"])),
+        "drawn": _curves(asked[DRAWN].values(), SCHEMAS["drawn"]),
+        "history": _curves(asked[HISTORY].values(), SCHEMAS["history"]),
+        "texts": _rows(
+            "texts",
+            (
+                {
+                    "summary": summary,
+                    "run_id": run_id,
+                    "step": step,
+                    "source": source,
+                    "key": key,
+                    "value": float(value),
+                }
+                for (summary, run_id, step, source), values in sorted(asked[OF_TEXTS].items())
+                for key, value in values.items()
+            ),
+        ),
+        "responses": _rows(
+            "responses",
+            (
+                {"run_id": run_id, "step": step, **response.__dict__}
+                for (run_id, step, _), responses in sorted(asked[RESPONSES].items())
+                for response in responses
+            ),
+        ),
+        "policy": _arrow(frames.policy, SCHEMAS["policy"]),
+    }
+
+
+def _rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), pa.schema(list(SCHEMAS[name].items())))
+
+
+def _curves(frames: Iterable[pd.DataFrame], schema: Mapping[str, pa.DataType]) -> pa.Table:
+    """Each point once, however many curves asked for it."""
+    parts = [frame.astype({"run_id": str, "name": str}) for frame in frames if len(frame)]
+    everything = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(schema))
+    once = everything.drop_duplicates(["run_id", "name", "step"])
+    return _arrow(once.sort_values(["run_id", "name", "step"], ignore_index=True), schema)
+
+
+def _arrow(frame: pd.DataFrame, schema: Mapping[str, pa.DataType]) -> pa.Table:
+    columns = {name: pa.array(frame[name].to_numpy(), from_pandas=False).cast(kind) for name, kind in schema.items()}
+    return pa.table(columns) if len(frame) else pa.schema(list(schema.items())).empty_table()
+
+
+def _by_run(table: pa.Table) -> pa.Table:
+    """Runs in the order of their ids, each with its rows in their own order: a cache has them as it came by them."""
+    if not table.num_rows:
+        return table
+    codes, names = decoded(table, "run_id")
+    rank = np.argsort(np.argsort(names))
+    return table.take(pa.array(np.argsort(rank[codes], kind="stable")))
+
+
+def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
+    """By column its dtype and values; what is not known is null."""
+    columns: dict[str, Any] = {}
+    for name in runs.columns:
+        values = [None if _unknown(v) else v for v in runs[name].tolist()]
+        columns[str(name)] = {"dtype": str(runs[name].dtype), "values": values}
+    return columns
+
+
+def _unknown(value: Any) -> bool:
+    return isinstance(value, float) and np.isnan(value)
+
+
+# --- reading
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a bundle holds in the place of the files of runs: curves and samples. Tables as SCHEMAS says."""
+
+    tables: Mapping[str, pa.Table]
+    faults: tuple[str, ...] = ()
+
+    def digest(self) -> pd.DataFrame:
+        """As `Curves` says, like `long`, `thin` and `notes`."""
+        return self._frame("digest", ["run_id", *DIGEST])
+
+    def long(self, names: Collection[str] | None = None) -> pd.DataFrame:
+        whole = self._frame("history", ["run_id", "step", "name", "value"])
+        if names is None:
+            thin = self._frame("drawn", ["run_id", "step", "name", "value"])
+            whole = pd.concat([whole, thin]).drop_duplicates(["run_id", "name", "step"])
+        else:
+            whole = whole[whole["name"].isin(list(names))]
+        return whole.sort_values(["run_id", "name", "step"], ignore_index=True)
+
+    def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
+        frame = self._frame("drawn", ["run_id", "step", "name", "value"])
+        frame = frame if names is None else frame[frame["name"].isin(list(names))]
+        return frame.astype({"run_id": "category", "name": "category"}).reset_index(drop=True)
+
+    def notes(self) -> list[str]:
+        return list(self.faults)
+
+    def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
+        """As `Stored` says, like `policy`, `texts` and `responses`: a bundle has the samples of its page alone."""
+        wanted, frame = set(run_ids), self.tables["responses"].to_pandas()
+        return frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
+
+    def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
+        frame = self._frame("policy", ["run_id", "step", *POLICY])
+        return frame[frame["run_id"].isin(list(run_ids))].reset_index(drop=True)
+
+    def texts(self, run_id: str, step: int) -> Texts:
+        return {}
+
+    def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
+        chosen, fields = (
+            set(problems),
+            ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens"),
+        )
+        rows = [r for r in self.tables["responses"].to_pylist() if (r["run_id"], r["step"]) == (run_id, step)]
+        return [Response(*(r[f] for f in fields)) for r in rows if (r["source"], r["problem_id"]) in chosen]
+
+    def _frame(self, name: str, columns: list[str]) -> pd.DataFrame:
+        frame = self.tables[name].select(columns).to_pandas()
+        return frame.astype({"value": float}) if "value" in columns else frame
+
+
+def is_bundle(path: str) -> bool:
+    """Whether an argument of the command line names one."""
+    return path.endswith(SUFFIX)
+
+
+def read(file: Path) -> Frames:
+    """The frames of a bundle. Raises LookupError, with what is wrong, for a file that is none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = _members(archive)
+            about, runs = (_from_json(members.pop(name)) for name in ("about.json", "runs.json"))
+        if about.get("format") != FORMAT:
+            raise ValueError(f"its format is {about.get('format')!r}, and this version reads {FORMAT}")
+        tables = {name: _table(name, members.get(f"{name}.parquet")) for name in SCHEMAS}
+        return _frames(about, _runs_from_json(runs), tables)
+    except OSError as error:
+        raise LookupError(f"{file}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, pa.ArrowException) as error:
+        raise LookupError(f"{file} is no bundle that can be read: {error}") from None
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """Those that have a known name, within the limits."""
+    known = {"about.json", "runs.json", *(f"{name}.parquet" for name in SCHEMAS)}
+    infos = [info for info in archive.infolist() if info.filename in known]
+    if len(infos) > len(known) or sum(info.file_size for info in infos) > MOST_BYTES:
+        raise ValueError(f"it holds more than {MOST_BYTES >> 20} MiB")
+    members: dict[str, bytes] = {}
+    for info in infos:
+        with archive.open(info) as member:
+            members[info.filename] = member.read(info.file_size)
+    return members
+
+
+def _table(name: str, data: bytes | None) -> pa.Table:
+    schema = pa.schema(list(SCHEMAS[name].items()))
+    if data is None:
+        return schema.empty_table()
+    file = pq.ParquetFile(io.BytesIO(data), thrift_string_size_limit=1 << 24, thrift_container_size_limit=1 << 20)
+    size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+    if file.metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
+        raise ValueError(f"its table {name} holds more than {MOST_ROWS:,} rows or {MOST_BYTES >> 20} MiB")
+    if not file.schema_arrow.equals(schema):
+        raise ValueError(f"its table {name} has other columns than {', '.join(schema.names)}")
+    return file.read(use_threads=False)
+
+
+def _from_json(data: bytes) -> dict[str, Any]:
+    content = _cleaned(json.loads(data))
+    if not isinstance(content, dict):
+        raise ValueError("its description is no JSON object")
+    return cast(dict[str, Any], content)
+
+
+def _cleaned(content: Any) -> Any:
+    """Control characters replaced: these texts are printed in terminals."""
+    if isinstance(content, str):
+        return _CONTROL.sub("\ufffd", content)
+    if isinstance(content, list):
+        return [_cleaned(item) for item in cast(list[Any], content)]
+    if isinstance(content, dict):
+        return {_cleaned(key): _cleaned(value) for key, value in cast(dict[str, Any], content).items()}
+    return content
+
+
+def _runs_from_json(columns: Mapping[str, Any]) -> pd.DataFrame:
+    made: dict[str, pd.Series[Any]] = {}
+    for name, column in columns.items():
+        dtype, values = str(column["dtype"]), list(column["values"])
+        if dtype not in ("str", "float64", "int64", "bool", "object"):
+            raise ValueError(f"its column {name} is of type {dtype!r}")
+        if name == "typed":
+            values = [tuple(map(str, value)) for value in values]
+        made[name] = pd.Series(values, dtype=dtype)
+    if missing := [name for name in COLUMNS if name not in made]:
+        raise ValueError(f"its runs have no {', '.join(missing)}")
+    return pd.DataFrame(made)
+
+
+def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.Table]) -> Frames:
+    packed = Packed(tables)
+    sweeps = [
+        Sweep(str(s["sweep_id"]), dict(s["info"]), tuple(dict(run) for run in s["runs"])) for s in about["sweeps"]
+    ]
+    frames = Frames(
+        runs=runs,
+        curves=packed,
+        judgements=Counts.from_table(tables["counts"]),
+        stored=packed,
+        study=str(about["study"]),
+        question=str(about["question"]),
+        title=str(about["title"]),
+        origin=str(about["origin"]),
+        commands=tuple(map(str, about["commands"])),
+        notes=tuple(map(str, about["notes"])),
+        sweeps=tuple(sweeps),
+    )
+    for row in tables["texts"].to_pylist():
+        key = (OF_TEXTS, row["summary"], row["run_id"], row["step"], row["source"])
+        frames.cache.setdefault(key, {})[row["key"]] = row["value"]
+    return frames
+
+
+# --- several
+
+
+def merged(parts: Sequence[Frames]) -> Frames:
+    """The runs of several bundles as those of one study. A run that is in two of them counts once, as in the first."""
+    if len(parts) == 1:
+        return parts[0]
+    own: list[set[str]] = []
+    for part in parts:
+        own.append({str(i) for i in part.runs["run_id"]} - set().union(*own))
+    packed = Packed(
+        {name: pa.concat_tables(_own(p, name, ids) for p, ids in zip(parts, own, strict=True)) for name in SCHEMAS}
+    )
+    runs = [part.runs[part.runs["run_id"].isin(list(ids))] for part, ids in zip(parts, own, strict=True)]
+    cache = {
+        k: v for part in reversed(parts) for k, v in part.cache.items() if isinstance(k, tuple) and k[0] == OF_TEXTS
+    }
+    return replace(
+        parts[0],
+        runs=pd.concat(runs, ignore_index=True),
+        curves=packed,
+        judgements=Counts.from_table(packed.tables["counts"]),
+        stored=packed,
+        study=" and ".join(dict.fromkeys(part.study for part in parts)),
+        title=" and ".join(dict.fromkeys(part.title for part in parts)),
+        commands=tuple(dict.fromkeys(c for part in parts for c in part.commands)),
+        notes=tuple(dict.fromkeys(n for part in parts for n in part.notes)),
+        sweeps=tuple(s for part in parts for s in part.sweeps),
+        cache=cache,
+    )
+
+
+def _own(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:
+    table = cast(Packed, part.curves).tables[name]
+    return table.filter(pa.array([run_id in run_ids for run_id in table["run_id"].to_pylist()], pa.bool_()))

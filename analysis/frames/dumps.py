@@ -1,0 +1,340 @@
+"""Evaluation samples that other trainers wrote, as a run of ours: a file, or a folder of files, of JSONL or Parquet.
+
+What is read of each row, by format (docs/analysis.md, "Runs of other trainers"):
+
+| format | files | prompt | response | judged by | problem | step |
+|---|---|---|---|---|---|---|
+| rlvr | any name | prompt | response | outcome, else reward | source, problem_id | step, else 0 |
+| verl | `trainer.validation_data_dir`: <step>.jsonl | input | output | acc, else score | input, gts | step |
+| trl | completions/*.parquet | prompt | completion | the reward column | prompt | step |
+| prime-rl | step_<step>/eval_rollouts.jsonl | prompt | completion | reward | task, example_id | of the folder |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.frames.bundle import SCHEMAS, Packed
+from analysis.frames.counts import Counts
+from analysis.frames.digest import What
+from analysis.frames.frames import Frames
+from analysis.frames.runs import RunRecord, runs_frame
+from analysis.frames.samples import Texts
+from rlvr.ledger.cause import State
+from rlvr.ledger.sweeps import Sweep
+from rlvr.metrics import pass_at_k
+
+OUTCOMES = ("correct", "wrong", "timeout", "error", "unevaluated")
+MOST_SAMPLES = 5_000_000
+_TRL_KNOWN = frozenset(("step", "prompt", "completion", "advantage", "mode", "image", "images"))
+
+
+@dataclass(frozen=True)
+class Sample:
+    step: int
+    source: str
+    problem_id: str
+    prompt: str
+    response: str
+    outcome: str
+    num_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What the command line says of a dump.
+
+    arm: `NAME`, or knobs as in `loss=grpo lr=1e-6`; source: the benchmark, where rows do not name theirs; reward: the
+    column that judges, "" for the format's own; correct_from: the reward from which an answer is right, None: rewards
+    must be 0 or 1, or −1 or 1.
+    """
+
+    path: Path
+    format: str
+    arm: str
+    seed: int = 0
+    source: str = ""
+    reward: str = ""
+    correct_from: float | None = None
+
+
+class _Whole(Packed):
+    """Of a dump every response is at hand."""
+
+    def texts(self, run_id: str, step: int) -> Texts:
+        texts: Texts = {}
+        for row in self.tables["responses"].to_pylist():
+            if (row["run_id"], row["step"]) == (run_id, step):
+                found = texts.setdefault(row["source"], {}).setdefault(row["problem_id"], [])
+                found.append((row["response"], row["outcome"]))
+        return texts
+
+
+def frames(dump: Dump) -> Frames:
+    """One finished run. Raises LookupError, with what is wrong, for a dump that cannot be read."""
+    reader = _READERS.get(dump.format)
+    if reader is None:
+        raise LookupError(f"--format {dump.format}: there is no such format. Formats: {', '.join(_READERS)}.")
+    samples = list(_limited(reader(dump), dump.path))
+    if not samples:
+        raise LookupError(f"{dump.path} holds no sample.")
+    knobs = tuple(dump.arm.split()) if "=" in dump.arm else (f"arm={dump.arm.replace(' ', '_')}",)
+    name = f"{'-'.join(k.partition('=')[2] for k in knobs)}-s{dump.seed}"
+    run_id = hashlib.sha256(repr((knobs, dump.seed, samples)).encode()).hexdigest()[:12]
+    config = dict(knob.split("=", 1) for knob in knobs if "=" in knob)
+    record = RunRecord(
+        run_id=run_id,
+        group_id=hashlib.sha256(repr(knobs).encode()).hexdigest()[:12],
+        name=name,
+        arm=name.rpartition("-s")[0],
+        study="imported",
+        state=State.FINISHED.value,
+        created=0.0,
+        overrides=knobs,
+        config={"seed": dump.seed, **{f"choices.{k}" if k in _CHOICES else k: v for k, v in config.items()}},
+    )
+    line = {"run_id": run_id, "name": name, "overrides": list(knobs), "seed": dump.seed}
+    swept = {key: [value] for key, value in config.items()}
+    sweep = Sweep(f"import-{run_id}", {"study": "imported", "swept": swept}, (line,))
+    packed = _Whole({name: _table(name, run_id, samples) for name in SCHEMAS})
+    return Frames(
+        runs=runs_frame([record], {run_id: sweep.sweep_id}),
+        curves=packed,
+        judgements=Counts.from_table(packed.tables["counts"]),
+        stored=packed,
+        study="imported",
+        title="imported",
+        notes=(f"{name}: {len(samples)} samples in the format of {dump.format}, read from {dump.path.name}.",),
+        sweeps=(sweep,),
+    )
+
+
+_CHOICES = ("loss", "divergence", "advantage", "task", "model")
+
+
+def _limited(samples: Iterable[Sample], path: Path) -> Iterator[Sample]:
+    for number, sample in enumerate(samples):
+        if number >= MOST_SAMPLES:
+            raise LookupError(f"{path} holds more than {MOST_SAMPLES:,} samples. Import it in parts.")
+        yield sample
+
+
+# --- our tables
+
+
+def _table(name: str, run_id: str, samples: list[Sample]) -> pa.Table:
+    rows: list[dict[str, Any]] = []
+    if name == "counts":
+        rows = [
+            {"run_id": run_id, "step": step, "source": source, "problem_id": problem, **counted}
+            for (step, source, problem), counted in _counted(samples).items()
+        ]
+    elif name == "digest":
+        rows = [{"run_id": run_id, "what": What.LOGGED.value, **row} for row in _logged(_counted(samples))]
+    elif name == "responses":
+        numbers: dict[tuple[int, str, str], int] = {}
+        for sample in samples:
+            key = (sample.step, sample.source, sample.problem_id)
+            rows.append({"run_id": run_id, "sample": numbers.get(key, 0), **sample.__dict__})
+            numbers[key] = numbers.get(key, 0) + 1
+    return pa.Table.from_pylist(rows, pa.schema(list(SCHEMAS[name].items())))
+
+
+def _counted(samples: Iterable[Sample]) -> dict[tuple[int, str, str], dict[str, int]]:
+    counts: dict[tuple[int, str, str], dict[str, int]] = {}
+    for sample in samples:
+        key = (sample.step, sample.source, sample.problem_id)
+        own = counts.setdefault(key, {"n": 0, "correct": 0, "errors": 0})
+        own["errors" if sample.outcome == "error" else "n"] += 1
+        own["correct"] += sample.outcome == "correct"
+    return dict(sorted(counts.items()))
+
+
+def _logged(counts: Mapping[tuple[int, str, str], Mapping[str, int]]) -> Iterator[dict[str, Any]]:
+    """avg@n and pass@n, n the fewest judged samples of a problem: what an evaluation of ours would log."""
+    evaluations: dict[tuple[int, str], list[Mapping[str, int]]] = {}
+    for (step, source, _), own in counts.items():
+        if own["n"]:
+            evaluations.setdefault((step, source), []).append(own)
+    n = min((own["n"] for parts in evaluations.values() for own in parts), default=0)
+    for (step, source), parts in evaluations.items():
+        average = math.fsum(own["correct"] / own["n"] for own in parts) / len(parts)
+        yield {"name": f"evaluation/{source}/avg_at_{n}", "step": step, "value": average}
+        passed = pass_at_k([own["n"] for own in parts], [own["correct"] for own in parts], n)
+        yield {"name": f"evaluation/{source}/pass_at_{n}", "step": step, "value": float(passed.mean())}
+
+
+# --- formats
+
+
+def _ours(dump: Dump) -> Iterator[Sample]:
+    for file, row in _rows(dump.path):
+        problem, outcome = _need(row, "problem_id", file), row.get("outcome")
+        if outcome is not None and outcome not in OUTCOMES:
+            raise LookupError(f"{file}: outcome {outcome!r} is not one of {', '.join(OUTCOMES)}.")
+        yield Sample(
+            _step(row.get("step", 0), file),
+            str(row.get("source") or dump.source or "dump"),
+            str(problem),
+            _text(row.get("prompt")),
+            _text(row.get("response")),
+            str(outcome) if outcome is not None else _judged(row, dump.reward or "reward", dump, file),
+            int(row.get("num_tokens") or 0),
+        )
+
+
+def _verl(dump: Dump) -> Iterator[Sample]:
+    for file, row in _rows(dump.path):
+        prompt = _text(_need(row, "input", file))
+        reward = dump.reward or ("acc" if row.get("acc") is not None else "score")
+        yield Sample(
+            _step(row.get("step", _step_in(file)), file),
+            str(row.get("data_source") or dump.source or "verl"),
+            _named(prompt, row.get("gts")),
+            prompt,
+            _text(_need(row, "output", file)),
+            _judged(row, reward, dump, file),
+        )
+
+
+def _trl(dump: Dump) -> Iterator[Sample]:
+    for file, row in _rows(dump.path):
+        if row.get("mode") not in (None, "eval"):
+            continue  # of training
+        prompt = _text(_need(row, "prompt", file))
+        rewards = [k for k, v in row.items() if k not in _TRL_KNOWN and (v is None or isinstance(v, int | float))]
+        if not dump.reward and len(rewards) != 1:
+            known = ", ".join(rewards) or "none"
+            raise LookupError(f"{file}: which of its columns judges? --reward NAME, one of: {known}.")
+        yield Sample(
+            _step(row.get("step", 0), file),
+            dump.source or "trl",
+            _named(prompt),
+            prompt,
+            _text(_need(row, "completion", file)),
+            _judged(row, dump.reward or rewards[0], dump, file),
+        )
+
+
+def _prime_rl(dump: Dump) -> Iterator[Sample]:
+    for file, row in _rows(dump.path):
+        source = str(row.get("env_name") or row.get("task") or dump.source or "prime-rl")
+        error = row.get("error") not in (None, "", False)
+        yield Sample(
+            _step(row.get("step", _step_in(file)), file),
+            source,
+            str(_need(row, "example_id", file)),
+            _text(row.get("prompt")),
+            _text(_need(row, "completion", file)),
+            "error" if error else _judged(row, dump.reward or "reward", dump, file),
+        )
+
+
+_READERS: dict[str, Callable[[Dump], Iterator[Sample]]] = {
+    "rlvr": _ours,
+    "verl": _verl,
+    "trl": _trl,
+    "prime-rl": _prime_rl,
+}
+FORMATS = tuple(_READERS)
+
+
+# --- rows
+
+
+def _rows(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """(file, row) of every JSONL and Parquet file, in the order of names."""
+    files = [path] if path.is_file() else sorted(f for s in ("jsonl", "parquet") for f in path.rglob(f"*.{s}"))
+    if not files:
+        raise LookupError(f"{path}: there is no such file, or no .jsonl or .parquet file in it.")
+    for file in files:
+        for row in _parquet(file) if file.suffix == ".parquet" else _jsonl(file):
+            yield file, row
+
+
+def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        for batch in pq.ParquetFile(file).iter_batches():
+            yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise LookupError(f"{file} cannot be read: {error}") from None
+
+
+def _jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise LookupError(f"{file}, line {number}: {error}") from None
+            if not isinstance(row, dict):
+                raise LookupError(f"{file}, line {number} is no JSON object.")
+            yield cast(dict[str, Any], row)
+
+
+def _need(row: Mapping[str, Any], name: str, file: Path) -> Any:
+    if row.get(name) is None:
+        raise LookupError(f"{file} has a row without {name}. Its columns: {', '.join(row)}. Another --format?")
+    return row[name]
+
+
+def _judged(row: Mapping[str, Any], name: str, dump: Dump, file: Path) -> str:
+    """A reward as an outcome. One that is neither right nor wrong by itself needs --correct-from."""
+    if name not in row:
+        _need(row, name, file)
+    value = row[name]
+    if not isinstance(value, int | float) or math.isnan(value):
+        return "error"  # not judged; True and False are 1 and 0
+    if dump.correct_from is not None:
+        return "correct" if value >= dump.correct_from else "wrong"
+    if value not in (-1, 0, 1):
+        raise LookupError(
+            f"{file}: {name} is {value:g}, and only −1, 0 and 1 say by themselves what is right. Say from which reward "
+            "on an answer counts as right: --correct-from 0.5"
+        )
+    return "correct" if value == 1 else "wrong"
+
+
+def _text(content: Any) -> str:
+    """A text; of a conversation, its turns."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list):
+        turns = [cast(Mapping[str, Any], turn) for turn in cast(list[Any], content) if isinstance(turn, dict)]
+        alone = len(turns) == 1
+        return "\n".join(
+            _text(turn.get("content")) if alone else f"[{turn.get('role', '?')}] {_text(turn.get('content'))}"
+            for turn in turns
+        )
+    return json.dumps(content, ensure_ascii=False, default=str)
+
+
+def _named(*parts: Any) -> str:
+    """A name for a problem that has none: the same for the same prompt and answer."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _step(value: Any, file: Path) -> int:
+    if isinstance(value, int | float) and value == int(value):
+        return int(value)
+    raise LookupError(f"{file}: step {value!r} is no whole number.")
+
+
+def _step_in(file: Path) -> int:
+    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; 0 where no name says."""
+    for name in (file.stem, *(part.name for part in file.parents)):
+        if match := re.fullmatch(r"(?:(?:global_)?step[_-]?)?(\d+)", name):
+            return int(match[1])
+    return 0

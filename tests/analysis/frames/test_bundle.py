@@ -1,0 +1,132 @@
+"""A study in one file: the same report without the runs, the same bytes from the same runs, safe from a stranger."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import command
+from analysis.frames import bundle
+from analysis.frames.bundle import COLUMNS
+from rlvr.ledger import layout
+from tests.analysis.ledger_factory import config, counts, write_run, write_study, write_sweep
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> tuple[Path, Path]:
+    """(a ledger with failed and missing runs, its bundle)."""
+    home = tmp_path_factory.mktemp("bundle")
+    write_study(home, spoil=True)
+    assert command.main(["bundle", "study=default", "--home", str(home), "--out", str(home / "a.rlvr")]) == 0
+    return home, home / "a.rlvr"
+
+
+def test_tables_figures_and_page_are_rebuilt_byte_for_byte_without_the_runs(packed, tmp_path):
+    home, file = packed
+    assert command.main(["--home", str(home), "--out", str(tmp_path / "runs")]) == 0
+    shutil.copy(file, tmp_path / "elsewhere.rlvr")
+    nowhere = str(tmp_path / "nowhere")
+    assert command.main([str(tmp_path / "elsewhere.rlvr"), "--home", nowhere, "--out", str(tmp_path / "bundle")]) == 0
+    ours, theirs = files(tmp_path / "runs" / "default"), files(tmp_path / "bundle" / "elsewhere-bundle")
+    assert len(ours) > 10
+    assert ours == theirs
+    assert str(home) not in ours["index.html"].decode()
+
+
+def test_the_same_runs_give_the_same_bytes_whatever_the_cache_knew(packed, tmp_path):
+    home, file = packed
+    shutil.rmtree(layout.analysis_cache(home))
+    assert command.main(["--sweep", "abc12345", "--home", str(home), "--out", str(tmp_path), "--no-figures"]) == 0
+    assert command.main(["bundle", "--home", str(home), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again.rlvr").read_bytes() == file.read_bytes()
+
+
+def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
+    plan = []
+    for loss, right in (("grpo", 4), ("pacs", 6)):
+        for seed in (0, 1, 2):
+            ends = {"maze7": counts(*(right + (0, 1, -1)[(i + seed) % 3] for i in range(30)))}
+            run_id = write_run(tmp_path, config(loss, seed=seed), {0: {"maze7": counts(*(2,) * 30)}, 40: ends})
+            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    home = ["--home", str(tmp_path), "--out"]
+    assert command.main([*home, str(tmp_path / "whole"), "--no-figures"]) == 0
+    for loss in ("grpo", "pacs"):
+        runs = [run_id for run_id, name, _ in plan if name.startswith(loss)]
+        assert command.main(["bundle", *runs, *home, str(tmp_path / f"{loss}.rlvr")]) == 0
+    both = [str(tmp_path / "grpo.rlvr"), str(tmp_path / "pacs.rlvr"), str(tmp_path / "pacs.rlvr")]
+    assert command.main([*both, "--out", str(tmp_path), "--no-figures"]) == 0
+    (parts,) = tmp_path.glob("*-bundle/tables/comparison.csv")
+    assert parts.read_text() == (tmp_path / "whole/default/tables/comparison.csv").read_text()
+    assert "▲" in parts.read_text()
+    capsys.readouterr()
+    assert command.main(["bundle", "nobody", "--home", str(tmp_path)]) == 2
+    assert "There is no run nobody" in capsys.readouterr().err
+
+
+def rebuilt(file: Path, out: Path, **changed: bytes | None) -> Path:
+    """A copy of a bundle with other members; None: without it."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()} | changed
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            if data is not None:
+                archive.writestr(name, data)
+    return out
+
+
+def parquet(table: pa.Table) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    return out.getvalue()
+
+
+def test_a_strangers_bundle_writes_nothing_and_reaches_no_terminal(packed, tmp_path):
+    _, file = packed
+    with zipfile.ZipFile(file) as archive:
+        runs = json.loads(archive.read("runs.json"))
+    runs["name"]["values"][0] = "\x1b]0;owned\x07name"
+    hostile = {"../../evil.txt": b"x", "/tmp/evil.txt": b"x", "runs.json": json.dumps(runs).encode()}
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    frames = bundle.read(rebuilt(file, inner / "hostile.rlvr", **hostile))
+    assert frames.rows[0].name == "\ufffd]0;owned\ufffdname"
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["hostile.rlvr"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"about.json": None}, "about.json"),
+        ({"about.json": b"[]"}, "no JSON object"),
+        ({"about.json": b'{"format": 99}'}, "its format is 99"),
+        ({"runs.json": b"{}"}, f"its runs have no {COLUMNS[0]}"),
+        ({"counts.parquet": parquet(pa.table({"evil": [1]}))}, "counts has other columns"),
+        ({"counts.parquet": b"PAR1 garbage"}, "no bundle"),
+    ],
+)
+def test_what_is_no_bundle_is_refused_in_a_line(packed, tmp_path, capsys, changed, said):
+    bad = rebuilt(packed[1], tmp_path / "bad.rlvr", **changed)
+    assert command.main([str(bad)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_bundle_that_unpacks_to_more_than_the_limit_is_refused_unread(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "MOST_BYTES", 10_000)
+    with pytest.raises(LookupError, match="holds more than"):
+        bundle.read(rebuilt(packed[1], tmp_path / "big.rlvr", **{"about.json": b" " * 20_000}))
+    with pytest.raises(LookupError, match=r"nothing\.rlvr: No such file"):
+        bundle.read(tmp_path / "nothing.rlvr")

@@ -1,0 +1,101 @@
+"""Samples that other trainers wrote: each format read as documented, judged, and compared like runs of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import command
+from analysis.frames.dumps import Dump, frames
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def counted(dump: Dump) -> list[tuple]:
+    """(step, source, n, correct, errors) of each problem, and avg@n as it would have been logged."""
+    found = frames(dump)
+    return [tuple(r) for r in found.counts[["step", "source", "n", "correct", "errors"]].itertuples(index=False)]
+
+
+def test_verl_names_problems_by_prompt_and_answer_and_steps_by_file(tmp_path):
+    row = {"input": "2+2", "output": "4", "gts": "4"}
+    jsonl(tmp_path / "0.jsonl", [{**row, "score": 0.0}, {**row, "score": 1.0}])
+    jsonl(
+        tmp_path / "10.jsonl", [{**row, "score": 0.3, "acc": True}, {**row, "input": "1+1", "score": 0.0, "acc": False}]
+    )
+    assert sorted(counted(Dump(tmp_path, "verl", "ppo"))) == [
+        (0, "verl", 2, 1, 0),
+        (10, "verl", 1, 0, 0),
+        (10, "verl", 1, 1, 0),
+    ]
+
+
+def test_trl_reads_the_one_reward_and_leaves_training_out(tmp_path):
+    turns = [{"role": "user", "content": "2+2"}]
+    rows = [
+        {"step": 5, "mode": mode, "prompt": turns, "completion": "4", "accuracy": reward, "advantage": 0.1}
+        for mode, reward in (("train", 0.0), ("eval", 1.0), ("eval", 0.0), ("eval", None))
+    ]
+    folder = tmp_path / "completions"
+    folder.mkdir()
+    pd.DataFrame(rows).to_parquet(folder / "completions_00005.parquet")
+    assert counted(Dump(folder, "trl", "grpo", source="math")) == [(5, "math", 2, 1, 1)]  # one was not judged
+    pd.DataFrame(rows).assign(format_reward=1.0).to_parquet(folder / "completions_00005.parquet")
+    with pytest.raises(LookupError, match=r"--reward NAME, one of: accuracy, format_reward"):
+        frames(Dump(folder, "trl", "grpo"))
+    assert counted(Dump(folder, "trl", "grpo", reward="format_reward")) == [(5, "trl", 3, 3, 0)]
+
+
+def test_prime_rl_takes_the_step_of_the_folder_and_counts_errors_apart(tmp_path):
+    turns = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "two"}]
+    row = {"example_id": 7, "task": "gsm8k", "prompt": turns, "completion": turns[:1], "reward": 1.0}
+    jsonl(tmp_path / "step_20" / "eval_rollouts.jsonl", [row, {**row, "reward": 0.0}, {**row, "error": "sandbox"}])
+    dump = Dump(tmp_path, "prime-rl", "grpo")
+    assert counted(dump) == [(20, "gsm8k", 2, 1, 1)]
+    (first, *_) = frames(dump).stored.responses(frames(dump).rows[0].run_id, 20, [("gsm8k", "7")])
+    assert (first.prompt, first.response, first.outcome) == ("[assistant] one\n[user] two", "one", "correct")
+
+
+def test_rewards_between_right_and_wrong_need_a_threshold(tmp_path):
+    file = jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": r} for r in (0.2, 0.7, 1.0)])
+    with pytest.raises(LookupError, match=r"reward is 0\.2.*--correct-from"):
+        frames(Dump(file, "rlvr", "a"))
+    assert counted(Dump(file, "rlvr", "a", correct_from=0.5)) == [(0, "dump", 3, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("{", "line 1"), ("[1]", "no JSON object"), ('{"a": 1}', "without problem_id"), ("", "no sample")],
+)
+def test_what_cannot_be_read_is_named(tmp_path, line, said):
+    file = tmp_path / "d.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(LookupError, match=said):
+        frames(Dump(file, "rlvr", "a"))
+
+
+def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatch):
+    """Ten problems, four samples each: b solves 3 of 4 where a solves 1 of 4, on every problem but the last."""
+    monkeypatch.chdir(tmp_path)
+    for arm, right in (("a", 1), ("b", 3)):
+        rows = [
+            {"input": f"p{p}", "output": "x", "gts": "", "score": float(i < (right if p < 9 else 2)), "step": 40}
+            for p in range(10)
+            for i in range(4)
+        ]
+        dump = str(jsonl(tmp_path / arm / "40.jsonl", rows))
+        assert command.main(["import", dump, "--format", "verl", "--arm", arm]) == 0
+    assert command.main(["a-s0.rlvr", "b-s0.rlvr", "--no-figures", "--out", str(tmp_path)]) == 0
+    assert "arm=b" in capsys.readouterr().out
+    cells = pd.read_csv(tmp_path / "a-s0-b-s0-bundle" / "tables" / "comparison.csv")
+    (cell,) = cells[(cells["row"] == "arm=b") & (cells["metric"] == "avg@4")].to_dict("records")
+    assert cell["mean"] == pytest.approx((9 * 0.75 + 0.5) / 10)
+    assert cell["difference"] == pytest.approx(0.45)
+    assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
