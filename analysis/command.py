@@ -39,10 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         if arguments[:1] in (["bundle"], ["import"]):
-            from analysis import exchange
-
-            exchange.main(arguments[0], arguments[1:])
-            return DONE
+            return _exchange(arguments[0], arguments[1:])
         options = parser().parse_args(arguments)
         outcomes = _rebuild(options, console)
     except LookupError as error:
@@ -92,6 +89,19 @@ def parser() -> argparse.ArgumentParser:
         help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested",
     )
     return made
+
+
+def _exchange(verb: str, arguments: list[str]) -> int:
+    """Write a bundle. What a report asks for is what it holds: so one is made, and dropped."""
+    from analysis import exchange
+    from analysis.frames.bundle import write
+    from analysis.report import report
+
+    frames, file = exchange.bundle(arguments) if verb == "bundle" else exchange.import_dump(arguments)
+    report.page(frames, report.build(frames), {})
+    write(frames, file)
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file.name}")
+    return DONE
 
 
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.frames.bundle import SUFFIX
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger
 
@@ -28,8 +30,8 @@ examples:
 """
 
 
-def bundle(arguments: Sequence[str]) -> Path:
-    """Write a bundle; returns its file. LookupError: there is no such study, sweep or run."""
+def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
+    """(what to bundle, the file to write). LookupError: there is no such study, sweep or run."""
     parser = argparse.ArgumentParser(
         "python -m analysis bundle",
         description="Write one file from which anyone rebuilds a study's tables and page, without its runs.",
@@ -41,11 +43,12 @@ def bundle(arguments: Sequence[str]) -> Path:
     parser.add_argument("--out", type=Path, help="the file (default: <study>.rlvr, here)")
     options = parser.parse_args(arguments)
     home = (options.home or layout.home()).expanduser().resolve()
-    return _write(_chosen(home, options.what), options.out)
+    frames = _chosen(home, options.what)
+    return frames, _file(options.out or Path(re.sub(r"[^\w.-]+", "-", frames.study)))
 
 
-def import_dump(arguments: Sequence[str]) -> Path:
-    """Write a bundle of one run of another trainer; returns its file. LookupError: the dump cannot be read."""
+def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
+    """(one run of another trainer, the file to write). LookupError: the dump cannot be read."""
     from analysis.frames import dumps
 
     parser = argparse.ArgumentParser(
@@ -67,13 +70,7 @@ def import_dump(arguments: Sequence[str]) -> Path:
     o = parser.parse_args(arguments)
     dump = dumps.Dump(o.dump, o.format, o.arm, o.seed, o.source, o.reward, o.correct_from)
     frames = dumps.frames(dump)
-    return _write(frames, o.out or Path(f"{frames.rows[0].name}.rlvr"))
-
-
-def main(verb: str, arguments: Sequence[str]) -> None:
-    """Run one of both and say what was written."""
-    file = bundle(arguments) if verb == "bundle" else import_dump(arguments)
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file.name}")
+    return frames, _file(o.out or Path(frames.rows[0].name))
 
 
 def _chosen(home: Path, what: Sequence[str]) -> Frames:
@@ -94,13 +91,7 @@ def _chosen(home: Path, what: Sequence[str]) -> Frames:
         raise LookupError(f"{error} Studies here: {known} (bundle study=NAME).") from None
 
 
-def _write(frames: Frames, out: Path | None) -> Path:
-    """What a report asks for is what a bundle holds: so it is made, and dropped."""
-    from analysis.frames.bundle import SUFFIX, write
-    from analysis.report import report
-
-    report.page(frames, report.build(frames), {})
-    file = (out or Path(f"{report.folder_name(frames.study)}{SUFFIX}")).expanduser()
-    file = file if file.suffix == SUFFIX else file.with_name(file.name + SUFFIX)
-    write(frames, file)
-    return file
+def _file(out: Path) -> Path:
+    """With the suffix of bundles."""
+    out = out.expanduser()
+    return out if out.suffix == SUFFIX else out.with_name(out.name + SUFFIX)
