@@ -16,8 +16,10 @@ from rlvr.records import Outcome, Problem, Reward, Split
 
 
 class Bandit:
-    """One problem in both splits: the policy over arms is what a bandit learns, so there is nothing to hold out.
+    """One prompt in every split: the policy over arms is what a bandit learns, so there is nothing to hold out.
 
+    copies: problems that all ask that prompt, each with sampling noise and a group of its own: a step of many copies
+        has many mini-batches from one sampling policy.
     arms: their words, in order: a policy over them can be read off exactly, without sampling.
     centres, widths [arms], heights [any unit]: one number per mode.
     binary: the reward is 1 within one width of a centre and 0 elsewhere, as objectives of right and wrong need.
@@ -35,7 +37,10 @@ class Bandit:
         widths: Sequence[float],
         heights: Sequence[float],
         binary: bool = False,
+        copies: int = 1,
     ) -> None:
+        if copies < 1:
+            raise ValueError(f"task.copies={copies}: at least 1.")
         if arms < 2:
             raise ValueError(f"task.arms={arms}: a bandit has at least 2 arms.")
         if not 0 < len(centres) == len(widths) == len(heights):
@@ -51,7 +56,7 @@ class Bandit:
         self.arms = tuple(f"ARM_{i}" for i in range(arms))
         self.vocabulary = ("PAD", self.end_word, "PULL", *self.arms)
         self.centres, self.widths, self.heights = (np.asarray(x, np.float64) for x in (centres, widths, heights))
-        self.binary = binary
+        self.binary, self._copies = binary, copies
         self._rewards = {
             arm: Reward(float(value), "correct" if near else "wrong")
             for arm, value, near in zip(self.arms, self.rewards(), self._near(), strict=True)
@@ -78,12 +83,12 @@ class Bandit:
         return (np.arange(len(self.arms))[:, None] - self.centres) / self.widths
 
     def size(self, split: Split) -> int | None:
-        return 1
+        return self._copies
 
     def problem(self, split: Split, index: int) -> Problem:
-        if index != 0:
-            raise IndexError(f"the bandit has one problem, number 0: there is no {split} problem {index}")
-        return Problem("bandit", "PULL", None, "bandit")
+        if not 0 <= index < self._copies:
+            raise IndexError(f"the bandit has problems 0 to {self._copies - 1}: there is no {split} problem {index}")
+        return Problem(f"bandit/{index}" if index else "bandit", "PULL", None, "bandit")
 
     def demonstration(self, index: int) -> tuple[str, str]:
         """Every arm in turn: a policy taught by them is uniform."""
