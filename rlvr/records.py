@@ -138,7 +138,9 @@ class TaughtTask(Task, Protocol):
 
 @runtime_checkable
 class CanonicalTask(Task, Protocol):
-    """A task whose problems have several right answers: evaluation counts the different ones."""
+    """A task whose problems may have several right answers: evaluation counts the different ones."""
+
+    several_answers: bool  # whether, with these knobs, they do; where not, there is nothing to count
 
     def canonical(self, problem: Problem, response: str) -> str | None:
         """One text for all responses that give the same answer as this right one; None for one that is not right.

@@ -193,7 +193,7 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
 
 
 def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.3g} GB" if num_bytes > 2**29 else f"{num_bytes / 2**20:.2g} MB"
+    return f"{num_bytes / 2**30:.3g} GB" if num_bytes > 2**29 else f"{num_bytes / 2**20:.0f} MB"
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collecti
     head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
     told = {"loss", "divergence", "eta", "beta", "seed", "study"}
     parts = {
-        key: value if key in choices else f"{key.rsplit('.', 1)[-1]}{value.rsplit('/', 1)[-1]}"
+        key: ("" if key in choices else key.rsplit(".", 1)[-1]) + value.rsplit("/", 1)[-1]
         for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
         if key not in told and not key.startswith(("hydra", *NOT_IDENTITY))
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -62,11 +63,15 @@ def evaluate(
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
-        if isinstance(sampler.task, CanonicalTask) and (n == samples).any():
+        if _has_several_answers(sampler.task) and (n == samples).any():
             judged = [g for g, num in zip(own, n, strict=True) if num == samples]
             distinct = [distinct_at_k(_right_answers(sampler.task, g), samples) for g in judged]
             metrics[f"{where}/distinct_correct_at_{samples}"] = float(np.mean(distinct))
     return metrics, groups
+
+
+def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
+    return isinstance(task, CanonicalTask) and task.several_answers
 
 
 def _right_answers(task: CanonicalTask, group: Rollout) -> list[str | None]:
@@ -84,6 +89,6 @@ def metric_names(
         return [f"{EVALUATION}bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)
     names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
-    if isinstance(task, CanonicalTask):
+    if _has_several_answers(task):
         names.append(f"distinct_correct_at_{samples}")
     return [f"{prefix}{source}/{name}" for source in sources for name in names]

@@ -32,6 +32,7 @@ class Coins(Procedural[Sum]):
     name = "coins"
     source = "coins"
     end_word = "end"
+    several_answers = True
 
     def __init__(
         self,

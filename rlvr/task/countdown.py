@@ -139,6 +139,7 @@ class Countdown(Procedural[Target]):
     name = "countdown"
     source = "countdown"
     end_word = "end"
+    several_answers = True
 
     def __init__(
         self,

@@ -122,6 +122,11 @@ class Maze(Procedural[str]):
     def _walk(self, grid: str) -> str:
         return " ".join([*solve(grid, self.width), self.end_word])
 
+    @property
+    def several_answers(self) -> bool:
+        """Without loops one walk alone is right, detours aside."""
+        return self.loops > 0
+
     def canonical(self, problem: Problem, response: str) -> str | None:
         """The walk without detours, as its moves: one that comes back to a square forgets what lay between."""
         if self._judge(problem.answer, response) != "correct":

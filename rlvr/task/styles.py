@@ -50,6 +50,7 @@ class Styles(Procedural[tuple[int, ...]]):
     name = "styles"
     source = "styles"
     end_word = "end"
+    several_answers = True
     vocabulary = ("PAD", end_word, "sort", ":", ",", "[", "]", *DIGITS, *NAMES, *STYLES)
 
     def __init__(

@@ -286,6 +286,25 @@ def test_the_architectures_have_the_published_numbers_of_parameters(name: str, m
     assert round(model.parameters / 1e6) == millions
 
 
+@pytest.mark.parametrize(
+    ("recipe", "study"),
+    [
+        ("lad_math", "eta"),
+        ("lad_math", "divergence"),
+        ("lad_math", "baselines"),
+        ("dph_sql", "alpha"),
+        ("pacs_4b", "beta"),
+        ("pacs_8b", "score_function"),
+        ("pacs_4b", "weighting"),
+        ("maxrl_maze", "rollout_scaling"),
+    ],
+)
+def test_a_study_keeps_the_length_and_the_evaluation_of_a_recipe(recipe: str, study: str) -> None:
+    alone, studied = (compose("run", [f"paper={recipe}", *more]) for more in ([], [f"study={study}"]))
+    for key in ("task", "model", "steps", "lr", "evaluation", "rollout"):
+        assert studied[key] == alone[key], key
+
+
 def test_a_study_runs_with_a_recipe_and_an_unknown_recipe_is_refused() -> None:
     config = compose("run", ["study=eta", "paper=lad_math"])
     assert (config.loss._target_, config.rollout.prompts) == ("rlvr.loss.lad.lad", 256)

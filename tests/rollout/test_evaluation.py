@@ -33,6 +33,7 @@ class ParityTask(ScriptedTask):
     """Right samples of even number give one answer, those of odd number another."""
 
     max_tokens = 1
+    several_answers = True
 
     def canonical(self, problem: Problem, response: str) -> str | None:
         return f"{int(response) % 2}"
@@ -44,4 +45,8 @@ def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -
     metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
     # Samples 0 and 2 of the first are one answer, 0 and 1 of the second two, the third has none; the fourth an error.
     assert metrics["evaluation/bench/distinct_correct_at_4"] == pytest.approx((1 + 2 + 0) / 3)
+    assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
+    task.several_answers = False
+    metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
+    assert set(metrics) == {f"evaluation/bench/{name}" for name in ("avg_at_4", "pass_at_1", "error")}
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))

@@ -164,7 +164,7 @@ def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_
     write(claiming, ledger)
     (sweep,) = ledger.sweeps()
     assert sweep.info["baseline"] == "loss=grpo"
-    assert [claim["metric"] for claim in sweep.info["claims"]] == ["avg", "avg", "pass", "pass"]
+    assert [claim["metric"] for claim in sweep.info["claims"]] == ["avg", "avg", "pass", "right answers", "pass"]
     silent = planned(["study=eta", "eta=2", "claims=[]", "baseline=null"], ["study=eta", "loss=grpo"])
     assert silent.runs[0].run_id == claiming.runs[0].run_id
 

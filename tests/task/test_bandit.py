@@ -69,6 +69,15 @@ def test_both_splits_are_the_one_problem_and_a_response_is_one_word() -> None:
     assert len(set(task.vocabulary)) == len(task.vocabulary)
 
 
+def test_copies_ask_the_same_under_names_of_their_own() -> None:
+    task = make_bandit(copies=3)
+    problems = [task.problem("train", i) for i in range(3)]
+    assert {p.prompt for p in problems} == {"PULL"}
+    assert [p.id for p in problems] == ["bandit", "bandit/1", "bandit/2"]
+    with pytest.raises(IndexError, match="0 to 2"):
+        task.problem("train", 3)
+
+
 def test_demonstrations_go_round_the_arms() -> None:
     task = make_bandit()
     counts = np.bincount([task.arms.index(task.demonstration(i)[1]) for i in range(50)])
@@ -82,6 +91,7 @@ def test_demonstrations_go_round_the_arms() -> None:
         ({"centres": [1, 2]}, "have 2, 1 and 1 entries"),
         ({"centres": [5]}, "must lie in 0 to 4"),
         ({"widths": [0]}, "above 0"),
+        ({"copies": 0}, "at least 1"),
     ],
 )
 def test_impossible_knobs_are_refused(knobs: dict[str, Any], message: str) -> None:

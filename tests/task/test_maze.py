@@ -347,6 +347,8 @@ def test_walks_that_differ_by_detours_are_one_answer() -> None:
         "RIGHT DONE": None,  # wrong
     }
     assert {text: task.canonical(LOOPED, text) for text in answers} == answers
+    assert task.several_answers
+    assert not Maze(size=7, test_problems=8, seed=0).several_answers
 
 
 def test_every_maze_with_loops_has_its_own_name_and_number() -> None:
