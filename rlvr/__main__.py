@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Command] = {
     "sync": _of_sweeps("sync", "ship metrics to MLflow that are not there yet"),
     "sweeps": Command("sweeps", "these seven by their other name: rlvr sweeps status"),
     "report": Command("analysis", "tables and figures of a study"),
+    "evaluate": Command("rlvr.evaluate", "sample and judge policies: runs, checkpoints, models, on any task"),
     "export": Command("rlvr.export", "a checkpoint as a model for transformers or vLLM"),
     "replay": Command("rlvr.diagnostics.replay", "objectives on the same stored rollouts, before a GPU is spent"),
     "weights": Command("rlvr.diagnostics.weights", "how much objectives weigh problems of each pass rate"),

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rlvr.ledger import layout
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
-from rlvr.ledger.runs import read_config, read_info
 
 
 def chosen(source: Path, *, best: bool) -> Path:
@@ -29,30 +28,6 @@ def chosen(source: Path, *, best: bool) -> Path:
     return found
 
 
-def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
-    """Write the policy of a checkpoint. Raises ValueError if something is in the way."""
-    import torch
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-
-    from rlvr.config import imports, schema
-    from rlvr.trainer.checkpoint import export as write
-
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(f"{directory} is there already and holds something. Pass a directory that does not exist yet.")
-    run_dir = layout.run_of_checkpoint(checkpoint)
-    schema.register()
-    plain = read_config(run_dir)
-    imports.restore(read_info(run_dir).import_paths, plain)
-    config = OmegaConf.create(plain)
-    task = instantiate(config.task, _convert_="all")
-    try:
-        base = instantiate(config.model, task, layout.stages_beside(run_dir), _convert_="all")
-    finally:
-        task.close()
-    write(directory, checkpoint, base, dtype=getattr(torch, dtype))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rlvr.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -62,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     options = parser.parse_args(arguments)
+    from rlvr.job.policy import export  # torch: --help answers at once
+
     try:
         checkpoint = chosen(options.source, best=options.best)
         export(checkpoint, options.directory, dtype=options.dtype)

@@ -42,11 +42,16 @@ class Reward:
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to be sampled `num_samples` times. `key`: 64 bits naming the problem, for counter-based noise."""
+    """One prompt to be sampled `num_samples` times. `key`: 64 bits naming the problem, for counter-based noise.
+
+    first: number of the first of these samples. Noise is named by it: samples 8 to 15 are the same whether or not
+    samples 0 to 7 are asked for too.
+    """
 
     prompt: NDArray[np.int64]  # [L] token ids
     num_samples: int
     key: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,15 @@ class CanonicalTask(Task, Protocol):
 
         Only asked about responses that `reward` found right: a task whose verdicts are costly need not judge again.
         """
+        ...
+
+
+@runtime_checkable
+class AnsweringTask(Task, Protocol):
+    """A task whose responses are longer than the answer they come to: a majority is counted over answers."""
+
+    def answer(self, problem: Problem, response: str) -> str | None:
+        """The answer that a response comes to, one text for answers that differ in their writing alone; None: none."""
         ...
 
 

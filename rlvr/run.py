@@ -71,17 +71,20 @@ def one_line_errors(words: Sequence[str]) -> Generator[Registry, None, None]:
         raise ValueError(explain(error, words, registry or Registry())) from error
 
 
-def carried_out(words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False) -> Session:
+def carried_out(
+    words: Sequence[str], registry: Registry, *, dry_run: bool = False, one_run: bool = False, **about: Any
+) -> Session:
     """What a command line means, done. Raises what is wrong with it, before anything is written.
 
     words: as typed, without the flags that are ours. dry_run: launches are shown, not made. one_run: refuse a sweep.
+    about: further fields of the session, where another program than this one was typed.
     """
     from sweeps import launcher
     from sweeps.plan import plan
     from sweeps.preview import preview
     from sweeps.session import Session
 
-    session = Session(words, registry, dry_run, one_run)
+    session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
     with session.current(), _hydra_of_its_own():
         parser = get_args_parser()
         # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.

@@ -32,7 +32,7 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
     master: the config that Hydra composed for the command. Returns what Hydra wants of a launcher, for each point.
     """
     now = session.current()
-    launched = launch(plan(now.points(master, overrides), command=now.command, checker=now.checker))
+    launched = launch(plan(now.adapted(now.points(master, overrides)), command=now.command, checker=now.checker))
     return [_returned(launched) for _ in overrides]
 
 

@@ -104,7 +104,7 @@ def plan(
             raise ValueError(f"{error}{_where(points, overrides)}") from None
         setting = tuple(o for o in overrides if o.lstrip("+").split("=")[0] != "seed")
         if setting not in groups:
-            groups[setting] = run_id(plain) if plain["seed"] == 0 else group_id(config)
+            groups[setting] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
         run = Planned(run_id(plain), groups[setting], "", tuple(overrides), plain, import_paths=paths[packages])
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))

@@ -78,8 +78,13 @@ def differences(run: Planned, registry: Registry) -> Flat:
     mine, theirs = flatten(run.config), flatten(plain)
     ignored = {"choices", *LINES, *EXPECTED}
     knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k.split(".")[0] not in ignored}
+    knobs = {k: v for k, v in knobs.items() if k not in _NAMED_BY_RUN}
     # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
+
+
+# Of an evaluation's policy: its name is the run's own.
+_NAMED_BY_RUN = {f"policy.{knob}" for knob in ("path", "name", "digest", "group", "step")}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -165,7 +170,7 @@ def _memory(todo: Sequence[Planned]) -> list[str]:
     """A line where runs have GPUs and a model whose size is known: the run that needs most of one."""
     most: dict[str, float] = {}
     for run in todo:
-        model = memory.of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
+        model = _model(run) if run.config["cluster"]["gpus"] else None
         if model is not None:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
     has = todo[0].config["cluster"]["gpu_memory_gb"]
@@ -177,7 +182,7 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     """Room for what runs leave: as much as finished runs alike did, else the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, alike = memory.of_model(run.config["model"]), past.get(_kind(run.config))
+        model, alike = _model(run), past.get(_kind(run.config))
         kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if alike:
             one = statistics.median(each.checkpoint for each in alike)
@@ -190,6 +195,11 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     free = shutil.disk_usage(next(p for p in (ledger.home, *ledger.home.absolute().parents) if p.exists())).free
     full = " NOT ENOUGH." if sum(sizes) > free else ""
     return [f"Disk: about {_size(sum(sizes))}{unknown}, {_size(free)} free.{full}"]
+
+
+def _model(run: Planned) -> memory.Architecture | None:
+    """Of known size; an evaluation trains none."""
+    return memory.of_model(run.config["model"]) if run.config["model"] else None
 
 
 def _size(num_bytes: float) -> str:

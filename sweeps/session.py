@@ -9,7 +9,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -43,6 +43,8 @@ class Session:
     dry_run: bool = False  # launches are planned and shown, nothing is written or started
     one_run: bool = False  # a sweep is refused
     single: Composed | None = None  # the point of a command without -m
+    program: str = "rlvr.run"
+    adapt: Callable[[Sequence[Composed]], list[Composed]] | None = None  # of the points of a sweep, to those launched
     launches: list[Launch] = field(default_factory=list[Launch])
 
     def __post_init__(self) -> None:
@@ -51,13 +53,17 @@ class Session:
     @property
     def command(self) -> str:
         """What to type to do it again."""
-        return shlex.join(["python", "-m", "rlvr.run", *self.typed])
+        return shlex.join(["python", "-m", self.program, *self.typed])
 
     def points(self, master: DictConfig, overrides: Sequence[Sequence[str]]) -> Points:
         """Points of a sweep; master: the config that Hydra composed for it. ValueError where one run is wanted."""
         if self.one_run:
             raise ValueError(f"{' '.join(self.typed)} is a sweep, not one run. Pass it to rlvr.sweep([...]).")
         return Points(self.registry.loader, master, overrides)
+
+    def adapted(self, points: Sequence[Composed]) -> Sequence[Composed]:
+        """The points that are launched: those that were composed, unless the program makes others of them."""
+        return points if self.adapt is None else self.adapt(points)
 
     @contextlib.contextmanager
     def current(self) -> Generator[None, None, None]:

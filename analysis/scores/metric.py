@@ -99,7 +99,7 @@ def trained(frames: Frames, run_ids: Iterable[str]) -> list[str]:
 
 
 def _is_result(key: str) -> bool:
-    return not re.search(r"/(avg_at_\d+|pass_at_\d+|error)$", key)
+    return not re.search(r"/((avg|pass|maj|coverage)_at_\d+|error)$", key)
 
 
 def _evaluation(key: str) -> Metric:

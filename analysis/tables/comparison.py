@@ -79,6 +79,8 @@ def _notes(everything: Sequence[Arm]) -> Iterable[str]:
 
 def _references(here: Sequence[Arm], asked: str, baseline: str) -> dict[str, str]:
     """By group, the label of the row that an arm is compared to."""
+    if _evaluated(here) and len(here) == 1:
+        return {}
     if asked == BASE or (not asked and len(here) == 1):
         return {arm.group_id: BASE_ROW for arm in here}
     try:
@@ -90,9 +92,15 @@ def _references(here: Sequence[Arm], asked: str, baseline: str) -> dict[str, str
 
 def _rows(here: Sequence[Arm], against: Mapping[str, str]) -> Iterable[Row]:
     """The base policy, then references, then all others."""
-    yield Row(BASE_ROW, tuple(here), base=True)
+    if not _evaluated(here):
+        yield Row(BASE_ROW, tuple(here), base=True)
     for arm in sorted(here, key=lambda a: a.label not in set(against.values())):
         yield Row(arm.label, (arm,), against=against.get(arm.group_id, ""))
+
+
+def _evaluated(here: Sequence[Arm]) -> bool:
+    """Whether these were not trained but evaluated: they have no step 0, and a base policy is an arm like any other."""
+    return bool(here[0].first.knob("policy.digest"))
 
 
 def _columns(frames: Frames, here: Sequence[Arm], metrics: Sequence[Metric]) -> list[Column]:

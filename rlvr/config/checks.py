@@ -44,6 +44,10 @@ class Checker:
         """All but the task, which `check_task` builds. Raises ValueError. plain: the config, resolved."""
         plain = plain or frozen(config, choices)
         self._bind(config, plain)
+        if config.get("policy"):
+            check_ranges(config)
+            check_evaluation(config)
+            return
         self._check_shorthands(config, choices)
         check_ranges(config)
         check_shapes(config, choices)
@@ -59,7 +63,8 @@ class Checker:
         setting = repr(node)
         if setting not in self._tasks:
             self._tasks[setting] = built(node, choices)
-        pairing.check_task(config, choices, self._tasks[setting])
+        if not config.get("policy"):
+            pairing.check_task(config, choices, self._tasks[setting])
 
     def _bind(self, config: DictConfig, plain: Mapping[str, Any]) -> None:
         for section in map(str, config):
@@ -135,6 +140,11 @@ def check_shapes(config: DictConfig, choices: Choices) -> None:
             f"rollout.samples={G} makes advantage={choices.get('advantage')} zero for every response: it compares the "
             "responses of a group. Pass rollout.samples=2 or more."
         )
+    check_evaluation(config)
+
+
+def check_evaluation(config: DictConfig) -> None:
+    """Can pass@k be measured with these samples?"""
     if not config.evaluation.k or min(config.evaluation.k) < 1:
         raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")
     if max(config.evaluation.k) > config.evaluation.samples:

@@ -17,12 +17,13 @@ Choices = Mapping[str, str | None]
 def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that could only fail, or ignore a choice."""
     loss = declared(config.loss["_target_"])
-    _check_engine(config, choices)
+    check_engine(config, choices)
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
     _check_ahead(config, choices, loss)
 
 
-def _check_engine(config: DictConfig, choices: Choices) -> None:
+def check_engine(config: DictConfig, choices: Choices) -> None:
+    """Is it there, and can it load the model?"""
     engine, rollout = config.rollout.engine, choices.get("rollout")
     if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
         return

@@ -54,9 +54,12 @@ def group_id(config: DictConfig) -> str:
     seed = config.seed
     try:
         config.seed = 0
-        return run_id(frozen(config, {}))
+        plain = frozen(config, {})
     finally:
         config.seed = seed
+    if plain.get("policy"):
+        plain["policy"] = {**plain["policy"], "digest": ""}  # of one seed's weights
+    return run_id(plain)
 
 
 def run_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
@@ -70,10 +73,12 @@ def _with_seed(arm: str, plain: Mapping[str, Any]) -> str:
 
 def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str]) -> str:
     """A readable name such as `lad-js-eta0.5`: a label, not an identity. What is not swept is left out if long."""
-    choices, loss = plain["choices"], plain["loss"]
-    head = [choices["loss"], *([choices["divergence"]] if choices.get("divergence") else [])]
+    choices: Mapping[str, Any] = plain["choices"]
+    loss: Mapping[str, Any] = plain["loss"] or {}
+    head = [plain["policy"]["name"]] if plain.get("policy") else [choices["loss"]]
+    head += [choices["divergence"]] if choices.get("divergence") else []
     head += [f"{k}{loss[k]:g}" for k in ("eta", "beta") if isinstance(loss.get(k), float | int)]
-    told = {"loss", "divergence", "eta", "beta", "seed", "study"}
+    told = {"loss", "divergence", "eta", "beta", "seed", "study", "policy"}
     parts = {
         key: ("" if key in choices else key.rsplit(".", 1)[-1]) + value.rsplit("/", 1)[-1]
         for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o)

@@ -114,6 +114,7 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     keep_rollouts: int = 0
+    policy: Any = None
     also: list[str] = field(default_factory=list[str])
     zip: list[str] = field(default_factory=list[str])
     exclude: list[str] = field(default_factory=list[str])

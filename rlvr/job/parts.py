@@ -8,6 +8,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from rlvr.job.policy import evaluated
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine, Task, TaughtTask
@@ -29,7 +30,7 @@ class Parts:
         self.task: Task = instantiate(config.task, _convert_="all")
         if rank:
             distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
-        self.base: Path = instantiate(config.model, self.task, store, _convert_="all")
+        self.base = self._base(config, store)
         if not rank:
             distributed.barrier()
         self.stages = [self.base.name] if self.base.parent == store else []  # ids of those used
@@ -42,16 +43,23 @@ class Parts:
         silent = [e for e in ends if e != spoken]
         open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
         self.engine: Engine = open_engine(self.base, device=device, eos_token_ids=ends, pad_token_id=pad)
-        chat = config.model.get("chat", False)
+        said = config.policy or config.model
+        chat, system = bool(said.get("chat")), said.get("system")
         self.sampler = Sampler(
             self.task,
             self.engine,
-            encode=lambda problems: encode(tokenizer, problems, chat=chat),
+            encode=lambda problems: encode(tokenizer, problems, chat=chat, system=system),
             decode=lambda tokens: decode(tokenizer, tokens, silent),
             rank=rank,
             world=world,
             gather=distributed.gather,
         )
+
+    def _base(self, config: DictConfig, store: Path) -> Path:
+        """The policy that training starts from; of an evaluation, the one that is evaluated."""
+        if config.policy:
+            return evaluated(config.policy, store, dtype=config.rollout.engine.dtype)
+        return instantiate(config.model, self.task, store, _convert_="all")
 
     def trainer(self) -> Trainer:
         """The base policy, to be trained."""

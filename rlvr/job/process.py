@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import imports, schema
 from rlvr.job.cause import cause_of
+from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, asked_to_prune, gpu_ooms, record_rank
@@ -36,7 +37,10 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     """
     schema.register()
     config = OmegaConf.create(read_config(run_dir))
-    config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
+    about: dict[str, int] = {}
+    if config.trainer is not None:  # of an evaluation there is none
+        config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
+        about = {"token_budget": config.trainer.token_budget}
     with StopFlag() as stop:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if rank:
@@ -44,7 +48,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
             if message:
                 record_rank(run_dir, rank, cause, message)
             return cause, message
-        with Attempt.open(run_dir, ranks=world, token_budget=config.trainer.token_budget) as attempt:
+        with Attempt.open(run_dir, ranks=world, **about) as attempt:
             with logging_to(attempt.log_path):
                 cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
             attempt.close(cause, message or (asked_to_prune(attempt.path) if cause is Cause.PRUNED else ""))
@@ -58,6 +62,8 @@ def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: Sto
         if attempt is not None:
             spool = Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease)
             stack.enter_context(contextlib.closing(spool))
+        if config.policy:
+            return stack.enter_context(contextlib.closing(Evaluation(config, run_dir, attempt, spool))).run(stop)
         return stack.enter_context(contextlib.closing(Run(config, run_dir, attempt, spool))).train(stop)
 
 

@@ -12,6 +12,7 @@ EXPECTED = ("baseline", "claims")  # what a study expects of its arms: `python -
 # Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
 NOT_IDENTITY = ("cluster", "tracker", "checkpoint", "keep_rollouts", "choices", *LINES, *EXPECTED)
 NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers")  # of rollout.engine's knobs
+NOT_IDENTITY_OF_POLICY = ("path", "name")  # of an evaluation's policy, which its digest names
 
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,6 +23,8 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_null({k: v for k, v in plain.items() if k not in NOT_IDENTITY})
     if "engine" in kept.get("rollout", {}):
         kept["rollout"] = {**kept["rollout"], "engine": of_engine(kept["rollout"]["engine"])}
+    if "policy" in kept:
+        kept["policy"] = {k: v for k, v in kept["policy"].items() if k not in NOT_IDENTITY_OF_POLICY}
     return kept
 
 

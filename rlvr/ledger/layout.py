@@ -20,6 +20,7 @@
                 rollouts/             step-<S>.parquet
             sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json, logs; of a search its study and lock
             stages/<stage_id>/        stage.json, beside what was built; <stage_id>.lock
+            evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
             submissions/<token>/      submission.json job.json end.json end_<run_id>.json, scripts and logs; lock
             replay/                   stages of `python -m rlvr.diagnostics.replay`
 
@@ -77,6 +78,15 @@ def stages(home: Path) -> Path:
 def stages_beside(run_dir: Path) -> Path:
     """The same, from one of the runs."""
     return run_dir.parent / "stages"
+
+
+def sample_set(run_dir: Path, set_id: str) -> Path:
+    """Samples of one policy under one setting, beside the runs that read them."""
+    return run_dir.parent / "evaluations" / set_id
+
+
+def sample_set_info(sample_set: Path) -> Path:
+    return sample_set / "set.json"
 
 
 def submissions(home: Path) -> Path:

@@ -21,23 +21,26 @@ from rlvr.records import Rollout
 
 def write_samples(rollouts: Sequence[Rollout], run_dir: Path, *, step: int) -> None:
     """One Parquet row per sample."""
-    rows = [
+    rows = [{"step": step, **row} for group in rollouts for row in sample_rows(group)]
+    write_parquet(pa.Table.from_pylist(rows), layout.evaluation(run_dir, step))
+
+
+def sample_rows(group: Rollout, first: int = 0) -> list[dict[str, Any]]:
+    """What is kept of each sample of a group. first: the number of the first one."""
+    return [
         {
-            "step": step,
-            "source": g.problem.source,
-            "problem_id": g.problem.id,
-            "prompt": g.problem.prompt,
-            "sample": i,
+            "source": group.problem.source,
+            "problem_id": group.problem.id,
+            "prompt": group.problem.prompt,
+            "sample": first + i,
             "response": text,
             "outcome": reward.outcome,
             "reward": reward.value,
             "num_tokens": len(completion.tokens),
             "finished": completion.finished,
         }
-        for g in rollouts
-        for i, (completion, text, reward) in enumerate(zip(g.completions, g.texts, g.rewards, strict=True))
+        for i, (completion, text, reward) in enumerate(zip(group.completions, group.texts, group.rewards, strict=True))
     ]
-    write_parquet(pa.Table.from_pylist(rows), layout.evaluation(run_dir, step))
 
 
 def write_policy(columns: Mapping[str, NDArray[Any]], run_dir: Path, *, step: int) -> None:

@@ -26,7 +26,7 @@ SAMPLED_DEMONSTRATIONS = 64
 ENDLESS = 512  # problems to pre-sample of a train split that never ends, where no number is given
 
 # Raise one when what it names changes: old stages are then built anew.
-TABLE_VERSION, PRETRAIN_VERSION, PRESAMPLE_VERSION = 1, 1, 1
+TABLE_VERSION, PRETRAIN_VERSION, PRESAMPLE_VERSION, POLICY_VERSION = 1, 1, 1, 1
 
 
 def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> Path:
@@ -122,6 +122,11 @@ def presampled_problems(task: Task, wanted: int | None) -> list[Problem]:
     return [task.problem("train", index) for index in range(min(n for n in (size, wanted) if n is not None))]
 
 
+def policy_identity(digest: str, dtype: str) -> dict[str, Any]:
+    """Of a checkpoint as a model in Hugging Face format (rlvr/job/policy.py)."""
+    return {"source": "policy", "version": POLICY_VERSION, "digest": digest, "dtype": dtype}
+
+
 # --- the stages of a run
 
 
@@ -152,6 +157,8 @@ def stages(config: Mapping[str, Any], task: Any, store: Path) -> list[Stage]:
     pre-sampled with one that is not on disk cannot be named yet: then the list is shorter, and the run builds it.
     """
     found: list[Stage] = []
+    if config.get("policy"):
+        return found  # an evaluation makes its own, of a checkpoint that has to stand
     base: object = None
     model = {k: v for k, v in config["model"].items() if k != "_target_"}
     source = _SOURCES.get(config["model"]["_target_"])
@@ -178,7 +185,8 @@ _SOURCES: Mapping[str, Callable[..., dict[str, Any]]] = {
 def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """What decides a base policy's answers beside the policy and the sampling."""
     rollout, model = config["rollout"], config["model"]
-    return {"task": config["task"], "engine": of_engine(rollout["engine"]), "chat": model.get("chat", False)}
+    chat = {"chat": model.get("chat", False)} | ({"system": model["system"]} if model.get("system") else {})
+    return {"task": config["task"], "engine": of_engine(rollout["engine"]), **chat}
 
 
 def record_stages(run_dir: Path, ids: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvr.ledger.cause import State
-from rlvr.ledger.identity import NOT_IDENTITY, NOT_IDENTITY_OF_ENGINE
+from rlvr.ledger.identity import NOT_IDENTITY, NOT_IDENTITY_OF_ENGINE, NOT_IDENTITY_OF_POLICY
 from rlvr.ledger.runs import RunInfo, choices, flatten, parse_yaml
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Sweep
@@ -92,7 +92,7 @@ def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """(the config flattened with dots, names of the values that had to be cut at 6000 characters)."""
     # What may change between attempts is no param: those cannot be changed.
     fixed = {k: v for k, v in config.items() if k not in NOT_IDENTITY}
-    places = {f"rollout.engine.{k}" for k in NOT_IDENTITY_OF_ENGINE}
+    places = {f"rollout.engine.{k}" for k in NOT_IDENTITY_OF_ENGINE} | {f"policy.{k}" for k in NOT_IDENTITY_OF_POLICY}
     texts = {name[:250]: as_text(value) for name, value in flatten(fixed, _key).items() if name not in places}
     cut = sorted(name for name, text in texts.items() if len(text) > MAX_VALUE)
     return {name: text[:MAX_VALUE] for name, text in texts.items()}, cut

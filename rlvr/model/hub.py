@@ -12,11 +12,13 @@ from rlvr.model.tokenizer import load_tokenizer
 from rlvr.records import Task
 
 
-def hub(task: Task, store: Path, *, path: str, chat: bool) -> Path:  # noqa: ARG001 - every model source takes them
+def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = None) -> Path:  # noqa: ARG001 - every model source takes them
     """A local directory as it is, or a model of the Hugging Face hub, downloaded once into its own cache.
 
-    chat: prompts will be wrapped in the model's chat template, which must then exist.
+    chat: prompts will be wrapped in the model's chat template, which must then exist. system: its system prompt.
     """
+    if system is not None and not chat:
+        raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
     directory = Path(path).expanduser()
     if not directory.is_dir():
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path):

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
 
-from rlvr.metrics import EVALUATION, distinct_at_k, pass_at_k
-from rlvr.records import ArmedTask, CanonicalTask, Problem, Rollout, Sampling, Split, Task
+from rlvr.metrics import EVALUATION, coverage, distinct_at_k, maj_at_k, pass_at_k
+from rlvr.records import (
+    AnsweringTask,
+    ArmedTask,
+    CanonicalTask,
+    Outcome,
+    Problem,
+    Reward,
+    Rollout,
+    Sampling,
+    Split,
+    Task,
+    TaughtTask,
+)
 from rlvr.rollout.sampler import Sampler, Spent
 
 # Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
@@ -49,13 +62,61 @@ def evaluate(
     were all judged.
     """
     groups = sampler(problems, samples, sampling, Spent())
-    by_source: dict[str, list[Rollout]] = defaultdict(list)
+    by_source: dict[str, list[Answers]] = defaultdict(list)
     for group in groups:
-        by_source[group.problem.source].append(group)
+        by_source[group.problem.source].append(Answers.of(sampler.task, group))
+    return measured(sampler.task, by_source, samples=samples, k=k, prefix=prefix), groups
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The samples of one problem: what they were judged, and what they come to (`answer_of`; None: nothing)."""
+
+    outcomes: tuple[Outcome, ...]
+    answers: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, task: Task, group: Rollout) -> Answers:
+        pairs = zip(group.texts, group.rewards, strict=True)
+        answers = (answer_of(task, group.problem, text, reward) for text, reward in pairs)
+        return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers))
+
+    @property
+    def judged(self) -> int:
+        return sum(outcome != "error" for outcome in self.outcomes)
+
+    @property
+    def correct(self) -> list[bool]:
+        return [outcome == "correct" for outcome in self.outcomes]
+
+    def right(self) -> list[str | None]:
+        """The answers of the right samples, None for the others."""
+        return [a if outcome == "correct" else None for a, outcome in zip(self.answers, self.outcomes, strict=True)]
+
+
+def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | None:
+    """What a response comes to, one text for answers that are the same; None: nothing, or the task cannot tell.
+
+    Right responses say the right answer, however they write it; where a problem has several, the one that they give.
+    """
+    if reward.outcome == "unparsable":
+        return None
+    if reward.correct and isinstance(task, CanonicalTask):
+        return task.canonical(problem, text)
+    if isinstance(task, AnsweringTask):
+        known = problem.answer if isinstance(problem.answer, str) else None
+        return known if reward.correct and known is not None else task.answer(problem, text)
+    return " ".join(text.split()) if isinstance(task, TaughtTask) else None
+
+
+def measured(
+    task: Task, by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int], prefix: str
+) -> dict[str, float]:
+    """What `evaluate` says of the samples of each benchmark's problems."""
     metrics: dict[str, float] = {}
     for source, own in by_source.items():
-        n = np.array([sum(r.outcome != "error" for r in g.rewards) for g in own])
-        c = np.array([sum(r.correct for r in g.rewards) for g in own])
+        n = np.array([each.judged for each in own])
+        c = np.array([sum(each.correct) for each in own])
         where = f"{prefix}{source}"
         metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(own) * samples)
         if (n > 0).any():
@@ -63,22 +124,30 @@ def evaluate(
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
-        if _has_several_answers(sampler.task) and (n == samples).any():
-            judged = [g for g, num in zip(own, n, strict=True) if num == samples]
-            distinct = [distinct_at_k(_right_answers(sampler.task, g), samples) for g in judged]
+        if _has_several_answers(task) and (n == samples).any():
+            distinct = [distinct_at_k(each.right(), samples) for each in own if each.judged == samples]
             metrics[f"{where}/distinct_correct_at_{samples}"] = float(np.mean(distinct))
-    return metrics, groups
+    return metrics
 
 
 def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
     return isinstance(task, CanonicalTask) and task.several_answers
 
 
-def _right_answers(task: CanonicalTask, group: Rollout) -> list[str | None]:
-    return [
-        task.canonical(group.problem, text) if reward.correct else None
-        for text, reward in zip(group.texts, group.rewards, strict=True)
-    ]
+def voted(by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int]) -> dict[str, float]:
+    """What only a whole evaluation tells: maj@k of the first k samples, and the share of problems ever solved.
+
+    There is no majority where no sample of a benchmark comes to an answer that the task can name.
+    """
+    metrics: dict[str, float] = {}
+    for source, own in by_source.items():
+        where = f"{EVALUATION}{source}"
+        metrics[f"{where}/coverage_at_{samples}"] = coverage([sum(each.correct) for each in own])
+        if any(answer is not None for each in own for answer in each.answers):
+            for size in k:
+                votes = [maj_at_k(each.answers, each.correct, size) for each in own]
+                metrics[f"{where}/maj_at_{size}"] = float(np.mean(votes))
+    return metrics
 
 
 def metric_names(

@@ -159,7 +159,8 @@ class NativeEngine:
         decoder = self.decoder(self.model, torch.from_numpy(padded).to(device), lengths)
         counts = torch.tensor([piece.count for piece in batch])
         group = torch.repeat_interleave(torch.arange(len(batch)), counts).to(device)
-        names = [(requests[piece.request].key, piece.first + i) for piece in batch for i in range(piece.count)]
+        asked = [(requests[piece.request], piece) for piece in batch]
+        names = [(request.key, request.first + piece.first + i) for request, piece in asked for i in range(piece.count)]
         rows = self._decode(decoder, decoder.start(group, sampling.max_tokens), names, sampling)
         return [[next(rows) for _ in range(piece.count)] for piece in batch]
 

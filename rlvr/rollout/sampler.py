@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Engine, Problem, Request, Rollout, Sampling, Task
+from rlvr.records import Completion, Engine, Problem, Request, Rollout, Sampling, Task
 
 OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
 
@@ -80,6 +80,30 @@ class Sampler:
     world: int = 1
     gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
 
+    def draw(self, problem_rows: Sequence[tuple[Problem, int, int]], sampling: Sampling) -> list[Rollout]:
+        """Of each problem the samples from a number on, so many: (problem, first, count). This rank's own, no more."""
+        problems = [problem for problem, _, _ in problem_rows]
+        prompts = self.encode(problems)
+        requests = [
+            Request(prompt, count, noise_key(problem), first)
+            for prompt, (problem, first, count) in zip(prompts, problem_rows, strict=True)
+        ]
+        completions = self.engine.generate(requests, sampling) if requests else []
+        texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
+        return self._judged(problems, prompts, completions, texts)
+
+    def _judged(
+        self,
+        problems: Sequence[Problem],
+        prompts: Sequence[NDArray[np.int64]],
+        completions: Sequence[tuple[Completion, ...]],
+        texts: Sequence[tuple[str, ...]],
+    ) -> list[Rollout]:
+        answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
+        rewards = iter(self.task.reward(answers))
+        of_group = [tuple(next(rewards) for _ in group) for group in texts]
+        return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, of_group, strict=True)]
+
     def __call__(self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: Spent) -> list[Rollout]:
         """Groups in the order of `problems`, the same on every rank."""
         mine = problems[self.rank :: self.world]
@@ -89,11 +113,8 @@ class Sampler:
         completions = self.engine.generate(requests, sampling) if requests else []
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
-        answers = [(problem, text) for problem, group in zip(mine, texts, strict=True) for text in group]
-        rewards = self.task.reward(answers)
+        groups = self._judged(mine, prompts, completions, texts)
         judged = time.perf_counter()
-        of_group = [tuple(rewards[i * samples : (i + 1) * samples]) for i in range(len(mine))]
-        groups = [Rollout(*parts) for parts in zip(mine, prompts, completions, texts, of_group, strict=True)]
         per_rank = self.gather(groups)
         together = [per_rank[i % self.world][i // self.world] for i in range(len(problems))]
         spent.rollout_s += generated - began

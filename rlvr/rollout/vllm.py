@@ -120,7 +120,11 @@ class VllmEngine:
             raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
         self._with_process(lambda _: None)  # it has started: its limits are known
         self._check_requests(requests, sampling)
-        names = [(row, sample) for row, request in enumerate(requests) for sample in range(request.num_samples)]
+        names = [
+            (row, request.first + sample)
+            for row, request in enumerate(requests)
+            for sample in range(request.num_samples)
+        ]
         header = {
             "do": "generate",
             "sampling": {

@@ -79,6 +79,10 @@ class Choice(Loaded):
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection))
 
+    def answer(self, problem: Problem, response: str) -> str | None:
+        """The letter of the choice that it names."""
+        return named(response, problem.answer["choices"])
+
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the response names the right choice, else 0. Unparsable: it names none, or several."""
         outcomes: list[Outcome] = [_judged(problem, text) for problem, text in answers]

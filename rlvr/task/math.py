@@ -10,7 +10,7 @@ from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.task.verify.math_text import says_something
+from rlvr.task.verify.math_text import inside, plain, says_something, squeezed
 from rlvr.task.verify.pool import Pool
 
 log = logging.getLogger("rlvr")
@@ -88,6 +88,11 @@ class Math(Verified):
         )
         self._warn(problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply)
         return [self._reward(reply["outcome"]) for reply in replies]
+
+    def answer(self, problem: Problem, response: str) -> str | None:
+        """The final answer without white space, with numbers as they are compared."""
+        text = final_answer(response)
+        return None if text is None else squeezed(plain(inside(text)))
 
     def _reward(self, outcome: Outcome) -> Reward:
         if outcome == "unevaluated" and self._unevaluated == "right":

@@ -179,6 +179,10 @@ class ReasoningGym(Procedural[Item]):
 
     def canonical(self, problem: Problem, response: str) -> str | None:
         """The answer, white space aside."""
+        return self.answer(problem, response)
+
+    def answer(self, problem: Problem, response: str) -> str | None:
+        """The same, of any response."""
         answer = self._answer(response)
         return None if answer is None else " ".join(answer.split())
 

@@ -105,19 +105,22 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     """
     if fault := fault_of(source):
         raise ValueError(f"{source} is damaged: {fault}. Pass another checkpoint of the run.")
+    _publish(path, lambda directory: write_policy(directory, source, base, dtype=dtype), rank=0)
+
+
+def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
+    """The same into a directory that stands, of a checkpoint that is whole. One rank of several may do it alone."""
     model, tokenizer = load_model(base, dtype=torch.float32), load_tokenizer(base)
     adapters = json.loads(trainer_state(source).read_text())["lora"]
     if adapters is not None:
         lora.adapt(model, **adapters, seed=0)
-    load(source, {"parameter": {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}})
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    read_tensors({"parameter": trained}, storage_reader=FileSystemReader(source), no_dist=True)
     weights = dict(lora.merged(model))
     model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
-
-    def write(directory: Path) -> None:
-        model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
-        tokenizer.save_pretrained(directory)
-
-    _publish(path, write, rank=0)
+    model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
+    tokenizer.save_pretrained(directory)
 
 
 def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:

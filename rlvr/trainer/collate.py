@@ -16,11 +16,15 @@ from rlvr.objective.batch import Advantage, Batch, Policy, needed
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
 
 
-def encode(tokenizer: Any, problems: Sequence[Problem], *, chat: bool) -> list[NDArray[np.int64]]:
-    """Token ids of each prompt, [L] int64; with `chat` the prompt is the user's turn of the model's own template."""
+def encode(
+    tokenizer: Any, problems: Sequence[Problem], *, chat: bool, system: str | None = None
+) -> list[NDArray[np.int64]]:
+    """Token ids of each prompt, [L] int64; with `chat` the prompt is the user's turn of the model's own template, after
+    a system prompt where there is one."""
     texts = [p.prompt for p in problems]
     if chat:
-        turns = [[{"role": "user", "content": text}] for text in texts]
+        before = [] if system is None else [{"role": "system", "content": system}]
+        turns = [[*before, {"role": "user", "content": text}] for text in texts]
         texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
     return [np.asarray(token_ids(tokenizer, text), dtype=np.int64) for text in texts]
 

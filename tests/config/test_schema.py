@@ -29,6 +29,7 @@ COMPANIONS = {
     ("rollout", "vllm"): [f"rollout.engine.python={sys.executable}"],
     ("task", "bandit"): ["model=table"],
     ("task", "classes"): ["model=table"],
+    ("policy", "evaluated"): ["policy.path=/a", "policy.name=a", "policy.digest=0", "policy.group=0"],
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=/somewhere"],
     ("task", "reasoning_gym"): ["task.generators=chain_sum", "model=hf", "model.path=/somewhere"],

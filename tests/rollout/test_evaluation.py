@@ -7,8 +7,9 @@ import math
 import pytest
 
 from rlvr.metrics import VALIDATION
-from rlvr.records import Problem
-from rlvr.rollout.evaluation import evaluate, metric_names
+from rlvr.records import Problem, Reward
+from rlvr.rollout.evaluation import Answers, answer_of, evaluate, metric_names, voted
+from rlvr.task.math import Math
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
 
@@ -50,3 +51,41 @@ def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -
     metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
     assert set(metrics) == {f"evaluation/bench/{name}" for name in ("avg_at_4", "pass_at_1", "error")}
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
+
+
+def test_the_majority_is_counted_over_answers() -> None:
+    def samples(*pairs: tuple[str | None, bool]) -> Answers:
+        return Answers(tuple("correct" if ok else "wrong" for _, ok in pairs), tuple(answer for answer, _ in pairs))
+
+    first = samples(("4", True), ("5", False), ("5", False), ("4", True), ("4", True))  # 4 thrice of five
+    second = samples(("1", False), ("1", False), (None, False), ("2", True), ("1", False))
+    metrics = voted({"bench": [first, second]}, samples=5, k=[1, 2, 3, 5])
+    assert metrics == {
+        "evaluation/bench/coverage_at_5": 1.0,
+        "evaluation/bench/maj_at_1": 0.5,
+        "evaluation/bench/maj_at_2": (0.5 + 0) / 2,  # of the first two, 4 and 5 tie
+        "evaluation/bench/maj_at_3": 0.0,
+        "evaluation/bench/maj_at_5": 0.5,
+    }
+    unnamed = samples((None, True), (None, False))
+    assert voted({"bench": [unnamed]}, samples=2, k=[1, 2]) == {"evaluation/bench/coverage_at_2": 1.0}
+
+
+def test_right_answers_are_one_answer_however_they_are_written() -> None:
+    task = Math.__new__(Math)  # its data and processes have no part in this
+    task.max_tokens = 1
+    problem = Problem("1", "?", "1/2")
+    right, wrong, none = Reward(1.0, "correct"), Reward(0.0, "wrong"), Reward(0.0, "unparsable")
+    assert (
+        answer_of(task, problem, r"\boxed{\frac{1}{2}}", right)
+        == answer_of(task, problem, r"\boxed{0.5}", right)
+        == "1/2"
+    )
+    assert (
+        answer_of(task, problem, r"so \boxed{ 10{,}000 }", wrong)
+        == answer_of(task, problem, r"\boxed{10000}", wrong)
+        == "10000"
+    )
+    assert answer_of(task, problem, "no idea", none) is None
+    assert answer_of(ParityTask([]), problem, "3", right) == "1"
+    assert answer_of(ScriptedTask([]), problem, "3", wrong) is None

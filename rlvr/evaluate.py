@@ -1,0 +1,247 @@
+"""Evaluate policies: any checkpoint, export, model or run, on any task, with any sampling and engine.
+
+python -m rlvr.evaluate SOURCE... [KEY=VALUE ...]
+
+  SOURCE   a run (id, name or directory), a study or sweep (all its runs), a checkpoint, an export, or the directory of
+           a model in Hugging Face format
+
+Of a run it takes task, engine, length and evaluation as it was trained with, where nothing else is typed:
+
+  python -m rlvr.evaluate lad-js-eta1-s0 evaluation.samples=1024
+  python -m rlvr.evaluate eta --with-base evaluation.temperature=0.6,1.0     a study and its base, two temperatures
+  python -m rlvr.evaluate eta evaluation.temperature=0                       greedy
+  python -m rlvr.evaluate eta task=skills                                    out of distribution
+  python -m rlvr.evaluate models/Qwen3-4B task=math task.test=math500.jsonl policy.chat=true rollout=vllm
+                          evaluation.samples=64 evaluation.temperature=0.6 evaluation.top_p=0.95
+
+Samples are kept by what decides them: asking for 1024 after 8 draws 1016, and an interrupted evaluation goes on.
+Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` know them, cluster.backend=slurm runs
+them on SLURM, cluster.ranks shares one among processes. `python -m analysis --study evaluation` shows them.
+All knobs: docs/evaluate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlvr import run as runs
+from rlvr.config import imports
+from rlvr.config.compose import Composed
+from rlvr.config.evaluated import check_words, evaluated, key_of
+from rlvr.config.freeze import frozen
+from rlvr.config.registry import Registry
+from rlvr.ledger import layout
+from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
+from rlvr.ledger.identity import run_id
+from rlvr.ledger.policies import digest_of, is_checkpoint
+from rlvr.ledger.runs import read_config, read_info
+from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.sweeps import Ledger
+
+STUDY = "evaluation"  # where evaluations stand that belong to no other
+BASE = "base"  # in tables, the policy that runs started from
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Something to evaluate. trained: the frozen config of the run that it comes from; None: a model from elsewhere."""
+
+    path: Path
+    name: str
+    group: str
+    step: int
+    trained: Mapping[str, Any] | None = None
+    import_paths: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def knobs(self) -> dict[str, Any]:
+        """Of conf/policy/evaluated.yaml."""
+        about = {"name": self.name, "group": self.group, "step": self.step}
+        return {"path": str(self.path), "digest": digest_of(self.path), **about}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 all finished, 1 an evaluation failed, 2 bad input, nothing launched, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_intermixed_args(words)
+    overrides = [word for word in options.words if _is_override(word)]
+    sources = [word for word in options.words if not _is_override(word)]
+    given = ["-m", *([f"--config-dir={options.config_dir}"] if options.config_dir else [])]
+    try:
+        with runs.one_line_errors([*given, *overrides]) as registry:
+            check_words(overrides)
+            policies = _distinct(found(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base))
+            usual = _usual(policies, overrides, registry)
+            adapt = functools.partial(_adapted, policies, usual=usual, study=options.study)
+            typed = [word for word in words if word not in ("--dry-run", "--debug")]
+            session = runs.carried_out(
+                [*given, *usual, *overrides],
+                registry,
+                dry_run=options.dry_run,
+                typed=typed,
+                program="rlvr.evaluate",
+                adapt=adapt,
+            )
+    except ValueError as error:
+        if options.debug:
+            raise
+        print(f"rlvr.evaluate: {error}", file=sys.stderr)
+        return 2
+    return max((launch.outcome.exit_code for launch in session.launches), default=0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rlvr.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="+", metavar="SOURCE | KEY=VALUE", help="as above; commas in a VALUE sweep")
+    parser.add_argument(
+        "--checkpoint",
+        default="newest",
+        metavar="WHICH",
+        help="of a run: newest (default), best (checkpoint.keep_best), all, base (its base policy), or a step",
+    )
+    parser.add_argument("--with-base", action="store_true", help="the base policies of the runs too, for comparison")
+    parser.add_argument("--study", default=STUDY, help=f"the study that the evaluations belong to (default: {STUDY})")
+    parser.add_argument("--config-dir", help="a directory of further options, as for rlvr.run")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be evaluated, and stop")
+    parser.add_argument("--debug", action="store_true", help="the full traceback of an error")
+    return parser
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word and not Path(word).exists()
+
+
+# --- which policies
+
+
+def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool = False) -> list[Policy]:
+    """The policies that sources name. Raises ValueError for a source that names none."""
+    if not sources:
+        raise ValueError("nothing to evaluate. Name a run, a study, a checkpoint or the directory of a model.")
+    policies: list[Policy] = []
+    for source in sources:
+        path = Path(source).expanduser()
+        if is_checkpoint(path):
+            policies.append(_of_checkpoint(path.resolve()))
+        elif (path / "config.json").is_file():
+            policies.append(Policy(path.resolve(), path.resolve().name, digest_of(path), 0))
+        elif layout.info(path).is_file():
+            policies += _of_run(path.resolve(), which, with_base=with_base)
+        else:
+            policies += _of_name(source, ledger, which, with_base=with_base)
+    return policies
+
+
+def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:
+    """Of a run, or of all runs of a study or sweep that have what is wanted; the others are named."""
+    sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study)]
+    if not sweeps:
+        return _of_run(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
+    policies: list[Policy] = []
+    missing: list[str] = []
+    for each in dict.fromkeys(run for sweep in sweeps for run in sweep.run_ids):
+        try:
+            policies += _of_run(ledger.run_dir(each), which, with_base=with_base)
+        except ValueError as error:
+            missing.append(str(error))
+    if not policies:
+        raise ValueError(f"nothing of {source} can be evaluated: {missing[0] if missing else 'it has no runs.'}")
+    for line in missing:
+        print(f"left out: {line}", file=sys.stderr)
+    return policies
+
+
+def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
+    if (config := read_config(run_dir)).get("policy"):
+        raise ValueError(f"{read_info(run_dir).name} is an evaluation itself. Name the run that it evaluated.")
+    kept = {str(layout.step_of(path)): path for path in checkpoints(layout.checkpoints(run_dir))}
+    best = best_checkpoint(layout.checkpoints(run_dir))
+    choices = {
+        "newest": list(kept.values())[-1:],
+        "all": list(kept.values()),
+        "best": [best] if best else [],
+        "base": [],
+    }
+    if which not in choices and not which.isdigit():
+        raise ValueError(f"--checkpoint {which}: pass newest, best, all, base or the number of a step.")
+    chosen = choices.get(which, [kept[which]] if which in kept else [])
+    if not chosen and which != "base":
+        there = f"steps {', '.join(kept)}" if kept else "none"
+        raise ValueError(f"{read_info(run_dir).name} has no such checkpoint ({which}). It has: {there}.")
+    policies = [_of_checkpoint(path) for path in chosen]
+    return policies + ([_base(run_dir, config)] if with_base or which == "base" else [])
+
+
+def _of_checkpoint(path: Path) -> Policy:
+    run_dir, step = layout.run_of_checkpoint(path), layout.step_of(path) or 0
+    info = read_info(run_dir)
+    return Policy(path, f"{info.arm}@{step}", f"{info.group_id}@{step}", step, read_config(run_dir), info.import_paths)
+
+
+def _base(run_dir: Path, config: Mapping[str, Any]) -> Policy:
+    """The policy that a run started from: its first stage, or the directory that it was given."""
+    info, model = read_info(run_dir), config["model"]
+    ids = recorded_stages(run_dir) or []
+    path = layout.stages_beside(run_dir) / ids[0] if ids else Path(str(model.get("path") or "")).expanduser()
+    if not (path / "config.json").is_file():
+        raise ValueError(f"the base policy of {info.name} is not on this machine. Name its directory as a source.")
+    return Policy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths)
+
+
+def _distinct(policies: Sequence[Policy]) -> list[Policy]:
+    """Names that mean one thing each: where arms of several groups have the same, a piece of the group tells them."""
+    groups: dict[str, set[str]] = {}
+    for policy in policies:
+        groups.setdefault(policy.name, set()).add(policy.group)
+    several = {name for name, own in groups.items() if len(own) > 1}
+    return [replace(p, name=f"{p.name}-{p.group[:4]}") if p.name in several else p for p in policies]
+
+
+# --- from sources and words to runs
+
+
+def _usual(policies: Sequence[Policy], overrides: Sequence[str], registry: Registry) -> list[str]:
+    """Options of the runs that all share: what is typed of them is composed with these."""
+    keys = set(map(key_of, overrides))
+    if any(policy.trained is None for policy in policies) and "task" not in keys:
+        raise ValueError("a model that was not trained here has no task of its own. Pass task=...")
+    words = ["policy=evaluated"]
+    for group in ("task", "rollout"):
+        options = {str((policy.trained or {}).get("choices", {}).get(group)) for policy in policies}
+        if group not in keys and len(options) == 1 and (option := options.pop()) in registry.options(group):
+            words.append(f"{group}={option}")
+    return words
+
+
+def _adapted(
+    policies: Sequence[Policy], points: Sequence[Composed], *, usual: Sequence[str], study: str
+) -> list[Composed]:
+    """Every point of the sweep for every policy. A policy that two sources name is evaluated once."""
+    adapted: list[Composed] = []
+    owner: dict[str, int] = {}
+    for number, policy in enumerate(policies):
+        imports.restore(policy.import_paths, dict(policy.trained or {}))
+        for overrides, config, choices in points:
+            typed = [word for word in overrides if word not in usual]
+            check_words([word for word in typed if key_of(word) != "policy"])
+            if policy.trained is not None and "seed" in map(key_of, typed):
+                raise ValueError("seed: the evaluation of a run has the seed of the run. Drop it.")
+            point = evaluated((list(typed), copy.deepcopy(config), choices), policy.knobs, policy.trained, typed)
+            point[2]["study"] = study
+            point[1].baseline = f"policy={BASE}" if BASE in {policy.name for policy in policies} else None
+            if owner.setdefault(run_id(frozen(point[1], point[2])), number) == number:
+                adapted.append(point)
+    return adapted
+
+
+if __name__ == "__main__":
+    sys.exit(main())

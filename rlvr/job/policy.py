@@ -1,0 +1,59 @@
+"""The policy of a checkpoint as a directory in Hugging Face format: what an export writes and an evaluation samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from rlvr.config import imports, schema
+from rlvr.ledger import layout
+from rlvr.ledger.policies import digest_of
+from rlvr.ledger.runs import read_config, read_info
+from rlvr.ledger.stages import policy_identity, stage
+from rlvr.model.load import parse_dtype
+from rlvr.trainer import checkpoint as checkpoints
+
+
+def export(checkpoint: Path, directory: Path, *, dtype: str) -> None:
+    """Write it to a directory. Raises ValueError if something is in the way, or the checkpoint is damaged."""
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(f"{directory} is there already and holds something. Pass a directory that does not exist yet.")
+    checkpoints.export(directory, checkpoint, base_of(checkpoint), dtype=parse_dtype(dtype))
+
+
+def base_of(checkpoint: Path) -> Path:
+    """The directory of the policy that the run of a checkpoint started from; built anew if it is gone."""
+    run_dir = layout.run_of_checkpoint(checkpoint)
+    schema.register()
+    plain = read_config(run_dir)
+    imports.restore(read_info(run_dir).import_paths, plain)
+    config = OmegaConf.create(plain)
+    task = instantiate(config.task, _convert_="all")
+    try:
+        return instantiate(config.model, task, layout.stages_beside(run_dir), _convert_="all")
+    finally:
+        task.close()
+
+
+def evaluated(policy: Mapping[str, Any], store: Path, *, dtype: str) -> Path:
+    """The directory that an evaluation samples from: `policy.path`, or of a checkpoint a stage, made once for all.
+
+    Raises ValueError if its files are not those that the evaluation was planned for.
+    """
+    path = Path(policy["path"])
+    if digest_of(path) != policy["digest"]:
+        raise ValueError(f"{path} is not what it was when this evaluation was launched. Launch it again.")
+    if not layout.trainer_state(path).is_file():
+        return path
+
+    def build(directory: Path) -> Mapping[str, Any]:
+        if fault := checkpoints.fault_of(path):
+            raise ValueError(f"{path} is damaged: {fault}. Evaluate another checkpoint of the run.")
+        checkpoints.write_policy(directory, path, base_of(path), dtype=parse_dtype(dtype))
+        return {"checkpoint": str(path)}
+
+    return stage(store, policy_identity(policy["digest"], dtype), build)

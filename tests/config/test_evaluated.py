@@ -1,0 +1,96 @@
+"""The config of an evaluation, and which words it takes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rlvr.config.compose import composing
+from rlvr.config.evaluated import check_words, evaluated
+from rlvr.config.freeze import arm_name, frozen, group_id
+from rlvr.ledger.identity import run_id
+from tests.support.composed import composed
+
+POLICY = {"path": "/runs/a/checkpoints/step-00000040", "name": "lad@40", "digest": "0123", "group": "g@40", "step": 40}
+
+
+@pytest.fixture(autouse=True)
+def hydra() -> Iterator[None]:
+    with composing():
+        yield
+
+
+def trained(*overrides: str) -> dict[str, Any]:
+    return frozen(*composed(*overrides))
+
+
+def evaluation(*typed: str, of: dict[str, Any] | None = None, usual: str = "", **policy: Any) -> dict[str, Any]:
+    """The frozen config."""
+    config, choices = composed("policy=evaluated", *([usual] if usual else []), *typed)
+    _, config, choices = evaluated((list(typed), config, choices), {**POLICY, **policy}, of, typed)
+    return frozen(config, choices)
+
+
+def test_an_evaluation_has_what_its_run_trained_with_but_for_what_was_typed() -> None:
+    run = trained(
+        "task=coins",
+        "model=coins_tiny",
+        "task.longest=9",
+        "evaluation.temperature=0.7",
+        "seed=3",
+        "rollout.max_tokens=7",
+    )
+    plain = evaluation("task.test_problems=16", "evaluation.samples=32", of=run, usual="task=coins")
+    assert (plain["task"]["longest"], plain["task"]["test_problems"], plain["seed"]) == (9, 16, 3)
+    assert (plain["evaluation"]["temperature"], plain["evaluation"]["samples"]) == (0.7, 32)
+    assert plain["evaluation"]["k"] == [1, 2, 4, 8, 16, 32]
+    assert plain["rollout"]["max_tokens"] == 7
+    assert plain["rollout"]["engine"] == run["rollout"]["engine"]
+    assert (plain["loss"], plain["trainer"], plain["model"]) == (None, None, None)
+    assert "loss" not in plain["choices"]
+    other = evaluation("task=maze", of=run)
+    assert other["task"]["_target_"] == "rlvr.task.maze.Maze"
+    assert other["rollout"]["max_tokens"] is None  # the length was that of the other task
+
+
+def test_an_evaluation_is_named_by_the_content_of_its_policy() -> None:
+    run = trained("task=coins", "model=coins_tiny")
+    one = evaluation(of=run)
+    assert run_id(one) == run_id(evaluation(of=run, path="/elsewhere", name="renamed"))
+    assert run_id(one) != run_id(evaluation(of=run, digest="4567"))
+    assert run_id(one) != run_id(evaluation("evaluation.samples=16", of=run))
+    assert arm_name(one, ["policy=lad@40", "evaluation.samples=16"], ()) == "lad@40-samples16"
+
+
+def test_policies_of_several_seeds_are_one_group() -> None:
+    groups = set()
+    for seed in (0, 1):
+        run = trained("task=coins", "model=coins_tiny", f"seed={seed}")
+        config, choices = composed("policy=evaluated", "task=coins")
+        _, config, _ = evaluated(([], config, choices), {**POLICY, "digest": str(seed)}, run, [])
+        groups.add(group_id(copy.deepcopy(config)))
+    assert len(groups) == 1
+
+
+def test_the_most_likely_answer_is_asked_for_once() -> None:
+    run = trained("task=coins", "model=coins_tiny")
+    plain = evaluation("evaluation.temperature=0", of=run)
+    assert (plain["evaluation"]["samples"], plain["evaluation"]["k"]) == (1, [1])
+    with pytest.raises(ValueError, match="copies of it"):
+        evaluation("evaluation.temperature=0", "evaluation.samples=8", of=run)
+    with pytest.raises(ValueError, match=r"policy\.chat=true"):
+        evaluation("policy.system=Think.", of=run)
+
+
+@pytest.mark.parametrize(
+    "word", ["loss=lad", "lr=1e-3", "rollout.samples=4", "evaluation.every=2", "model=hf", "policy.path=x"]
+)
+def test_what_an_evaluation_does_not_read_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="has no effect on an evaluation"):
+        check_words([word])
+    check_words(
+        ["task=maze", "task.size=9", "rollout=vllm", "rollout.engine.eager=true", "policy.chat=true", "also=[]"]
+    )

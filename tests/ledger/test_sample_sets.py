@@ -1,0 +1,87 @@
+"""Sample sets: what is missing, what is damaged, and the order in which samples are read."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rlvr.ledger import sample_sets
+from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, write_ordered
+from rlvr.records import Problem
+
+
+def row(key: str, sample: int, response: str = "") -> dict[str, Any]:
+    return {"source": "bench", "problem_id": f"id-{key}", "key": key, "sample": sample, "response": response}
+
+
+def kept(samples: SampleSet, keys: list[str], count: int) -> list[tuple[str, int]]:
+    samples.refresh()
+    rows = [row for table in samples.ordered(keys, count) for row in table.to_pylist()]
+    return [(row["key"], row["sample"]) for row in rows]
+
+
+def test_only_samples_that_no_chunk_holds_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_sets, "CHUNK", 4)
+    samples = SampleSet(tmp_path / "set", {})
+    assert samples.missing(["a", "b"], 3) == [[Wanted(0, 0, 3), Wanted(1, 0, 1)], [Wanted(1, 1, 2)]]
+    samples.add([row("a", 0), row("a", 1), row("b", 1)])
+    samples.refresh()
+    assert samples.missing(["a", "b"], 2) == [[Wanted(1, 0, 1)]]
+    # a lacks 2 to 6, b lacks 0 and 2 to 6: eleven samples in pieces of four
+    pieces = samples.missing(["a", "b"], 7)
+    assert pieces[0] == [Wanted(0, 2, 4)]
+    assert pieces[1] == [Wanted(0, 6, 1), Wanted(1, 0, 1), Wanted(1, 2, 2)]
+    assert pieces[2:] == [[Wanted(1, 4, 3)]]
+    assert samples.missing(["a"], 2) == []
+
+
+def test_samples_are_read_in_order_however_they_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_sets, "BLOCK", 2)
+    orders = [
+        [[row("b", 1)], [row("c", 0), row("a", 0)], [row("a", 1), row("b", 0)], [row("c", 1)]],
+        [[row("a", 0), row("a", 1), row("b", 0)], [row("b", 0), row("b", 1), row("c", 0), row("c", 1), row("c", 2)]],
+    ]
+    files: list[bytes] = []
+    for number, chunks in enumerate(orders):
+        samples = SampleSet(tmp_path / str(number), {})
+        for chunk in chunks:
+            samples.add(chunk)
+        assert kept(samples, ["c", "a", "b"], 2) == [(key, i) for key in "cab" for i in (0, 1)]
+        out = tmp_path / f"{number}.parquet"
+        write_ordered(samples.ordered(["c", "a", "b"], 2), out, step=1)
+        files.append(out.read_bytes())
+    assert files[0] == files[1]
+    assert "key" not in pq.read_schema(tmp_path / "0.parquet").names
+    assert set(pq.read_table(tmp_path / "0.parquet")["step"].to_pylist()) == {1}
+
+
+def test_a_damaged_chunk_is_set_aside_and_its_samples_are_missing_again(tmp_path: Path) -> None:
+    samples = SampleSet(tmp_path / "set", {})
+    damaged, whole = samples.add([row("a", 0, "said")]), samples.add([row("b", 0)])
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 3] ^= 1
+    damaged.write_bytes(content)
+    assert samples.missing(["a", "b"], 1) == [[Wanted(0, 0, 1)]]
+    assert sorted(p.name for p in (tmp_path / "set").glob("*.parquet")) == sorted(
+        [f"damaged-{damaged.name}", whole.name]
+    )
+    with pytest.raises(ValueError, match="lacks 1 samples"):
+        list(samples.ordered(["a", "b"], 1))
+    assert samples.add([row("a", 0, "said")]) == damaged  # the same bytes have the same name
+    assert hashlib.sha256(damaged.read_bytes()).hexdigest() == damaged.stem
+    assert kept(samples, ["a", "b"], 1) == [("a", 0), ("b", 0)]
+
+
+def test_a_problem_is_named_by_its_content() -> None:
+    one = Problem("1", "2 + 2", "4")
+    assert key_of(one) == key_of(Problem("1", "2 + 2", "4", source="renamed"))
+    assert (
+        len(
+            {key_of(p) for p in (one, Problem("2", "2 + 2", "4"), Problem("1", "2+2", "4"), Problem("1", "2 + 2", "5"))}
+        )
+        == 4
+    )

@@ -1,0 +1,171 @@
+"""`python -m rlvr.evaluate` on a run that was really trained: the same samples, whoever draws them, however often."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.evaluate import found, main
+from rlvr.ledger import layout
+from rlvr.ledger.runs import read_config
+from rlvr.ledger.sweeps import Ledger
+
+PROBLEMS, STEPS = 32, 4
+TRAINING = [
+    "task=coins",
+    "model=coins_tiny",
+    "model.steps=60",
+    f"task.test_problems={PROBLEMS}",
+    "loss=grpo",
+    f"steps={STEPS}",
+    "checkpoint.every=2",
+    f"evaluation.every={STEPS}",
+    "seed=1",
+    "cluster=local",
+    "tracker=none",
+]
+HERE = ["cluster=local", "tracker=none"]
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+
+
+def python(home: Path, module: str, *words: str) -> str:
+    environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one run of four steps."""
+    home = tmp_path_factory.mktemp("home")
+    python(home, "rlvr.run", *TRAINING)
+    return home
+
+
+def run_dirs(home: Path) -> list[Path]:
+    """Of evaluations, oldest first."""
+    runs = [layout.run(home, run) for run in layout.run_ids(home) if read_config(layout.run(home, run)).get("policy")]
+    return sorted(runs, key=lambda path: json.loads(layout.info(path).read_text())["created"])
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    (file,) = layout.evaluations(run_dir)
+    return pq.read_table(file).to_pylist()
+
+
+def chunks(home: Path) -> dict[Path, int]:
+    """Samples of each."""
+    return {path: pq.read_metadata(path).num_rows for path in home.glob("runs/evaluations/*/*.parquet")}
+
+
+def test_an_evaluation_draws_what_training_drew_and_more_samples_are_the_missing_ones_alone(home: Path) -> None:
+    source = next(run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy"))
+    fewer = "also=['evaluation.samples=50 evaluation.problems=8']"
+    python(home, "rlvr.evaluate", source, "evaluation.samples=8,100", fewer, "cluster.workers=1", *HERE)
+    by_samples = {read_config(run)["evaluation"]["samples"]: run for run in run_dirs(home)}
+    ours, more, part = (rows(by_samples[n]) for n in (8, 100, 50))
+    trained = pq.read_table(layout.evaluation(layout.run(home, source), STEPS)).to_pylist()
+    shared = [key for key in trained[0] if key != "step"]
+    assert [{key: row[key] for key in shared} for row in ours] == [{key: row[key] for key in shared} for row in trained]
+    assert all(row["prompt"].startswith("pay ") and row["logp"] < 0 for row in ours)
+    drawn = [pq.read_table(path, columns=["sample"])["sample"].to_pylist() for path in chunks(home)]
+    assert sorted(map(max, drawn)) == [7, *[99] * (len(drawn) - 1)]  # a chunk of the first eight samples, and others
+    assert sorted(sample for chunk in drawn for sample in chunk) == sorted([*range(100)] * PROBLEMS)
+    assert [row for row in more if row["sample"] < 8] == ours
+    assert [(row["problem_id"], row["sample"]) for row in more] == [
+        (f"coins-test-{p}", i) for p in range(PROBLEMS) for i in range(100)
+    ]
+    assert part == [r for r in more if r["sample"] < 50 and int(r["problem_id"].split("-")[-1]) < 8]
+    metrics = json.loads(layout.journal(by_samples[50]).read_text())["metrics"]
+    right = [sum(r["outcome"] == "correct" for r in part[50 * p : 50 * p + 50]) for p in range(8)]
+    assert metrics["evaluation/coins/avg_at_50"] == pytest.approx(sum(right) / 400)
+    assert metrics["evaluation/coins/coverage_at_50"] == sum(c > 0 for c in right) / 8
+    assert metrics["evaluation/coins/pass_at_50"] == sum(c > 0 for c in right) / 8
+    assert 0 <= metrics["evaluation/coins/maj_at_50"] <= 1
+
+
+def test_killed_in_the_middle_or_shared_by_two_ranks_it_gives_the_same_bytes(home: Path, tmp_path: Path) -> None:
+    words = ["evaluation.samples=192", "evaluation.temperature=0.9", *HERE]
+    files: list[bytes] = []
+    for ranks in (1, 2):
+        (tmp_path / str(ranks)).mkdir()
+        subprocess.run(["cp", "-r", str(home / "runs"), str(tmp_path / str(ranks))], check=True)
+    killed, shared = tmp_path / "1", tmp_path / "2"
+    for place in (killed, shared):
+        subprocess.run(["rm", "-rf", *map(str, run_dirs(place)), str(place / "runs/evaluations")], check=True)
+    source = layout.run_ids(killed)[0]
+    python(shared, "rlvr.evaluate", source, *words, "cluster.ranks=2")
+    files.append(layout.evaluations(run_dirs(shared)[0])[0].read_bytes())
+
+    environment = {**os.environ, "RLVR_HOME": str(killed), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rlvr.evaluate", source, *words]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not chunks(killed):
+        assert process.poll() is None
+        time.sleep(0.01)
+    (run_dir,) = run_dirs(killed)
+    job = json.loads(layout.job(layout.attempt(run_dir, 1)).read_text())
+    os.kill(process.pid, 9)
+    os.kill(job["pid"], 9)
+    process.wait()
+    there = set(chunks(killed))
+    assert len(there) < 6  # of 32 · 192 / 1024
+    assert not layout.evaluations(run_dir)
+    python(killed, "rlvr.evaluate", source, *words)
+    assert there < set(chunks(killed))
+    files.append(layout.evaluations(run_dir)[0].read_bytes())
+    assert files[0] == files[1]
+
+
+def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Path, tmp_path: Path) -> None:
+    ledger = Ledger(home)
+    (run,) = [run for run in layout.run_ids(home) if not read_config(layout.run(home, run)).get("policy")]
+    run_dir = layout.run(home, run)
+    name = json.loads(layout.info(run_dir).read_text())["arm"]
+    for source in (run, str(run_dir), "main"):
+        (policy,) = found([source], ledger, "newest")
+        assert (policy.name, policy.step) == (f"{name}@{STEPS}", STEPS)
+    assert [policy.step for policy in found([run], ledger, "all", with_base=True)] == [2, 4, 0]
+    assert found([run], ledger, "2")[0].path == layout.checkpoint(layout.checkpoints(run_dir), 2).resolve()
+    base = found([run], ledger, "base")[0]
+    assert base.name == "base"
+    assert found([str(base.path)], ledger, "newest")[0].trained is None
+    for source, which, message in (
+        ("no-such", "newest", "There is no run"),
+        (run, "7", "It has: steps 2, 4"),
+        (run, "best", "no such checkpoint"),
+        (run, "last", "pass newest, best"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            found([source], ledger, which)
+
+
+def test_a_model_from_elsewhere_needs_a_task(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(home))
+    (stage,) = [
+        path.parent
+        for path in home.glob("runs/stages/*/stage.json")
+        if OmegaConf.load(path)["identity"]["source"] == "pretrain"
+    ]
+    before = sorted(home.glob("runs/*"))
+    assert main([str(stage), *HERE]) == 2
+    assert "Pass task=" in capsys.readouterr().err
+    assert main([str(stage), "task=coins", "--dry-run", *HERE]) == 0
+    assert "1 to do. Dry run" in capsys.readouterr().out
+    assert main([str(stage), "task=coins", "lr=1", *HERE]) == 2
+    assert "lr has no effect on an evaluation" in capsys.readouterr().err
+    assert sorted(home.glob("runs/*")) == before
