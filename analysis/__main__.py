@@ -21,8 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from analysis import command  # not above: it imports `rlvr`
 
+    arguments = sys.argv[1:] if arguments is None else arguments
     code = command.main(arguments)
-    if code != command.BAD_INPUT:
+    if code != command.BAD_INPUT and arguments[:1] not in command.VERBS:  # those read or write files alone
         home = command.parser().parse_args(arguments).home
         _ship_what_is_left(ours.parent, [] if home is None else ["--home", str(home)])
     return code

@@ -26,6 +26,7 @@ examples:
   python -m analysis bundle study=eta       a study as one file (bundle --help)
   python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
   python -m analysis import DUMP --format verl --arm grpo      samples of another trainer as such a file (import --help)
+  python -m analysis findings *.rlvr        what studies found, as Markdown (findings --help)
 """
 
 
@@ -33,13 +34,16 @@ examples:
 DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 
+VERBS = (["bundle"], ["import"], ["findings"])
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code. Nothing found, and bad input, is one line on standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
-        if arguments[:1] in (["bundle"], ["import"]):
-            return _exchange(arguments[0], arguments[1:])
+        if arguments[:1] in VERBS:
+            return _carry_out(arguments[0], arguments[1:])
         options = parser().parse_args(arguments)
         outcomes = _rebuild(options, console)
     except LookupError as error:
@@ -91,12 +95,15 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _exchange(verb: str, arguments: list[str]) -> int:
-    """Write a bundle. What a report asks for is what it holds: so one is made, and dropped."""
-    from analysis import exchange
+def _carry_out(verb: str, arguments: list[str]) -> int:
+    """Write what studies found, or a bundle. What a report asks for is what it holds: so one is made, and dropped."""
+    from analysis import exchange, findings
     from analysis.frames.bundle import write
     from analysis.report import report
 
+    if verb == "findings":
+        findings.main(arguments)
+        return DONE
     frames, file = exchange.bundle(arguments) if verb == "bundle" else exchange.import_dump(arguments)
     report.page(frames, report.build(frames), {})
     write(frames, file)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.frames.frames import Frames
 from analysis.scores.arm import Arm, arms
+from analysis.scores.density import Array, basins, learned_density, modes_covered, target_density, total_variation
 from rlvr.ledger.cause import State
-
-Array = NDArray[np.float64]
-
-PROMINENCE = 0.05  # of the reward's range: a smaller bump is no mode
-COVERED = 0.5  # share of the target's mass in a mode that the policy must reach
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,7 @@ class Match:
     @property
     def total_variation(self) -> Array:
         """[S] ½ Σ |P_π − P_A|."""
-        return 0.5 * np.abs(self.learned - self.target).sum(axis=1)
+        return total_variation(self.learned, self.target)
 
     @property
     def num_modes(self) -> int:
@@ -45,40 +39,7 @@ class Match:
     @property
     def modes_covered(self) -> Array:
         """[S] modes where P_π has at least half the target's mass."""
-        parts = basins(self.reward)
-        share = [self.learned[:, b].sum(1) >= COVERED * self.target[:, b].sum(1) for b in parts]
-        return np.sum(share, axis=0).astype(float)
-
-
-def learned_density(probability: Array, probability_old: Array) -> Array:
-    """P_π = (π/π_old)/Z over the arms; arms that π_old can never draw have no ratio and are left out."""
-    ratio = np.divide(probability, probability_old, out=np.zeros_like(probability), where=probability_old > 0)
-    return ratio / ratio.sum()
-
-
-def target_density(advantage: Array, eta: float) -> Array:
-    """P_A = e^{A/η}/Z, in log space."""
-    logits = advantage / eta
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
-
-
-def basins(reward: Array) -> list[slice]:
-    """The stretch of arms around each mode: between the lowest points that separate the peaks of the reward."""
-    floor = PROMINENCE * float(np.ptp(reward))
-    peaks: list[int] = []
-    for i in range(len(reward)):
-        left, right = reward[max(i - 1, 0)], reward[min(i + 1, len(reward) - 1)]
-        if reward[i] < max(left, right) or (i and reward[i] == left):
-            continue
-        if peaks and min(reward[i], reward[peaks[-1]]) - reward[peaks[-1] : i + 1].min() < floor:
-            peaks[-1] = max(peaks[-1], i, key=lambda j: reward[j])
-        else:
-            peaks.append(i)
-    peaks = [p for p in peaks if reward[p] - reward.min() >= floor]
-    cuts = [a + int(np.argmin(reward[a : b + 1])) for a, b in pairwise(peaks)]
-    edges = [0, *cuts, len(reward)]
-    return [slice(a, b) for a, b in pairwise(edges)] if peaks else []
+        return modes_covered(self.learned, self.target, self.reward)
 
 
 def matches(frames: Frames) -> list[Match]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from analysis.frames.frames import Frames, TextsOfProblems
 from analysis.scores.contrast import Scores
+from analysis.scores.density import of_policy
 from analysis.scores.judged import avg_noise, avg_values, pass_noise, pass_values
 from analysis.scores.metric import RIGHT_ANSWERS, Kind, Metric
 from rlvr.metrics import distinct_n
@@ -59,8 +60,19 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
         return _logged(frames, [f"evaluation/{source}/{metric.key}" for source in sources], seeds, run_ids, points)
     if metric.kind == Kind.EVALUATION:
         return _logged(frames, [metric.key], seeds, run_ids, points)
+    if metric.kind == Kind.POLICY:
+        of_runs = {
+            run.run_id: of_policy(frames.policy[frames.policy["run_id"] == run.run_id], run) for run in frames.rows
+        }
+        return _scores(seeds, [[of_runs[i].get(metric.name, math.nan)] for i in run_ids])
     values = np.array([[_between(points[i], lambda step, i=i: _so_far(frames, metric, i, step))] for i in run_ids])
-    return Scores(seeds, ("",), values) if np.isfinite(values).all() else None
+    return _scores(seeds, values)
+
+
+def _scores(seeds: tuple[int, ...], values: ArrayLike) -> Scores | None:
+    """Of one number per run, [S, 1]; None where some run lacks it."""
+    table = np.asarray(values, float)
+    return Scores(seeds, ("",), table) if np.isfinite(table).all() else None
 
 
 def _between(point: Point, read: Callable[[int], float]) -> float:
@@ -168,8 +180,7 @@ def _logged(
     """What evaluations logged, averaged over keys."""
     read = frames.digest.logged
     values = [[_between(points[i], lambda step, i=i, key=key: read(i, key, step)) for key in keys] for i in run_ids]
-    table = np.array(values, float).mean(1, keepdims=True)
-    return Scores(seeds, ("",), table) if np.isfinite(table).all() else None
+    return _scores(seeds, np.array(values, float).mean(1, keepdims=True))
 
 
 def _so_far(frames: Frames, metric: Metric, run_id: str, step: int) -> float:

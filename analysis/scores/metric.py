@@ -24,6 +24,7 @@ class Kind(StrEnum):
     EVALUATION = "evaluation"  # a number per run, logged by an evaluation
     TRAINING = "training"  # a number per run, logged at every step
     HOURS = "hours"  # a number per run: time spent so far
+    POLICY = "policy"  # a number per run: of a bandit's last policy
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ LENGTH = Metric(Kind.TRAINING, "length", "response/length", unit="tokens")
 HOURS = Metric(Kind.HOURS, "hours", unit="hours", better=-1)
 RIGHT_ANSWERS = Metric(Kind.TEXT, "right answers", unit="per problem", better=1)
 
+# Of a bandit, against the target of the run's own η (density.py).
+TOTAL_VARIATION = Metric(Kind.POLICY, "total variation", better=-1)
+MODES_COVERED = Metric(Kind.POLICY, "modes covered", better=1)
+
 
 def distinct(n: int) -> Metric:
     """distinct-n of the words of a problem's responses (Li et al. 2016)."""
@@ -85,7 +90,8 @@ def usual(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
     others = [_evaluation(key) for key in evaluated(frames, ids) if _is_result(key)]
     logged = trained(frames, ids)
     hours = [HOURS] if "time/step_s" in logged else []
-    return [*widest(judged), *others, *(m for m in (ENTROPY, LENGTH) if m.key in logged), *hours]
+    bandit = [] if frames.policy.empty else [TOTAL_VARIATION, MODES_COVERED]
+    return [*widest(judged), *others, *bandit, *(m for m in (ENTROPY, LENGTH) if m.key in logged), *hours]
 
 
 def evaluated(frames: Frames, run_ids: Iterable[str]) -> list[str]:
@@ -116,7 +122,7 @@ def parse(asked: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
 def _one(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     _, judged = benchmarks(frames, run_ids)
     steps, evaluations = trained(frames, run_ids), evaluated(frames, run_ids)
-    known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS)}
+    known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS, TOTAL_VARIATION, MODES_COVERED)}
     known |= {str(m.kind): m for m in widest(judged)}
     if name in known:
         return known[name]

@@ -7,9 +7,10 @@ import numpy as np
 from analysis.frames.frames import Frames
 from analysis.report.layout import frame, written
 from analysis.report.table import Format, Table
-from analysis.scores.bandit_target import COVERED, Array, Match, matches
+from analysis.scores.bandit_target import Match, matches
 from analysis.scores.cell import REASONS, Cell
 from analysis.scores.contrast import Scores
+from analysis.scores.density import COVERED, Array
 from analysis.scores.words import inverse
 
 QUESTION = "Does training reach the target density P_A ∝ e^{A/η} over the arms of the bandit, with every mode?"

@@ -1,0 +1,128 @@
+"""`python -m analysis findings`: what studies found, as Markdown made from their bundles alone.
+
+It stands in a page between two comments, and the rest of the page is left as it is. The same bundles give the same
+bytes, so that a page and the evidence beside it cannot disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlvr.ledger.files import whole
+
+if TYPE_CHECKING:
+    from analysis.frames.frames import Frames
+    from analysis.scores.claim import Verdict
+
+BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
+EXAMPLES = """\
+examples:
+  python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces what stands between the comments
+  python -m analysis findings eta.rlvr                                       prints it
+"""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """LookupError: a file is no bundle, or the page lacks the two comments."""
+    parser = argparse.ArgumentParser(
+        "python -m analysis findings",
+        description="Write what studies found, as Markdown, from their bundles.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="bundles (.rlvr)")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help=f"a page with {BEGIN} and {END}")
+    options = parser.parse_args(arguments)
+    text = findings(options.files)
+    if options.into is None:
+        print(text, end="")
+        return
+    page = inserted(_read(options.into), text)
+    with whole(options.into, durable=False) as aside:
+        aside.write_text(page, encoding="utf-8")
+    print(f"{options.into}: {len(options.files)} studies")
+
+
+def findings(files: Sequence[Path]) -> str:
+    """Markdown, ending in a newline: the verdicts counted, then each study's, in the order of their names."""
+    from analysis.frames import bundle
+    from analysis.scores.verdict import verdicts
+
+    if not files:
+        return "No study has a bundle yet.\n"
+    studies = sorted((bundle.read(file) for file in files), key=lambda frames: frames.study)
+    judged = {frames.study: verdicts(frames) for frames in studies}
+    parts = [_summary(judged), *(part for frames in studies for part in _study(frames, judged[frames.study]))]
+    return "\n\n".join(parts) + "\n"
+
+
+def inserted(page: str, text: str) -> str:
+    """A page with `text` between its two comments."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise LookupError(f"the page needs one line {BEGIN} and, below it, one line {END}.")
+    return f"{page.partition(BEGIN)[0]}{BEGIN}\n{text}{END}{page.partition(END)[2]}"
+
+
+def _read(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LookupError(f"{page}: {error.strerror}.") from None
+
+
+def _summary(judged: Mapping[str, Sequence[Verdict]]) -> str:
+    from analysis.scores.claim import Outcome
+
+    rows = [(study, Counter(v.outcome for v in found)) for study, found in judged.items()]
+    total = Counter[Outcome]()
+    for _, counted in rows:
+        total.update(counted)
+    number = sum(total.values())
+    decided = total[Outcome.HOLDS] + total[Outcome.CONTRADICTED]
+    share = f"{decided} of {number} claims are decided ({100 * decided / number:.0f} %)." if number else "No claims."
+    lines = [_row("study", *Outcome), "|---|" + "---:|" * len(Outcome)]
+    lines += [_row(study, *(counted[outcome] or "" for outcome in Outcome)) for study, counted in rows]
+    lines += [_row("all", *(total[outcome] for outcome in Outcome))]
+    return f"{share}\n\n" + "\n".join(lines)
+
+
+def _study(frames: Frames, found: Sequence[Verdict]) -> list[str]:
+    from analysis.report.render import markdown
+    from analysis.tables import comparison
+
+    parts = [f"### {frames.study}", frames.question, _provenance(frames)]
+    if found:
+        lines = [_row("claim", "printed", "here, with its 95 % interval", "verdict"), "|---|---|---|---|"]
+        parts.append("\n".join(lines + [_claim(verdict) for verdict in found]))
+    table = comparison.table(frames)
+    if table is not None:
+        body = markdown(table).split("\n\n", 2)[2].rstrip()
+        parts.append(f"<details><summary>All arms</summary>\n\n{body}\n\n</details>")
+    return [part for part in parts if part]
+
+
+def _claim(verdict: Verdict) -> str:
+    claim = verdict.claim
+    printed = f"{claim.printed} ({claim.source})" if claim.printed and claim.source else claim.printed or claim.source
+    here = "; ".join(part for part in (verdict.found, verdict.basis) if part)
+    outcome = f"**{verdict.outcome}**" + (f": {verdict.more}" if verdict.more else "")
+    return _row(claim.says, printed, here, outcome)
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _provenance(frames: Frames) -> str:
+    runs = frames.runs
+    states = ", ".join(f"{number} {state}" for state, number in runs["state"].value_counts().items())
+    seeds = sorted(runs["seed"].astype(int).unique())
+    commits = ", ".join(sorted({str(sha)[:7] for sha in runs["git_sha"] if sha})) or "unknown"
+    day = datetime.fromtimestamp(float(runs["created"].max()), UTC).date()
+    command = f"`{frames.commands[-1]}`: " if frames.commands else ""
+    return f"{command}{len(runs)} runs ({states}), seeds {', '.join(map(str, seeds))}, commit {commits}, {day}."

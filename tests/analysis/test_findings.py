@@ -1,0 +1,86 @@
+"""Findings: a page's part that is made from bundles alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis import findings
+from analysis.frames import bundle
+from analysis.frames.load import load
+from analysis.report import report
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = [
+    {
+        **{"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">"},
+        **{"printed": "28.9 | 25.8", "source": "PACS, Table 2"},
+    },
+    {"says": "PACS ends less accurate", "metric": "avg", "arm": "loss=pacs", "relation": "<"},
+    {"says": "PACS beats PPO", "metric": "avg", "arm": "loss=pacs", "relation": ">", "against": "loss=ppo"},
+]
+
+
+def write_bundle(home: Path, file: Path, study: str) -> None:
+    """Three seeds: PACS has 2 of 8 more right on every problem."""
+    plan = []
+    for loss, right in (("grpo", 3), ("pacs", 5)):
+        for seed in range(3):
+            evaluations = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
+            run_id = write_run(home, config(loss, seed=seed), evaluations, study=study)
+            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(home, "s", plan, claims=CLAIMS, study=study)
+    frames = load(home, study=study)
+    report.page(frames, report.build(frames, with_figures=False), {})
+    bundle.write(frames, file)
+
+
+def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
+    write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
+    text = findings.findings([tmp_path / "one.rlvr"])
+    assert text.startswith("2 of 3 claims are decided (67 %).\n")
+    assert "| one | 1 | 1 |  | 1 |" in text
+    assert "| all | 1 | 1 | 0 | 1 |" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| PACS ends more accurate")]
+    cells = [cell.strip() for cell in row.replace("\\|", "/").strip("|").split("|")]
+    assert cells[1] == "28.9 / 25.8 (PACS, Table 2)"
+    assert cells[2].startswith("+25 [")
+    assert cells[3] == "**holds**"
+    assert "**not tested**: there is no arm loss=ppo to compare to" in text
+    assert "6 runs (6 finished), seeds 0, 1, 2, commit " in text
+
+
+def test_the_part_of_a_page_is_replaced_and_the_rest_is_left(tmp_path):
+    page = f"# Studies\n\n{findings.BEGIN}\nold\n{findings.END}\n\nBelow.\n"
+    once = findings.inserted(page, "new\n")
+    assert once == f"# Studies\n\n{findings.BEGIN}\nnew\n{findings.END}\n\nBelow.\n"
+    assert findings.inserted(once, "new\n") == once
+    with pytest.raises(LookupError, match="one line <!-- findings -->"):
+        findings.inserted("# Studies\n", "new\n")
+
+
+def test_the_command_writes_the_page_or_says_in_a_line_why_not(tmp_path):
+    write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
+    page = tmp_path / "page.md"
+    page.write_text(f"{findings.BEGIN}\n{findings.END}\n", encoding="utf-8")
+
+    def command(*words: object) -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-m", "analysis", "findings", *map(str, words)]
+        return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert command(tmp_path / "one.rlvr", "--into", page).returncode == 0
+    assert findings.findings([tmp_path / "one.rlvr"]) in page.read_text(encoding="utf-8")
+    missing = command(tmp_path / "two.rlvr", "--into", page)
+    assert missing.returncode == 2
+    assert len(missing.stderr.splitlines()) == 1
+    assert "two.rlvr" in missing.stderr
+
+
+def test_the_page_of_studies_is_what_its_evidence_gives():
+    page, evidence = ROOT / "docs" / "studies.md", sorted((ROOT / "docs" / "evidence").glob("*.rlvr"))
+    text = page.read_text(encoding="utf-8")
+    assert findings.inserted(text, findings.findings(evidence)) == text
