@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import imports
 from rlvr.ledger.layout import home
-from rlvr.ledger.runs import Unreadable, grouped, read_config, read_info
+from rlvr.ledger.runs import Unreadable, grouped, read_info, read_proven_config
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
@@ -75,7 +75,7 @@ def again(ledger: Ledger, sweep_id: str) -> Outcome:
     errors: list[Unreadable] = []
     for run_id in ledger.sweep(sweep_id).run_ids:
         try:
-            configs[run_id] = read_config(ledger.run_dir(run_id))
+            configs[run_id] = read_proven_config(ledger.run_dir(run_id))
         except Unreadable as error:
             errors.append(error)
         else:

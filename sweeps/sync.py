@@ -30,15 +30,16 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
     for sweep in sweeps:
         stores.setdefault(_store(ledger, sweep), []).append(sweep.sweep_id)
     codes = list[int]()
-    for store, ids in stores.items():  # in the environment: `ps` shows arguments to all, and a URI may hold a password
-        environment = {**imports.environment(), **({"MLFLOW_TRACKING_URI": store} if store else {})}
+    for store, ids in stores.items():
         command = shipping(ledger.home, "--sweep", *ids, *options)
-        codes.append(subprocess.run(command, env=environment, check=False).returncode)
+        codes.append(subprocess.run(command, env=_around(store), check=False).returncode)
     return max(codes)
 
 
 def sync_in_background(ledger: Ledger) -> bool:
-    """Start `sync` if runs have ended that no store has heard of, and do not wait for it. Was it started?
+    """Ship sweeps with runs that have ended and that no store has heard of, and do not wait for it. Was it started?
+
+    Only sweeps whose launch wanted a tracker.
 
     So a server that was away while they ended needs no word of anybody: the next launch, status or report will do.
     What it says goes to runs/sync.log.
@@ -46,26 +47,28 @@ def sync_in_background(ledger: Ledger) -> bool:
     log = layout.sync_log(ledger.home)
     if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
         return False
-    if not any(_is_behind(ledger, sweep) for sweep in ledger.sweeps()):
-        return False
-    with log.open("wb") as file:
-        subprocess.Popen(
-            imports.python("-m", "sweeps", "sync", "--home", str(ledger.home)),
-            env=imports.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    return True
+    stores: dict[str, list[str]] = {}
+    for sweep in ledger.sweeps():
+        if any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids) and _tracker(ledger, sweep).get(
+            "enabled"
+        ):
+            stores.setdefault(_store(ledger, sweep), []).append(sweep.sweep_id)
+    for store, ids in stores.items():
+        with log.open("ab") as file:
+            subprocess.Popen(
+                shipping(ledger.home, "--sweep", *ids),
+                env=_around(store),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+    return bool(stores)
 
 
-def _is_behind(ledger: Ledger, sweep: Sweep) -> bool:
-    """Only of a sweep whose launch wanted a tracker."""
-    if not any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids):
-        return False
-    tracker = _tracker(ledger, sweep)
-    return bool(tracker.get("enabled"))
+def _around(store: str) -> dict[str, str]:
+    """Not an argument: `ps` shows those to all, and a URI may hold a password."""
+    return {**imports.environment(), **({"MLFLOW_TRACKING_URI": store} if store else {})}
 
 
 def _store(ledger: Ledger, sweep: Sweep) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from analysis.frames import cache
 from analysis.frames.cache import decoded
+from analysis.frames.samples import left_out, read_table
 from rlvr.ledger import layout
 
 COLUMNS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
@@ -37,7 +37,8 @@ class Counts:
     """Those of the runs of a home, by run, step, benchmark and problem."""
 
     def __init__(self, home: Path, run_ids: list[str]) -> None:
-        files = {i: layout.evaluations(layout.run(home, i)) for i in run_ids}
+        self._home, self._files = home, {i: layout.evaluations(layout.run(home, i)) for i in run_ids}
+        files = self._files
         states = {i: cache.state_of(found) for i, found in files.items()}
         table = cache.rows(home, "counts", states, lambda run_id: _count(files[run_id]))
         self._table = table if table.num_rows else _NONE
@@ -72,7 +73,14 @@ class Counts:
     def notes(self) -> list[str]:
         errors = int(self._columns[2].sum())
         said = "evaluation sample(s) whose verifier failed are left out of every average and counted."
-        return [f"{errors} {said}"] if errors else []
+        read = {(run_id, step) for run_id, step, _ in self._slices} if not self.empty else set[tuple[str, int]]()
+        damaged = [
+            file
+            for run_id, files in self._files.items()
+            for file in files
+            if (run_id, layout.step_of(file)) not in read
+        ]
+        return [*([f"{errors} {said}"] if errors else []), *(left_out(self._home, file) for file in damaged)]
 
     @cached_property
     def _slices(self) -> dict[tuple[str, int, str], slice]:
@@ -118,7 +126,8 @@ class Counts:
 
 
 def _count(files: list[Path]) -> pa.Table:
-    parts = [_of_evaluation(file, step) for file in files if (step := layout.step_of(file)) is not None]
+    read = {file: read_table(file, ("source", "problem_id", "outcome")) for file in files}
+    parts = [_of_evaluation(table, layout.step_of(file) or 0) for file, table in read.items() if table is not None]
     found = pa.concat_tables(parts) if parts else _NONE.drop_columns(["run_id"])
     return found.unify_dictionaries()
 
@@ -131,8 +140,7 @@ def _rank(names: list[str]) -> NDArray[np.int64]:
     return np.argsort(np.argsort(names))
 
 
-def _of_evaluation(file: Path, step: int) -> pa.Table:
-    samples = pq.ParquetFile(file).read(["source", "problem_id", "outcome"], use_threads=False)
+def _of_evaluation(samples: pa.Table, step: int) -> pa.Table:
     (source, sources), (problem, problems) = (decoded(samples, name) for name in ("source", "problem_id"))
     outcome, outcomes = decoded(samples, "outcome")
     marks = [outcome == outcomes.index(x) if x in outcomes else np.zeros(len(outcome), bool) for x in _OUTCOMES]

@@ -15,7 +15,7 @@ from analysis.frames.counts import Counts
 from analysis.frames.frames import CHOICES, SETTING, Frames
 from analysis.frames.journals import Curves, Journals, Logged
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
-from analysis.frames.samples import SampleFiles
+from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Sweep
 from rlvr.ledger.tags import as_value, redact
@@ -106,7 +106,10 @@ def frames(
     table = table if chosen else _with_references(table, runs_frame(grpo, {}))
     ids = [str(run_id) for run_id in table["run_id"]]
     curves, judgements = found.curves(ids), Counts(found.home, ids)
-    notes = [note.replace(f"{found.home}/", "") for note in (*found.notes, *curves.notes(), *judgements.notes())]
+    policies = [left_out(found.home, file) for file in damaged_policies(found.home, ids)]
+    notes = [
+        note.replace(f"{found.home}/", "") for note in (*found.notes, *curves.notes(), *judgements.notes(), *policies)
+    ]
     commands = [s.command for s in plans] or [r.command for r in records.values()]
     return Frames(
         runs=table,

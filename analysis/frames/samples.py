@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -63,7 +64,10 @@ class SampleFiles:
         for run_id in run_ids:
             files = layout.evaluations(layout.run(self.home, run_id))
             for file in files if every else dict.fromkeys([*files[:1], *files[-1:]]):
-                part = pq.read_table(file, columns=_present(file, KEPT)).to_pandas()
+                table = read_table(file, KEPT)
+                if table is None:
+                    continue
+                part = table.to_pandas()
                 part.insert(0, "step", layout.step_of(file))
                 part.insert(0, "run_id", run_id)
                 parts.append(part)
@@ -74,8 +78,9 @@ class SampleFiles:
         parts: list[pd.DataFrame] = []
         for run_id in run_ids:
             files = layout.policies(layout.run(self.home, run_id))
-            if files:
-                part = pq.read_table(files[-1], columns=list(POLICY)).to_pandas()
+            table = read_table(files[-1], POLICY) if files else None
+            if table is not None:  # an older one is not its last: then it has none
+                part = table.to_pandas()
                 part.insert(0, "step", layout.step_of(files[-1]))
                 part.insert(0, "run_id", run_id)
                 parts.append(part.sort_values("arm"))
@@ -85,27 +90,42 @@ class SampleFiles:
         """As Stored says."""
         file = layout.evaluation(layout.run(self.home, run_id), step)
         texts: Texts = {}
-        if file.exists():
-            columns = ["source", "problem_id", "response", "outcome"]
-            for source, problem, response, outcome in zip(
-                *pq.read_table(file, columns=columns).to_pydict().values(), strict=True
-            ):
+        table = read_table(file, ("source", "problem_id", "response", "outcome"))
+        if table is not None:
+            for source, problem, response, outcome in zip(*table.to_pydict().values(), strict=True):
                 texts.setdefault(source, {}).setdefault(problem, []).append((response, outcome))
         return texts
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
         """As Stored says."""
         file = layout.evaluation(layout.run(self.home, run_id), step)
-        if not file.exists():
+        table = read_table(file, ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens"))
+        if table is None:
             return []
-        wanted = ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens")
-        table = pq.read_table(file, columns=_present(file, wanted))
         ids = pc.field("problem_id").isin(sorted({problem for _, problem in problems}))
         rows = table.filter(ids).to_pylist()
         chosen = set(problems)
         return [Response(**{"prompt": "", **row}) for row in rows if (row["source"], row["problem_id"]) in chosen]
 
 
-def _present(file: Path, columns: Sequence[str]) -> list[str]:
-    names = set(pq.read_schema(file).names)
-    return [c for c in columns if c in names]
+def damaged_policies(home: Path, run_ids: Sequence[str]) -> list[Path]:
+    """Those that `SampleFiles.policy` leaves out."""
+    newest = [files[-1] for run_id in run_ids if (files := layout.policies(layout.run(home, run_id)))]
+    return [file for file in newest if read_table(file, POLICY) is None]
+
+
+def read_table(file: Path, columns: Sequence[str]) -> pa.Table | None:
+    """Those of these columns that there are; None of a file that is missing, was cut or is damaged."""
+    try:
+        with pq.ParquetFile(file) as parquet:
+            return parquet.read([c for c in columns if c in parquet.schema_arrow.names], use_threads=False)
+    except (OSError, pa.ArrowException):
+        return None
+
+
+def left_out(home: Path, file: Path) -> str:
+    """What a report says of a damaged file."""
+    return (
+        f"{file.relative_to(home)} is damaged and left out. What metrics.jsonl says of that step stands; put the file "
+        "back if there is a copy, else delete it."
+    )

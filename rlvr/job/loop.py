@@ -40,6 +40,8 @@ from rlvr.trainer.overlong import penalised, without_cut
 
 log = logging.getLogger("rlvr")
 
+EVALUATION_GRACE_S = 5.0  # to finish one in, when told to stop: given up, its step is taken again
+
 
 class Run:
     """Everything one run is made of, and its loop."""
@@ -83,7 +85,9 @@ class Run:
         """From the newest checkpoint to the last step, or until asked to stop."""
         done = self._resume()
         if done == 0 and not distributed.any_rank(self.spool is not None and 0 in self.spool.steps):
-            self._finish(0, self._evaluate(0))
+            with stop.interruptible(EVALUATION_GRACE_S):
+                metrics = self._evaluate(0)
+            self._finish(0, metrics)
         for step in range(done + 1, self.config.steps + 1):
             pruned = self.attempt is not None and bool(asked_to_prune(self.attempt.path))
             if distributed.any_rank(bool(stop) or pruned):
@@ -91,7 +95,8 @@ class Run:
                 return Cause.PRUNED if pruned else stop.cause
             metrics = self._step(step)
             if step % self.config.evaluation.every == 0 or step == self.config.steps:
-                metrics |= self._evaluate(step)
+                with stop.interruptible(EVALUATION_GRACE_S):
+                    metrics |= self._evaluate(step)
             self._finish(step, metrics)
             check_limits(metrics, step, min_entropy=self.config.min_entropy, max_kl=self.config.max_kl)
         return Cause.OK

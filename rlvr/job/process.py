@@ -21,10 +21,10 @@ from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
-from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, asked_to_prune, gpu_ooms, record_rank
+from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, asked_to_prune, gpu_ooms, record_rank
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.runs import Unreadable, read_config, read_info
+from rlvr.ledger.runs import Unreadable, read_info, read_proven_config
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -36,7 +36,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     Raises Busy if another process holds the run.
     """
     schema.register()
-    config = OmegaConf.create(read_config(run_dir))
+    config = OmegaConf.create(read_proven_config(run_dir))
     about: dict[str, int] = {}
     if config.trainer is not None:  # of an evaluation there is none
         config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
@@ -44,13 +44,13 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     with StopFlag() as stop:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if rank:
-            cause, message = _guarded(lambda: _train(config, run_dir, None, stop))
+            cause, message = _guarded(lambda: _train(config, run_dir, None, stop), stop)
             if message:
                 record_rank(run_dir, rank, cause, message)
             return cause, message
         with Attempt.open(run_dir, ranks=world, **about) as attempt:
             with logging_to(attempt.log_path):
-                cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop))
+                cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop), stop)
             attempt.close(cause, message or (asked_to_prune(attempt.path) if cause is Cause.PRUNED else ""))
             return cause, message
 
@@ -62,15 +62,19 @@ def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: Sto
         if attempt is not None:
             spool = Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease)
             stack.enter_context(contextlib.closing(spool))
-        if config.policy:
-            return stack.enter_context(contextlib.closing(Evaluation(config, run_dir, attempt, spool))).run(stop)
-        return stack.enter_context(contextlib.closing(Run(config, run_dir, attempt, spool))).train(stop)
+        with stop.interruptible():  # a base policy, its answers, a large model: minutes, and nothing to save
+            work = (Evaluation if config.policy else Run)(config, run_dir, attempt, spool)
+        stack.enter_context(contextlib.closing(work))
+        return work.train(stop) if isinstance(work, Run) else work.run(stop)
 
 
-def _guarded(work: Callable[[], Cause]) -> tuple[Cause, str]:
+def _guarded(work: Callable[[], Cause], stop: StopFlag) -> tuple[Cause, str]:
     """Every way a run can end gets a name: the one place that sees them all, so the one broad `except`."""
     try:
         return work(), ""
+    except Stopped as signal:
+        log.info("%s: stopped at once, nothing of it was to be saved", signal)
+        return stop.cause, f"{signal}: stopped before its next step"
     except Exception as error:
         log.exception("the run failed")
         if distributed.lost_a_rank(error):  # the word is that rank's; if it was killed, there is none

@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -252,6 +253,10 @@ def asked_to_prune(attempt: Path) -> str:
     return str((read_json(path) or {}).get("reason", "")) if path.exists() else ""
 
 
+class Stopped(BaseException):
+    """A signal to stop came in a part of a run that takes long and leaves nothing half done (`StopFlag`)."""
+
+
 class StopFlag:
     """While entered, a signal to stop only raises this flag: the loop finishes its step, saves and leaves.
 
@@ -263,6 +268,35 @@ class StopFlag:
         self.signals = signals or STOP_SIGNALS
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._grace_s: float | None = None  # of the part that may be interrupted now
+        self._timer: threading.Timer | None = None
+
+    @contextlib.contextmanager
+    def interruptible(self, grace_s: float = 0.0) -> Generator[None, None, None]:
+        """What is done in here is given up `grace_s` seconds after a signal: Stopped is raised, in the main thread."""
+        self._grace_s = grace_s
+        try:
+            if self.received is not None:
+                self._interrupt(self.received)
+            yield
+        finally:
+            self._grace_s = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _interrupt(self, received: signal.Signals) -> None:
+        if not self._grace_s:
+            raise Stopped(received.name)
+        if self._timer is None:
+            self._timer = threading.Timer(self._grace_s, self._grace_is_over, [received])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _grace_is_over(self, received: signal.Signals) -> None:
+        if self._grace_s is not None:
+            self._grace_s = 0.0
+            os.kill(os.getpid(), received)  # Python runs its handler in the main thread
 
     def __bool__(self) -> bool:
         return self.received is not None
@@ -273,9 +307,11 @@ class StopFlag:
         return Cause.TIME_LIMIT if self.received == signal.SIGUSR2 else Cause.PREEMPTED
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received == number == signal.SIGINT:
+        if self.received == number == signal.SIGINT and self._grace_s is None:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+        if self._grace_s is not None:
+            self._interrupt(self.received)
 
     def __enter__(self) -> StopFlag:
         for each in self.signals:

@@ -14,10 +14,12 @@ from typing import Any, cast
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json, write_json, write_text
+from rlvr.ledger.identity import run_id
 
 # Of run.json, sweep.json and submission.json, and of all that lies beside them. Raise it with any change that another
 # version would misread: a new place or meaning of something, a knob that every frozen config must have.
 FORMAT = 1
+_ID = re.compile(r"[0-9a-f]{12}")  # of `identity.run_id`
 
 
 class Unreadable(ValueError):
@@ -99,6 +101,21 @@ def write_run(run_dir: Path, config_yaml: str, info: Mapping[str, Any], *, durab
 
 
 # --- config.yaml
+
+
+def read_proven_config(run_dir: Path) -> dict[str, Any]:
+    """As `read_config`, before something is trained: it must be the config that the run's id names.
+
+    Half a file may be YAML, and an edited one would train what the run's name does not say.
+    """
+    content = read_config(run_dir)
+    if _ID.fullmatch(run_dir.name) and run_id(content) != run_dir.name:
+        raise Unreadable(
+            f"run {run_dir.name}",
+            f"{layout.config(run_dir)} is not the config that the id names: it was cut or edited. Put it back, or "
+            "delete it and repeat the launch.",
+        )
+    return content
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any
 from rlvr.ledger import layout, state
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, read_json_lines, whole, write_json, write_text
-from rlvr.ledger.identity import identity
-from rlvr.ledger.runs import FORMAT, Unreadable, check_format, parse_yaml, read_info, write_run
+from rlvr.ledger.identity import NOT_IDENTITY, identity
+from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
 
 FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
@@ -95,8 +95,8 @@ class Ledger:
             before = layout.config(target).read_text(encoding="utf-8")
         except FileNotFoundError:
             before = None
-        if before is not None and before != config_yaml:
-            _check_same_run(run_id, before, config_yaml)
+        if before is not None and before != config_yaml and not _is_same_run(run_id, before, config_yaml):
+            before = None
         newest = {**about.fields, **{key: info[key] for key in FOUND_AT if key in info}}
         if before == config_yaml and about.fields == newest:
             return target
@@ -209,17 +209,29 @@ class Ledger:
         return matches[0]
 
 
-def _check_same_run(run_id: str, before: str, after: str) -> None:
+def _is_same_run(run_id: str, before: str, after: str) -> bool:
+    """False of a config on the ledger that was cut or damaged: the launch puts it back, for the id names it.
+
+    Raises ValueError if it is another run's, or was edited.
+    """
     try:
         there = parse_yaml(before)
     except ValueError:
         there = None
-    if there is None:
-        return  # damaged: the launch that knows the config puts it back
-    one, other = identity(there), identity(parse_yaml(after) or {})
+    written = parse_yaml(after) or {}
+    if not isinstance(there, dict) or _lacks(there, written):
+        return False
+    one, other = identity(there), identity(written)
     if one != other:
         keys = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
         raise ValueError(
             f"Run {run_id} is on the ledger with another config: {', '.join(keys)} differ. An id names one config. "
             f"If runs/{run_id}/config.yaml was edited, undo that or delete runs/{run_id}."
         )
+    return True
+
+
+def _lacks(there: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
+    """Does a config lack a key that it was written with? Half of a file may be YAML too; who edits changes values."""
+    decisive = {key: value for key, value in written.items() if key not in NOT_IDENTITY}
+    return bool(flatten(decisive).keys() - flatten(there).keys())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.test_sweep import deterministic, python, runs
+from tests.slurm.place import wait_for
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -27,6 +30,7 @@ BANDIT = [
     "cluster=local",
     "tracker=none",
 ]
+LOGS = "runs/*/attempts/1/log.txt"
 HUNGRY = ["loss._target_=tests.support.hungry.hungry", "trainer.token_budget=32"]
 
 
@@ -90,3 +94,37 @@ class TestReal:
         assert told(run_dir, "exit.json", "cause") == ["gpu_oom", "ok"]
         assert told(run_dir, "job.json", "token_budget") == [16, 8]
         assert "rank 1: OutOfMemoryError: CUDA out of memory: 16 rows" in str(told(run_dir, "exit.json", "message")[0])
+
+    def test_a_run_that_builds_its_base_policy_stops_within_seconds_and_goes_on_later(self, tmp_path: Path) -> None:
+        options = [
+            "task.size=5",
+            "model.steps=120",
+            "model.checks=1",
+            "steps=1",
+            "evaluation.every=1",
+            "evaluation.samples=1",
+        ]
+        words = [
+            *options,
+            "evaluation.k=[1]",
+            "evaluation.problems=4",
+            "cluster=local",
+            "tracker=none",
+            "cluster.threads=1",
+        ]
+        process = python("-m", "rlvr.run", *words, home=tmp_path)
+        wait_for(lambda: any("building the pretrain stage" in log.read_text() for log in tmp_path.glob(LOGS)))
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=100)
+        assert time.monotonic() - began < 30  # of which most is Python's own end
+        assert process.returncode == 130, out
+        (run_dir,) = runs(tmp_path).values()
+        assert told(run_dir, "exit.json", "cause") == ["preempted"]
+        assert told(run_dir, "exit.json", "message") == ["SIGTERM: stopped before its next step"]
+        assert not list((tmp_path / "runs/stages").glob("[!.]*/stage.json"))
+        code, out = launch(tmp_path, *words)
+        assert code == 0, out
+        assert told(run_dir, "exit.json", "cause") == ["preempted", "ok"]
+        assert list(deterministic(run_dir)) == [0, 1]
+        assert not list((tmp_path / "runs/stages").glob(".*.tmp"))

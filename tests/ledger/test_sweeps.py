@@ -18,6 +18,8 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
+from rlvr.ledger.identity import run_id as named
+from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.sweeps import Ledger
 
 CONFIG = "loss:\n  name: lad\nseed: 0\ncluster:\n  workers: 1\n"
@@ -327,3 +329,29 @@ def test_an_end_that_is_written_while_a_reader_looks_is_not_taken_for_a_loss(
 
     monkeypatch.setattr("rlvr.ledger.lock.lock_is_held", late)
     assert ledger.state("abc").state == "finished"
+
+
+def test_half_a_config_is_put_back_by_the_launch_that_knows_it_wherever_it_was_cut(tmp_path: Path) -> None:
+    """At every line and in the middle of each; the cluster may be another one. A changed value stays an error."""
+    whole = "cluster:\n  time_min: 5\neta: 0.5\nloss:\n  _target_: a.b\n  clip: 0.25\nsteps: 160\nseed: 0\n"
+    run_id = named({"eta": 0.5, "loss": {"_target_": "a.b", "clip": 0.25}, "steps": 160, "seed": 0})
+    ledger = Ledger(tmp_path)
+    ledger.create_run(run_id, whole, {"name": "r"})
+    path = ledger.run_dir(run_id) / "config.yaml"
+    newer = whole.replace("time_min: 5", "time_min: 9")
+    for cut in range(len(whole) - len("\nseed: 0\n")):
+        path.write_text(whole[:cut])
+        with pytest.raises(Unreadable, match=r"cut or edited|no YAML|holds no settings"):
+            read_proven_config(ledger.run_dir(run_id))
+        ledger.create_run(run_id, newer, {"name": "r"})
+        assert path.read_text() == newer
+    with Attempt.open(ledger.run_dir(run_id)) as attempt:
+        attempt.close("ok")
+    path.write_text(whole[:30])
+    ledger.create_run(run_id, newer, {"name": "r"})  # of a finished run, too: reports read it
+    assert read_proven_config(ledger.run_dir(run_id))["eta"] == 0.5
+    path.write_text(newer.replace("0.25", "0.3"))
+    with pytest.raises(ValueError, match="another config: loss differ"):
+        ledger.create_run(run_id, newer, {"name": "r"})
+    with pytest.raises(Unreadable, match="cut or edited"):
+        read_proven_config(ledger.run_dir(run_id))

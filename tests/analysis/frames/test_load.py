@@ -380,3 +380,27 @@ def test_a_damaged_database_is_one_line_with_its_cure(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 999)
     with pytest.raises(LookupError, match="moved away: `python -m sweeps sync` restores all of it"):
         load(tmp_path, source="mlflow")
+
+
+def test_damaged_parquet_files_are_named_rows_and_all_else_goes_on(tmp_path: Path) -> None:
+    """One evaluation is empty, one is no Parquet, a bandit's policy is cut: the other runs keep their counts."""
+    write_study(tmp_path)
+    before = load(tmp_path)
+    files = sorted(tmp_path.glob("runs/*/samples/test-*.parquet"))
+    files[0].write_bytes(b"")
+    files[-1].write_bytes(b"PAR1 and no more")
+    policy = files[0].parent / "policy-00000040.parquet"
+    policy.write_bytes(files[1].read_bytes()[:-9])
+    frames = load(tmp_path)
+    for file in (files[0], files[-1], policy):
+        assert any(note.startswith(f"{file.relative_to(tmp_path)} is damaged and left out.") for note in frames.notes)
+    lost = {(file.parent.parent.name, int(file.stem.rpartition("-")[2])) for file in (files[0], files[-1])}
+    rows = before.counts[
+        [pair not in lost for pair in zip(before.counts["run_id"], before.counts["step"], strict=True)]
+    ]
+    assert len(rows) < len(before.counts)
+    columns = ["run_id", "step", "problem_id"]
+    left, right = (each.sort_values(columns, ignore_index=True) for each in (frames.counts, rows))
+    pd.testing.assert_frame_equal(left, right)
+    assert frames.policy.empty
+    assert not frames.samples.empty
