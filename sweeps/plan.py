@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from analysis.scores.claim import read as read_claim
 from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
 from rlvr.ledger.identity import EXPECTED, run_id
+from rlvr.ledger.runs import to_yaml
 from rlvr.ledger.sweeps import Ledger, sweep_id
 
 
@@ -167,7 +168,7 @@ def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]
             "config_dirs": about["config_dirs"],
             "import_paths": list(run.import_paths),
         }
-        ledger.create_run(run.run_id, OmegaConf.to_yaml(OmegaConf.create(dict(run.config))), info)
+        ledger.create_run(run.run_id, to_yaml(run.config), info)
 
 
 def git_state() -> tuple[str, bool]:

@@ -6,6 +6,7 @@ run.json holds the number of its format. A run of another format was made by ano
 from __future__ import annotations
 
 import functools
+import marshal
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -149,21 +150,45 @@ def parse_yaml(text: str | bytes) -> Any:
         raise ValueError(str(error)) from error
 
 
-@functools.cache
-def _loader() -> Any:
-    """OmegaConf's dialect of YAML, by the parser in C, which is ten times as fast: more numbers, and no dates."""
+def to_yaml(config: Mapping[str, Any]) -> str:
+    """What `parse_yaml` reads back as this config. Runs of a sweep are mostly alike: each group is written once."""
+    return "".join(_group_yaml(name, marshal.dumps(value, 2)) for name, value in config.items())
+
+
+@functools.lru_cache(4096)
+def _group_yaml(name: str, value: bytes) -> str:
     import yaml
 
-    safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.dump({name: marshal.loads(value)}, Dumper=_dumper(), sort_keys=False, allow_unicode=True)  # noqa: S302
 
-    class Loader(safe):
+
+@functools.cache
+def _loader() -> Any:
+    """OmegaConf's dialect of YAML, by the parser in C, which is ten times as fast."""
+    import yaml
+
+    return _in_our_dialect(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@functools.cache
+def _dumper() -> Any:
+    """Puts in quotes what the loader would take for a number."""
+    import yaml
+
+    return _in_our_dialect(getattr(yaml, "CSafeDumper", yaml.SafeDumper))
+
+
+def _in_our_dialect(safe: Any) -> Any:
+    """More numbers, and no dates."""
+
+    class Ours(safe):
         yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own
             first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
             for first, resolvers in safe.yaml_implicit_resolvers.items()
         }
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789."))
-    return Loader
+    Ours.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789."))
+    return Ours
 
 
 _NUMBER = re.compile(

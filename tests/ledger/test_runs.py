@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from rlvr.ledger.runs import (
     parse_yaml,
     read_config,
     read_info,
+    to_yaml,
     write_run,
 )
 
@@ -141,3 +143,25 @@ def test_the_ledger_needs_no_hydra_no_omegaconf_and_no_torch() -> None:
     code = f"import sys, {', '.join(modules)}; rlvr.ledger.runs.parse_yaml('a: 1'); print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert not {"torch", "hydra", "omegaconf", "mlflow", "pandas"} & set(out.split())
+
+
+WORDS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], exclude_characters="$"), max_size=12),
+    st.sampled_from(
+        ["1e-06", "1e6", "0x1f", "010", "2024-01-01", "1:30", "on", "null", "~", ".inf", "- a", "a: b", "#x", "1_0"]
+    ),
+)
+TREES = st.recursive(
+    WORDS, lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text("abc_", min_size=1), part)
+)
+
+
+@given(st.dictionaries(st.text("abcd_", min_size=1, max_size=4), TREES, min_size=1, max_size=4))
+def test_a_config_reads_back_as_it_was_written_here_and_by_omegaconf(config: dict[str, Any]) -> None:
+    text = to_yaml(config)
+    assert parse_yaml(text) == config
+    assert OmegaConf.to_container(OmegaConf.create(text)) == config
