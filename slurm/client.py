@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ from pathlib import Path
 PATIENCE_S = 60.0
 PING_S = 15.0
 MAX_ARRAY = 1001  # SLURM's own default, one more than the highest index
+# As SLURM calls the limits that an association or a QOS sets: AssocMaxSubmitJobLimit, QOSMaxSubmitJobPerUserLimit, ...
+_FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*")
+_LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp|Min)\w+")
 NO_CLUSTER = ("configuration source", "cannot stat file", "Could not establish")
 
 
@@ -53,7 +57,8 @@ def call(
         raise ValueError(f"SLURM does not answer: {name} was given {patience_s:.0f} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise ValueError(lines[-1] if lines else f"{name} ended with code {done.returncode} and no word")
+        said = dict.fromkeys(line.removeprefix(f"{name}: ").removeprefix("error: ").strip() for line in lines)
+        raise ValueError("; ".join(said) or f"{name} ended with code {done.returncode} and no word")
     return done.stdout
 
 
@@ -75,10 +80,10 @@ def is_configured() -> bool:
     return True
 
 
-def queue(prefix: str) -> list[Task]:
+def queue(prefix: str, patience_s: float = PATIENCE_S) -> list[Task]:
     """This user's jobs whose name begins so: pending, running and ending ones, in one call."""
     tasks: list[Task] = []
-    for line in call("squeue", "--me", "-h", "-r", "-o", "%i|%K|%T|%r|%N|%j").splitlines():
+    for line in call("squeue", "--me", "-h", "-r", "-o", "%i|%K|%T|%r|%N|%j", patience_s=patience_s).splitlines():
         job, index, state, reason, node, name = line.split("|", 5)
         if name.startswith(prefix):
             tasks.append(Task(job, name, int(index) if index.isdigit() else None, state, reason, node))
@@ -122,10 +127,24 @@ def max_array() -> int:
     return MAX_ARRAY
 
 
+def is_full(error: str) -> bool:
+    """Did sbatch refuse because this user, account or QOS has as many jobs in the queue as it may have?"""
+    return _FULL.search(error) is not None
+
+
 def advice(error: str) -> str:
     """What to type after sbatch refused: the accounts or the qualities of service that this user has."""
+    if is_full(error):
+        return (
+            "Your site allows no more jobs in the queue now: `squeue --me` lists yours. Try again when some have ended."
+        )
+    if reason := _LIMIT.search(error):
+        return (
+            f"{reason[0]} is a limit of your site, for one job: `sacctmgr show assoc user=$USER` and "
+            "`sacctmgr show qos` list them. Ask for less."
+        )
     for word in ("account", "qos"):
-        if word in error.lower():
+        if re.search(rf"invalid {word}", error, re.IGNORECASE):
             return _choices(word)
     return "`sinfo` lists what there is."
 

@@ -124,8 +124,12 @@ exit "$code"
 """
 
 
+class Full(ValueError):
+    """The queue holds as many jobs of this user as it may: there will be room when some have ended."""
+
+
 def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) -> str:
-    """sbatch. Returns the job's number. ValueError with SLURM's reason and what was asked for.
+    """sbatch. Returns the job's number. ValueError with SLURM's reason and what was asked for; Full: later, perhaps.
 
     keep_open: descriptors that sbatch inherits, such as a lock that must not be free before it has ended.
     """
@@ -137,5 +141,6 @@ def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) 
             f"cluster.{key}={getattr(resources, key)}"
             for key in ("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb")
         )
-        raise ValueError(f"SLURM refused the jobs: {error} (asked: {asked}). {client.advice(str(error))}") from None
+        refusal = Full if client.is_full(str(error)) else ValueError
+        raise refusal(f"SLURM refused the jobs: {error} (asked: {asked}). {client.advice(str(error))}") from None
     return out.strip().split(";")[0]

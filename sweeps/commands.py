@@ -33,6 +33,7 @@ EPILOG = """examples:
   python -m sweeps sync                 ship to MLflow what a launch could not
 """
 POLL_S = 0.3
+PATIENCE_S = 3.0  # with squeue
 SHOWN = 20  # runs that did not end well, at most
 MANY = 100  # runs: beyond, arms are shown in their place
 NOTHING = "Nothing has been launched yet. Start with: python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
@@ -121,7 +122,7 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     if not sweeps and not options.json:
         print(NOTHING)
         return 0
-    queue = read_queue(ledger)
+    queue = read_queue(ledger, PATIENCE_S)
     stand = ((sweep, joined(ledger, ledger.states(sweep.run_ids), queue)) for sweep in sweeps)
     if options.json:
         print(json.dumps([_plain(sweep, states) for sweep, states in stand], indent=2))
@@ -129,6 +130,8 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+    if not queue.answered:
+        print("SLURM does not answer: this is what the ledger says.")
     for sweep, states in stand:
         _print(console, sweep, states, each=options.runs)
     others = len(ledger.sweeps()) - len(sweeps)
@@ -196,7 +199,7 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
     sweep = sweeps[0]
     with Live(auto_refresh=False) as live:
         while True:
-            states = joined(ledger, ledger.states(sweep.run_ids))
+            states = joined(ledger, ledger.states(sweep.run_ids), read_queue(ledger, PATIENCE_S))
             shown = arm_table(arms(states)) if len(states) > ROWS else table(states)
             live.update(Group(_title(sweep, states), shown), refresh=True)
             if all(state.ended for state in states):

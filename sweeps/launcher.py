@@ -21,7 +21,8 @@ from sweeps import session
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.session import Launch
-from sweeps.slurm.launch import run_slurm
+from sweeps.slurm.launch import check_pending, run_slurm
+from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background
 from sweeps.worker import shipping
 
@@ -46,16 +47,25 @@ def launch(planned: Plan) -> Outcome:
     outcome = Outcome()
     if not now.dry_run:
         ledger = Ledger(home())
-        write(planned, ledger)
         configs = {run.run_id: run.config for run in planned.runs}
-        outcome = _start(ledger, planned.sweep_id, configs, cluster, tracker, on_slurm=on_slurm)
+        if on_slurm:
+            check_pending(ledger, configs)
+        fresh = [run_id for run_id in configs if not ledger.run_dir(run_id).exists()]
+        is_new = not ledger.sweep_dir(planned.sweep_id).exists()
+        write(planned, ledger)
+        try:
+            outcome = _start(ledger, planned.sweep_id, configs, cluster, tracker, on_slurm=on_slurm)
+        except ValueError:
+            if is_new and not is_submitted(ledger, configs):
+                ledger.forget(planned.sweep_id, fresh)
+            raise
     now.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=now.dry_run))
     return outcome
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
     """Runs of one array may ask for other resources than those of the next; a launch itself is of one kind."""
-    here = () if on_slurm else ("workers", "threads", "ranks", "retries")
+    here = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
     for key in ("backend", "wait", "report", *here):
         values = list(dict.fromkeys(run.config["cluster"][key] for run in planned.runs))
         if len(values) > 1:
@@ -109,6 +119,7 @@ def _start(
         threads=cluster.threads,
         ranks=cluster.ranks,
         retries=cluster.retries,
+        hung_min=cluster.hung_min,
         shipper=shipper,
     )
 

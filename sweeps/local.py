@@ -19,6 +19,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps import verdict
 from sweeps.progress import Progress
 from sweeps.verdict import Outcome, Verdict
+from sweeps.watchdog import Watchdog
 from sweeps.worker import SHIPPER_S, Guard, Shipper, Worker, kill_tagged, new_tag, pool
 
 FALSE_STARTS = 3  # workers in a row that die before they are ready: then nothing can run
@@ -48,6 +49,7 @@ def run_local(
     threads: int = 1,
     ranks: int = 1,
     retries: int = 1,
+    hung_min: float | None = None,
     shipper: Sequence[str] | None = None,
     show: bool = True,
     command: Sequence[str] | None = None,
@@ -56,6 +58,7 @@ def run_local(
 
     workers: runs at a time (None: as many as the cores allow). ranks > 1: torchrun starts that many processes per run.
     retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
+    hung_min: minutes without progress after which a run's process is ended (sweeps/watchdog.py); None: never.
     shipper: command of a process that carries metrics away meanwhile. command: of a worker (see `Worker`).
 
     Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
@@ -66,8 +69,8 @@ def run_local(
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
     staff = pool(size, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
     progress = Progress(ledger, run_ids, show=show)
-    launch = Launch(ledger, run_ids, staff, progress, retries, tag)
-    with launch.signals():
+    launch = Launch(ledger, run_ids, staff, progress, retries, tag, hung_min)
+    with launch.signals(), _at_work_on(ledger.sweep_dir(sweep_id)):
         started = Shipper(shipper, layout.shipper_log(logs)) if shipper else None
         launch.run()
         if started and (trouble := started.finish(SHIPPER_S, hurry=launch.told_again())):
@@ -77,15 +80,35 @@ def run_local(
     return launch.outcome
 
 
+@contextlib.contextmanager
+def _at_work_on(sweep_dir: Path) -> Generator[None, None, None]:
+    """Hold the sweep's lock, that others see that its runs wait for us. Another launch may be at work on it, too."""
+    held = lock.lock(layout.lock(sweep_dir), patience_s=0)
+    try:
+        yield
+    finally:
+        if held is not None:
+            lock.unlock(held)
+
+
 class Launch:
     """The event loop: gives runs to idle workers and books what comes back. One thread, no locks of its own."""
 
     def __init__(
-        self, ledger: Ledger, run_ids: Sequence[str], pool: list[Worker], progress: Progress, retries: int, tag: str
+        self,
+        ledger: Ledger,
+        run_ids: Sequence[str],
+        pool: list[Worker],
+        progress: Progress,
+        retries: int,
+        tag: str,
+        hung_min: float | None = None,
     ) -> None:
         self.ledger, self.pool, self.progress, self.retries, self.tag = ledger, pool, progress, retries, tag
         self.outcome = Outcome(skipped=[r for r in run_ids if progress.states[r].state is State.FINISHED])
         self.queue = deque(r for r in run_ids if r not in set(self.outcome.skipped))
+        self.hung_min = hung_min
+        self.watchdogs: dict[str, Watchdog] = {}  # of the runs at work
         self.held: dict[str, int] = {}  # run at work elsewhere -> its newest attempt before that
         self.retried: dict[str, int] = {}
         self.told = 0  # times that a signal said stop
@@ -158,6 +181,8 @@ class Launch:
         self._dispatch()
         self._listen()
         for worker in self.pool:
+            if worker.run_id is not None and self.watchdogs[worker.run_id].ended_it():
+                kill_tagged(worker.tag)
             if (status := worker.poll()) is not None:
                 self._died(worker, status)
         self.progress.tick(self.active())
@@ -179,6 +204,7 @@ class Launch:
         for worker in self.pool:
             if worker.run_id is None and worker.ready and (run_id := self._next_run()):
                 worker.give(run_id, self.ledger.run_dir(run_id))
+                self.watchdogs[run_id] = Watchdog(self.ledger.run_dir(run_id), worker.before, self.hung_min, worker.tag)
                 self.progress.started(run_id)
         coming = sum(worker.process is not None and not worker.ready for worker in self.pool)
         for worker in self.pool:

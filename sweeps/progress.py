@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlvr.ledger.cause import State
@@ -125,12 +126,17 @@ def count(states: Sequence[RunState]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no runs"
 
 
+def _queued(state: RunState) -> RunState:
+    """What a launch is to start waits for it."""
+    return replace(state, state=State.QUEUED) if state.state is State.PLANNED else state
+
+
 class Progress:
     """The display of one launch. `tick` is cheap: only runs at work are read again."""
 
     def __init__(self, ledger: Ledger, run_ids: Sequence[str], *, show: bool) -> None:
         self.ledger, self.show = ledger, show
-        self.states = {state.run_id: state for state in ledger.states(run_ids)}
+        self.states = {state.run_id: _queued(state) for state in ledger.states(run_ids)}
         self.began = self._drawn = time.monotonic()
         self._live: Live | None = None
 
@@ -178,7 +184,7 @@ class Progress:
         if not self.show or time.monotonic() - self._drawn < pause:
             return
         self._drawn = time.monotonic()
-        self.states |= {run_id: self.ledger.state(run_id) for run_id in active}
+        self.states |= {run_id: _queued(self.ledger.state(run_id)) for run_id in active}
         if self._live is not None:
             self._live.update(self._draw(active), refresh=True)
             return

@@ -42,12 +42,12 @@ class Run:
     def standing(self) -> RunState:
         """All that the ledger says of it: state, step, cause and message of its end, time spent."""
         if self.planned is not None:
-            return RunState(self.run_id, self.name, State.QUEUED)
+            return RunState(self.run_id, self.name, State.PLANNED)
         return Ledger(layout.home_of_run(self.directory)).state(self.run_id)
 
     @property
     def state(self) -> str:
-        """queued, running, finished, diverged, failed, preempted, pruned or lost."""
+        """planned, running, finished, diverged, failed, preempted, pruned or lost."""
         return self.standing.state.value
 
     @property

@@ -60,7 +60,7 @@ class Outcome:
         done = len(self.finished) + len(self.skipped)
         rest = Counter(self.states[run_id] for run_id in self.failed)
         rest += Counter({State.PRUNED: len(self.pruned)})
-        waiting = Counter({State.PREEMPTED: len(self.preempted), State.QUEUED: len(self.queued)})
+        waiting = Counter({State.PREEMPTED: len(self.preempted), State.PLANNED: len(self.queued)})
         text = f"{done} of {done + rest.total() + waiting.total()} runs finished"
         text += f" ({len(self.skipped)} before)" if self.skipped else ""
         text += "".join(f", {count} {state}" for state, count in (rest + waiting).items())

@@ -21,7 +21,7 @@ from rlvr.metrics import VALIDATION
 # Of several reasons for an empty cell the gravest is shown.
 _GRAVEST_FIRST = (
     *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),
-    *(State.RUNNING, State.QUEUED, State.MISSING),
+    *(State.RUNNING, State.QUEUED, State.PLANNED, State.MISSING),
 )
 REASONS = (*(state.value for state in _GRAVEST_FIRST), "not evaluated")
 

@@ -63,6 +63,7 @@ class ClusterConfig:
     nodes: int = 1
     pack: int = 1
     retries: int = 1
+    hung_min: float | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None

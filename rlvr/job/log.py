@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -15,17 +17,22 @@ SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # and evaluations
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[IO[str]]:
-    """Log records, prints and warnings of this attempt go to its own file."""
+    """Log records, prints and warnings of this attempt go to its own file.
+
+    And on SIGQUIT what every thread is doing, without Python's help: whoever finds that the run hangs sends it.
+    """
     with path.open("a", buffering=1) as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         root = logging.getLogger()
         root.addHandler(handler)
         root.setLevel(logging.INFO)
+        faulthandler.register(signal.SIGQUIT, file=file, all_threads=True)
         try:
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
                 yield file
         finally:
+            faulthandler.unregister(signal.SIGQUIT)
             root.removeHandler(handler)
 
 

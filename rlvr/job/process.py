@@ -7,9 +7,11 @@ once and runs what standard input asks for, a JSON line each: the warm worker of
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +46,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     with StopFlag() as stop:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if rank:
+            faulthandler.register(signal.SIGQUIT, all_threads=True)
             cause, message = _guarded(lambda: _train(config, run_dir, None, stop), stop)
             if message:
                 record_rank(run_dir, rank, cause, message)
@@ -72,9 +75,9 @@ def _guarded(work: Callable[[], Cause], stop: StopFlag) -> tuple[Cause, str]:
     """Every way a run can end gets a name: the one place that sees them all, so the one broad `except`."""
     try:
         return work(), ""
-    except Stopped as signal:
-        log.info("%s: stopped at once, nothing of it was to be saved", signal)
-        return stop.cause, f"{signal}: stopped before its next step"
+    except Stopped as stopped:
+        log.info("%s: stopped at once, nothing of it was to be saved", stopped)
+        return stop.cause, f"{stopped}: stopped before its next step"
     except Exception as error:
         log.exception("the run failed")
         if distributed.lost_a_rank(error):  # the word is that rank's; if it was killed, there is none

@@ -130,6 +130,8 @@ class Attempt:
         if step > self._first_step and "origin" not in self._beat:
             # The pace is measured from the end of the first step of this attempt: set-up is not part of it.
             self._beat["origin"] = {"step": step, "time": now}
+        if "origin" in self._beat:
+            self._beat["longest"] = max(self._beat.get("longest", 0.0), now - self._beat["time"])
         self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
         if accuracy is not None:
             self._beat["accuracy"] = accuracy

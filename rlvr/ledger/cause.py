@@ -12,6 +12,7 @@
 | `node`        | 7    | preempted  | yes                      | the machine failed                                  |
 | `preempted`   | 75   | preempted  | yes                      | asked to stop; state saved                          |
 | `time_limit`  | 75   | preempted  | yes                      | its time was nearly up; state saved                 |
+| `hung`        | 8    | preempted  | yes                      | no progress for long; its stacks are in its log     |
 | `busy`        | 73   | preempted  | yes                      | no attempt at all: another process holds the run    |
 
 `sweeps status`, the summary of a launch, the reports and the tag `rlvr.state` in MLflow show the word of the third
@@ -34,7 +35,8 @@ class State(StrEnum):
 
     FINISHED = "finished"
     RUNNING = "running"
-    QUEUED = "queued"  # planned; no attempt yet
+    QUEUED = "queued"  # somebody is to start it: a job of SLURM, a launch at work
+    PLANNED = "planned"  # no attempt yet, and nobody is to start it: the same command does
     DIVERGED = "diverged"
     FAILED = "failed"
     PREEMPTED = "preempted"  # stopped, state saved: it goes on by itself, or with the same command
@@ -45,7 +47,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """No process is, or waits to be, at work on it."""
+        """No process is at work on it, and nobody is to start one."""
         return self not in (State.QUEUED, State.RUNNING)
 
     @property
@@ -67,6 +69,7 @@ class Cause(StrEnum):
     NODE = "node"
     PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
+    HUNG = "hung"
     BUSY = "busy"
 
     @property
@@ -108,6 +111,7 @@ _MEANING: Mapping[Cause, _Meaning] = {
     Cause.NODE: _Meaning(7, State.PREEMPTED, goes_on=True),
     Cause.PREEMPTED: _Meaning(75, State.PREEMPTED, goes_on=True),
     Cause.TIME_LIMIT: _Meaning(75, State.PREEMPTED, goes_on=True),
+    Cause.HUNG: _Meaning(8, State.PREEMPTED, goes_on=True),
     Cause.BUSY: _Meaning(73, State.PREEMPTED, goes_on=True),
 }
 

@@ -18,7 +18,8 @@
                 checkpoints/step-<S>/ trainer.json, beside tensors
                 samples/              test-<S>.parquet policy-<S>.parquet
                 rollouts/             step-<S>.parquet
-            sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json, logs; of a search its study and lock
+            sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; of a search its study
+                lock                  held by the launch at work on this machine
             stages/<stage_id>/        stage.json, beside what was built; <stage_id>.lock
             evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
             submissions/<token>/      submission.json job.json end.json end_<run_id>.json, scripts and logs; lock
@@ -148,7 +149,7 @@ def config(run_dir: Path) -> Path:
 
 
 def lock(directory: Path) -> Path:
-    """Of a run, a search, or all submissions."""
+    """Of a run, a sweep, or all submissions."""
     return directory / "lock"
 
 
@@ -269,6 +270,11 @@ def sweep_info(sweep_dir: Path) -> Path:
 
 def manifest(sweep_dir: Path) -> Path:
     return sweep_dir / "manifest.jsonl"
+
+
+def waves(sweep_dir: Path) -> Path:
+    """Runs that jobs are to submit when the queue has room."""
+    return sweep_dir / "waves.json"
 
 
 def worker_log(sweep_dir: Path, number: int) -> Path:

@@ -110,7 +110,7 @@ def read(run_dir: Path) -> RunState:
         return RunState(run_id, run_id, state, message=why)
     newest = newest_attempt(run_dir)
     if not newest:
-        return RunState(run_id, info.name, State.QUEUED, group_id=info.group_id, arm=info.arm)
+        return RunState(run_id, info.name, State.PLANNED, group_id=info.group_id, arm=info.arm)
     tries = [_Try.read(layout.attempt(run_dir, n)) for n in range(1, newest + 1)]
     number = next((n for n, each in enumerate(tries, 1) if each.finished), newest)
     shown, now = tries[number - 1], time.time()

@@ -13,11 +13,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlvr.ledger import layout, state
+from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json, read_json_lines, whole, write_json, write_text
+from rlvr.ledger.files import read_json, read_json_lines, remove, whole, write_json, write_text
 from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
@@ -124,6 +125,13 @@ class Ledger:
         write_json(layout.sweep_info(target), {**info, "sweep_id": sweep_id, "format": FORMAT})
         return target
 
+    def forget(self, sweep_id: str, run_ids: Iterable[str]) -> None:
+        """Take a sweep from the ledger that its launch could not start, with those of its runs that never began."""
+        remove(self.sweep_dir(sweep_id))
+        for run_id in run_ids:
+            if self.run_dir(run_id).is_dir() and not newest_attempt(self.run_dir(run_id)):
+                remove(self.run_dir(run_id))
+
     # --- reading
 
     def run_dir(self, run_id: str) -> Path:
@@ -218,10 +226,13 @@ def _is_same_run(run_id: str, before: str, after: str) -> bool:
         there = parse_yaml(before)
     except ValueError:
         there = None
-    written = parse_yaml(after) or {}
-    if not isinstance(there, dict) or _lacks(there, written):
+    written: Mapping[str, Any] = parse_yaml(after) or {}
+    if not isinstance(there, dict):
         return False
-    one, other = identity(there), identity(written)
+    known = cast("dict[str, Any]", there)
+    if _lacks(known, written):
+        return False
+    one, other = identity(known), identity(written)
     if one != other:
         keys = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
         raise ValueError(

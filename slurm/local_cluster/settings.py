@@ -147,7 +147,7 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={cluster.accounting_port}
 AccountingStorageTRES=gres/gpu
-AccountingStorageEnforce=associations,qos
+AccountingStorageEnforce=associations,limits,qos
 AccountingStoragePass={cluster.socket}
 {_nodes(cluster, host)}{_partitions(cluster)}"""
 

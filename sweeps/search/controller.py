@@ -218,7 +218,7 @@ class Search:
             self.study.tell(one.trial, state=TrialState.PRUNED)
             self.runs.say(f"trial {one.trial.number}: pruned at step {state.step}   {one.point}")
         else:
-            cause = state.cause or ("cancelled" if state.state is State.QUEUED else state.state.value)
+            cause = state.cause or ("cancelled" if state.state is State.PLANNED else state.state.value)
             self._tell_failed(one.trial, cause, state.message or why)
 
     def _tell_values(self, one: Open) -> None:

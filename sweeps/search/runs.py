@@ -49,7 +49,7 @@ class LocalRuns(_Shipping):
         tag = new_tag()
         staff = pool(size, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
         self.progress = Progress(ledger, [], show=True)
-        self.launch = Launch(ledger, [], staff, self.progress, cluster.retries, tag)
+        self.launch = Launch(ledger, [], staff, self.progress, cluster.retries, tag, cluster.hung_min)
 
     def __enter__(self) -> LocalRuns:
         super().__enter__()

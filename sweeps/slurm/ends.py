@@ -48,7 +48,7 @@ def explained(
     def is_open(state: RunState) -> bool:
         if state.attempt:
             return state.state is State.LOST and bool(state.job)
-        return state.state is State.QUEUED and state.run_id not in waiting
+        return state.state is State.PLANNED and state.run_id not in waiting
 
     if not any(map(is_open, states)):
         return list(states)

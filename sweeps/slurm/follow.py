@@ -6,11 +6,9 @@ import time
 from collections.abc import Sequence
 
 from rlvr.ledger import layout
-from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
-from sweeps.slurm import submissions
 from sweeps.slurm.submissions import joined
 from sweeps.verdict import Outcome
 from sweeps.worker import SHIPPER_S, Shipper
@@ -32,7 +30,7 @@ def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequen
     states = joined(ledger, ledger.states(run_ids))
     try:
         with Live(console=Console(), auto_refresh=False) as live:
-            while not all(state.ended for state in states) and not _abandoned(ledger, states):
+            while not all(state.ended for state in states):
                 live.update(table(states, title=f"{sweep_id}: {count(states)}"), refresh=True)
                 time.sleep(LOOK_S)
                 states = joined(ledger, ledger.states(run_ids))
@@ -52,14 +50,6 @@ def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequen
             )
     print(outcome.summary(), flush=True)
     return outcome
-
-
-def _abandoned(ledger: Ledger, states: Sequence[RunState]) -> bool:
-    """Only queued runs are left, and SLURM, asked again, has a job for none of them: they were cancelled."""
-    if any(state.state is State.RUNNING for state in states):
-        return False
-    queue = submissions.read_queue(ledger)
-    return queue.answered and not any(state.run_id in queue.tasks for state in states)
 
 
 def _outcome(states: Sequence[RunState], before: Sequence[str]) -> Outcome:

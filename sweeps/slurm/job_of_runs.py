@@ -20,6 +20,7 @@ from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.sweeps import Ledger
 from slurm.supervise import Allocation, Supervisor
 from sweeps.slurm import jobs, submissions
+from sweeps.slurm.launch import submit_more
 from sweeps.slurm.nodes import Nodes
 from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
 from sweeps.verdict import Verdict
@@ -46,8 +47,10 @@ class ArrayTask:
             ends = list(pool.map(functools.partial(self._one, nodes=nodes), range(len(self.run_ids))))
         if nodes is not None:
             nodes.over()
-        if any(end.cause.goes_on and end.cause is not Cause.BUSY for end in ends):
+        if any(end.cause.goes_on for end in ends):  # also if another node holds it: it may have to go on with it
             self._requeue()
+        else:
+            submit_more(self.ledger)
         return next((end.cause.code for end in ends if end.cause is not Cause.OK), 0)
 
     def _nodes(self) -> Nodes | None:

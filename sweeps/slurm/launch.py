@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -11,12 +12,13 @@ from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import write_text
+from rlvr.ledger.files import remove, write_text
 from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
 from slurm import client, limits
-from slurm.submit import hand_in, script
+from slurm.submit import Full, hand_in, script
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.follow import follow
 from sweeps.slurm.stages import StageJobs
@@ -25,6 +27,11 @@ from sweeps.verdict import Outcome
 LOCK_S = 60.0
 ENDING_S = 30.0  # jobs that are ending may still go back into the queue: they are waited for
 REPORT_GB = 4.0
+# Of `cluster`: what a job in the queue cannot change any more.
+ASKED = (
+    *("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb", "nodes", "ranks", "threads", "pack"),
+    *("setup", "environment", "scratch", "container", "sbatch"),
+)
 
 
 @dataclass
@@ -36,6 +43,7 @@ class Submitted(Outcome):
     before: list[str] = field(default_factory=list[str])  # had a job already
     stages: list[str] = field(default_factory=list[str])  # ids: they are built first
     report: str = ""  # job
+    later: list[str] = field(default_factory=list[str])  # run ids: jobs submit them when the queue has room
 
     @property
     def exit_code(self) -> int:
@@ -44,6 +52,7 @@ class Submitted(Outcome):
     def summary(self) -> str:
         parts = [f"{len(self.submitted)} runs submitted to SLURM"]
         parts[0] += f" (job {', '.join(self.jobs)})" if self.jobs else ""
+        parts += [f"{len(self.later)} later, by those jobs, when the queue has room"] if self.later else []
         parts += [f"after stage {', '.join(self.stages)}"] if self.stages else []
         parts += [f"{len(self.before)} have a job already"] if self.before else []
         parts += [f"{len(self.skipped)} finished before"] if self.skipped else []
@@ -66,13 +75,21 @@ def run_slurm(
     """
     run_ids = ledger.sweep(sweep_id).run_ids
     began = time.monotonic()
-    done = submit(ledger, sweep_id, [(r, configs[r]) for r in run_ids if r in configs], ship=shipper is not None)
+    runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
+    done = submit(ledger, sweep_id, runs, ship=shipper is not None)
     done.seconds = time.monotonic() - began
     print(done.summary(), flush=True)
     return (follow(ledger, sweep_id, done.skipped, shipper) if wait else None) or done
 
 
-def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool) -> Submitted:
+def submit(
+    ledger: Ledger,
+    sweep_id: str,
+    runs: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    ship: bool,
+    patience_s: float = LOCK_S,
+) -> Submitted:
     """Jobs for stages that are missing, an array for each resource signature, and a job that reports at the end.
 
     A lock lets one submitter at a time look at the queue and add to it. sbatch inherits it: a submitter that is killed
@@ -80,9 +97,11 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
     """
     target = layout.submissions(ledger.home)
     target.mkdir(parents=True, exist_ok=True)
-    held = lock(layout.lock(target), LOCK_S)
+    held = lock(layout.lock(target), patience_s)
     if held is None:
-        raise ValueError(f"another launch has been submitting for {LOCK_S:.0f} s ({layout.lock(target)}). Try again.")
+        raise ValueError(
+            f"another launch has been submitting for {patience_s:.0f} s ({layout.lock(target)}). Try again."
+        )
     try:
         done, queue = _sort(ledger, [run_id for run_id, _ in runs])
         todo = [(run_id, config) for run_id, config in runs if run_id not in {*done.skipped, *done.before}]
@@ -96,17 +115,106 @@ def submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str,
                 groups.append(one)
             else:
                 same.run_ids.append(run_id)
-        arrays = chunks(groups, client.max_array() if groups else 1)
-        for array in arrays:
-            done.jobs.append(_send(ledger, sweep_id, array, arrays=len(arrays), held=held))
-            done.submitted += array.run_ids
+        rest = _send_what_fits(ledger, sweep_id, groups, done, held)
+        submissions.record_waves(ledger, sweep_id, rest, ship=ship)
+        done.later = rest
         done.stages = prepared.fresh
         cluster = runs[0][1]["cluster"]
-        if cluster["report"]:
+        if cluster["report"] and not rest:  # else the jobs that submit the last of them see to it
             done.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=done.jobs, held=held)
         return done
     finally:
         unlock(held)
+
+
+def _send_what_fits(ledger: Ledger, sweep_id: str, groups: Sequence[Alike], done: Submitted, held: int) -> list[str]:
+    """Arrays, as long as the queue takes them; of one that it refuses as too long the first half. Returns what is left.
+
+    ValueError if sbatch refuses for another reason, or if no job is left in the queue that could submit the rest.
+    """
+    arrays = chunks(groups, client.max_array() if groups else 1)
+    for number, array in enumerate(arrays):
+        left = [run_id for each in arrays[number:] for run_id in each.run_ids]
+        try:
+            sent = _send_or_half(ledger, sweep_id, array, arrays=len(arrays), held=held, done=done)
+        except Full:
+            if not done.submitted and not client.queue(submissions.PREFIX):
+                raise
+            return left
+        except ValueError as error:
+            if not done.submitted:
+                raise
+            raise ValueError(
+                f"{error} {len(done.submitted)} of {len(done.submitted) + len(left)} runs are in the queue (job "
+                f"{', '.join(done.jobs)}), {len(left)} are not: the same command submits those alone."
+            ) from None
+        if sent < len(array.run_ids):
+            return left[sent:]
+    return []
+
+
+def _send_or_half(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int, done: Submitted) -> int:
+    """How many of its runs have been submitted. Raises Full if not even one job's are taken."""
+    pack = array.cluster["pack"]
+    while True:
+        try:
+            done.jobs.append(_send(ledger, sweep_id, array, arrays=arrays, held=held))
+        except Full:
+            tasks = math.ceil(len(array.run_ids) / pack) // 2
+            if not tasks:
+                raise
+            array = replace(array, run_ids=array.run_ids[: tasks * pack])
+        else:
+            done.submitted += array.run_ids
+            return len(array.run_ids)
+
+
+def submit_more(ledger: Ledger) -> None:
+    """Called by a job at its end: submit runs that found no room in the queue. What is left is for the next job.
+
+    Another submitter at work does as well: then nothing is done here.
+    """
+    for sweep_id, content in submissions.waves(ledger).items():
+        configs: list[tuple[str, Mapping[str, Any]]] = []
+        for run_id in content["runs"]:
+            try:
+                configs.append((run_id, read_proven_config(ledger.run_dir(run_id))))
+            except Unreadable as error:
+                print(error, flush=True)
+        if not configs:
+            continue
+        try:
+            done = submit(ledger, sweep_id, configs, ship=content["ship"], patience_s=5.0)
+        except ValueError as error:
+            print(f"{len(configs)} runs of sweep {sweep_id} still wait for room in the queue: {error}", flush=True)
+        else:
+            print(done.summary(), flush=True)
+
+
+def check_pending(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """ValueError if runs that have a job are to have one that asks for something else: SLURM would keep the old one."""
+    tasks = submissions.by_run(ledger, client.queue(submissions.PREFIX)) if configs else {}
+    differ: dict[str, str] = {}
+    for run_id, config in configs.items():
+        if run_id in tasks:
+            path = layout.submissions(ledger.home) / tasks[run_id].name.removeprefix(submissions.PREFIX)
+            asked: Mapping[str, Any] = submissions.read(path).get("asked") or {}
+            wanted = _asked(jobs.cluster_of(config))
+            words = [f"cluster.{k}={asked[k]}, not {wanted[k]}" for k in asked if wanted.get(k) != asked[k]]
+            if words:
+                differ[run_id] = ", ".join(words)
+    if differ:
+        first = next(iter(differ))
+        which = first if len(differ) == 1 else "SWEEP"
+        raise ValueError(
+            f"{len(differ)} of {len(configs)} runs have a job that asked for {differ[first]}. End it with `python -m "
+            f"sweeps cancel {which}` (what runs saves first), then repeat this command."
+        )
+
+
+def _asked(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """What a job asks of the cluster, and how it starts its runs, as JSON keeps it."""
+    return json.loads(json.dumps({key: cluster[key] for key in ASKED}))
 
 
 def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[client.Task]]:
@@ -159,8 +267,9 @@ def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
     cluster = array.cluster
     resources = jobs.of_runs(cluster)
-    keys = ("threads", "ranks", "nodes", "pack", "retries", "requeues", "container")
-    target = submissions.record(ledger, sweep_id, array.run_ids, {k: cluster[k] for k in keys})
+    keys = ("threads", "ranks", "nodes", "pack", "retries", "requeues", "container", "hung_min")
+    settings = {**{k: cluster[k] for k in keys}, "asked": _asked(cluster)}
+    target = submissions.record(ledger, sweep_id, array.run_ids, settings)
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None
     text = script(
         jobs.command("sweeps.slurm.job_of_runs", target),
@@ -175,7 +284,11 @@ def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int
     )
     path = layout.script(target, "array")
     write_text(path, text)
-    job = hand_in(path, resources, keep_open=[held])
+    try:
+        job = hand_in(path, resources, keep_open=[held])
+    except Full:
+        remove(target)  # it stands for nothing
+        raise
     submissions.record_job(target, job)
     return job
 
@@ -226,5 +339,9 @@ def cancel(ledger: Ledger, run_ids: Sequence[str]) -> list[str]:
     found = [run_id for run_id, task in tasks.items() if task.job in ending]
     wanted = {stage for run_id in tasks.keys() - {*found} for stage in recorded_stages(ledger.run_dir(run_id)) or []}
     idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
+    for sweep_id, content in submissions.waves(ledger).items():
+        left = [run_id for run_id in content["runs"] if run_id not in run_ids]
+        if len(left) < len(content["runs"]):
+            submissions.record_waves(ledger, sweep_id, left, ship=content["ship"])
     client.cancel([*(tasks[run_id].job for run_id in found), *idle])
     return found

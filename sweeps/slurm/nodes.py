@@ -31,14 +31,14 @@ class Nodes:
         self.tries = 0
         folder.mkdir(exist_ok=True)
 
-    def lead(self, start: Start, around: Mapping[str, str]) -> Ended:
-        """One more try, on all nodes; `around`: environment of this node's processes."""
+    def lead(self, start: Start, around: Mapping[str, str], hangs: Callable[[], bool]) -> Ended:
+        """One more try, on all nodes; `around`: environment of this node's processes. hangs: asked; kill them if so."""
         self.tries += 1
         with socket.socket() as probe:  # free now: a port that is taken meanwhile costs a try
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         write_json(self._file(), {"host": socket.gethostname(), "port": port})
-        status = self._run(start, around).status
+        status = self._run(start, around, hangs).status
         deadline = time.monotonic() + 2 * FAREWELL_S
         while len(ends := self._ends()) < self.count and self.supervisor.told is None and time.monotonic() < deadline:
             time.sleep(LOOK_S)
@@ -48,7 +48,7 @@ class Nodes:
         """Take part in every try of the first node, until it says that there will be no other."""
         while self._is_called():
             tag = new_tag()
-            self._run(start, environment(threads, tag))
+            self._run(start, environment(threads, tag), hangs=lambda: False)
             kill_tagged(tag)
 
     def over(self) -> None:
@@ -62,7 +62,7 @@ class Nodes:
             time.sleep(LOOK_S)
         return True
 
-    def _run(self, start: Start, around: Mapping[str, str]) -> Ended:
+    def _run(self, start: Start, around: Mapping[str, str], hangs: Callable[[], bool]) -> Ended:
         at = read_json(self._file())
         assert at is not None
         place = {"nnodes": self.count, "node-rank": self.node, "master-addr": at["host"], "master-port": at["port"]}
@@ -71,7 +71,7 @@ class Nodes:
         def in_vain() -> bool:
             if not failed and any(end["status"] for end in self._ends()):
                 failed.append(time.monotonic())
-            return bool(failed) and time.monotonic() - failed[0] > FAREWELL_S
+            return hangs() or (bool(failed) and time.monotonic() - failed[0] > FAREWELL_S)
 
         command = start([f"--{name}={value}" for name, value in place.items()])
         ended = self.supervisor.run(command, around, ranks=self.count, in_vain=in_vain)

@@ -18,7 +18,7 @@ import functools
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from typing import Any, Literal
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import FORMAT, check_format
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
@@ -46,6 +47,7 @@ WAITING = (
     "RESV_DEL_HOLD",
 )
 UNKNOWN = "SLURM does not answer"
+LATER = "until the queue has room"
 STAGE = "stage"  # what the script and the log of a stage's job are called
 
 
@@ -56,6 +58,7 @@ class Queue:
     tasks: Mapping[str, Task]
     answered: bool = True
     stages: Mapping[str, Task] = field(default_factory=dict[str, Task])  # by the id of the stage that it builds
+    later: frozenset[str] = frozenset()  # runs that the jobs in it submit, as soon as there is room
 
 
 def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapping[str, Any]) -> Path:
@@ -84,6 +87,14 @@ def history(ledger: Ledger) -> list[Submission]:
     return sorted(found, key=lambda each: each[1]["created"], reverse=True)
 
 
+def is_submitted(ledger: Ledger, run_ids: Container[str]) -> bool:
+    """Was any of these runs ever handed to SLURM?"""
+    return any(
+        layout.job(submission).exists() and any(run_id in run_ids for run_id in content["runs"])
+        for submission, content in history(ledger)
+    )
+
+
 def _readable(submissions: Iterable[Path]) -> Iterator[Submission]:
     """Without those of other homes, and those that are torn or of another version: their runs say so."""
     for submission in submissions:
@@ -101,17 +112,18 @@ def record_job(submission: Path, job: str) -> None:
         write_json(layout.job(submission), {"job": job, "time": time.time()})
 
 
-def read_queue(ledger: Ledger) -> Queue:
-    """One call of squeue; none where nothing was ever submitted from this home."""
+def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
+    """One call of squeue, at most so long; none where nothing was ever submitted from this home."""
     if not layout.submissions(ledger.home).is_dir():
         return Queue({})
     if shutil.which("squeue") is None:
         return Queue({}, answered=False)
     try:
-        tasks = client.queue(PREFIX)
+        tasks = client.queue(PREFIX, patience_s)
     except ValueError:
         return Queue({}, answered=False)
-    return Queue(by_run(ledger, tasks), stages=by_word(ledger, tasks, "stage"))
+    waves = waiting_for_room(ledger) if tasks else {}
+    return Queue(by_run(ledger, tasks), stages=by_word(ledger, tasks, "stage"), later=frozenset(waves))
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:
@@ -149,7 +161,9 @@ def joined(ledger: Ledger, states: Sequence[RunState], queue: Queue | None = Non
     queue = read_queue(ledger) if queue is None else queue
     if queue.answered:
         known = [_with_task(state, queue.tasks.get(state.run_id)) for state in states]
-        lost = [s.run_id for s in known if s.state is State.QUEUED and not s.attempt and s.run_id not in queue.tasks]
+        here = waiting_here(ledger) if any(s.state is State.PLANNED for s in known) else set[str]()
+        known = [_waiting(state, queue, here) for state in known]
+        lost = [s.run_id for s in known if s.state is State.PLANNED]
         missing = _missing_stages(ledger, lost, queue) if lost else {}
         known = [_without_stage(state, missing.get(state.run_id)) for state in known]
         return explained(known, functools.partial(history, ledger), queue.tasks)
@@ -170,7 +184,45 @@ def _with_task(state: RunState, task: Task | None) -> RunState:
 
 def _unknown(state: RunState) -> RunState:
     """What is not known is not an end."""
-    return replace(state, state=State.QUEUED, phase=UNKNOWN) if state.state in (State.QUEUED, State.LOST) else state
+    return replace(state, state=State.QUEUED, phase=UNKNOWN) if state.state in (State.PLANNED, State.LOST) else state
+
+
+def _waiting(state: RunState, queue: Queue, here: Container[str]) -> RunState:
+    """A run without an attempt that somebody is to start: a launch on this machine, or jobs in the queue."""
+    if state.state is not State.PLANNED:
+        return state
+    if state.run_id in queue.later:
+        return replace(state, state=State.QUEUED, phase=LATER)
+    return replace(state, state=State.QUEUED) if state.run_id in here else state
+
+
+def waiting_here(ledger: Ledger) -> set[str]:
+    """Runs of the sweeps that a launch on this machine is at work on."""
+    at_work = [sweep for sweep in ledger.sweeps() if lock_is_held(layout.lock(ledger.sweep_dir(sweep.sweep_id)))]
+    return {run_id for sweep in at_work for run_id in sweep.run_ids}
+
+
+# --- sweeps that are larger than the queue may be
+
+
+def record_waves(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], *, ship: bool) -> None:
+    """Keep which runs are to be submitted when there is room, and whether a report ships; none: that was all."""
+    path = layout.waves(ledger.sweep_dir(sweep_id))
+    if run_ids:
+        write_json(path, {"runs": list(run_ids), "ship": ship})
+    else:
+        path.unlink(missing_ok=True)
+
+
+def waves(ledger: Ledger) -> dict[str, Mapping[str, Any]]:
+    """What `record_waves` has kept, by sweep."""
+    found = {path.name: read_json(layout.waves(path)) for path in layout.sweeps(ledger.home).glob("*")}
+    return {sweep_id: content for sweep_id, content in found.items() if content is not None}
+
+
+def waiting_for_room(ledger: Ledger) -> dict[str, str]:
+    """The sweep of each run that is to be submitted when there is room."""
+    return {run_id: sweep_id for sweep_id, content in waves(ledger).items() for run_id in content["runs"]}
 
 
 # --- runs whose stage was not built

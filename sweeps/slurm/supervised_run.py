@@ -18,6 +18,7 @@ from sweeps.slurm.ends import STARTED_AGAIN
 from sweeps.slurm.jobs import python
 from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import Verdict
+from sweeps.watchdog import Watchdog
 from sweeps.worker import environment, kill_tagged, new_tag, torchrun
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
@@ -56,6 +57,8 @@ class SupervisedRun:
                     return end
                 pause = min(LONGEST_BACKOFF_S, max(BACKOFF_S, waited))
                 waited += pause
+            elif end.cause is Cause.HUNG:  # the node may be the reason: another job goes on with it
+                return end
             elif end.again and (deaths < self.settings["retries"] or end.cause is Cause.GPU_OOM):
                 pause = min(LONGEST_BACKOFF_S, BACKOFF_S * 2**deaths)
                 deaths += end.cause is not Cause.GPU_OOM  # that one counts for itself
@@ -71,12 +74,13 @@ class SupervisedRun:
         ranks = int(self.settings["ranks"])
         around = environment(int(self.settings["threads"]), tag)
         around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
+        hangs = Watchdog(self.dir, before, self.settings.get("hung_min"), tag).ended_it
         if self.nodes is not None:
-            ended = self.nodes.lead(lambda place: on_nodes(self.settings, place, self.dir), around)
+            ended = self.nodes.lead(lambda place: on_nodes(self.settings, place, self.dir), around, hangs)
         else:
             start = python(self.settings)
             command = torchrun(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
-            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks)
+            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=hangs)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
         self._write_cause(before, ended)
         return verdict.of_death(self.dir, before, ended.status, stopping=self.supervisor.told is not None, log=self.log)

@@ -48,12 +48,13 @@ WITH_END = {
     "node": "preempted",
     "preempted": "preempted",
     "time_limit": "preempted",
+    "hung": "preempted",
     "busy": "preempted",
 }
 MLFLOW = {
     "finished": "FINISHED",
     "running": "RUNNING",
-    "queued": "RUNNING",
+    "planned": "RUNNING",
     "preempted": "RUNNING",
     "pruned": "KILLED",
     "diverged": "FAILED",
@@ -103,7 +104,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, Map
     for end in (NO_END, *WITH_END):
         for seen in (*WITHOUT_END, *([NO_ATTEMPT] if end == NO_END else [])):
             run_id = f"{len(expected):03d}"
-            expected[run_id] = "queued" if seen == NO_ATTEMPT else WITH_END.get(end) or WITHOUT_END[seen]
+            expected[run_id] = "planned" if seen == NO_ATTEMPT else WITH_END.get(end) or WITHOUT_END[seen]
             path = write_attempt(ledger, run_id, end, seen)
             held += [] if path is None else [str(path)]
     lines = [{"run_id": run_id, "name": f"grpo-{run_id}-s0", "arm": f"grpo-{run_id}"} for run_id in expected]
@@ -131,7 +132,7 @@ def test_the_summary_of_a_launch_counts_the_words(runs: tuple[Ledger, Mapping[st
     ledger, expected = runs
     followed = follow._outcome(ledger.states(expected), before=[])
     words = Counter(expected.values())
-    words["queued"] += words.pop("running")  # when it is summed up, nobody waits for them any more
+    words["planned"] += words.pop("running")  # when it is summed up, nobody waits for them any more
     assert counted(followed.summary()) == words
 
 
@@ -150,7 +151,7 @@ def test_the_summary_of_a_launch_on_this_machine_has_the_word_of_each_answer(
 def counted(text: str) -> Counter[str]:
     """`3 of 9 runs finished, 2 failed` or `3 finished, 2 failed` as numbers by word."""
     found = re.findall(
-        r"(\d+)(?: of \d+ runs)? (finished|running|queued|diverged|failed|preempted|pruned|lost)\b", text
+        r"(\d+)(?: of \d+ runs)? (finished|running|queued|planned|diverged|failed|preempted|pruned|lost)\b", text
     )
     return Counter({word: int(number) for number, word in found})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -96,14 +97,7 @@ class TestReal:
         assert "rank 1: OutOfMemoryError: CUDA out of memory: 16 rows" in str(told(run_dir, "exit.json", "message")[0])
 
     def test_a_run_that_builds_its_base_policy_stops_within_seconds_and_goes_on_later(self, tmp_path: Path) -> None:
-        options = [
-            "task.size=5",
-            "model.steps=120",
-            "model.checks=1",
-            "steps=1",
-            "evaluation.every=1",
-            "evaluation.samples=1",
-        ]
+        options = ["model.steps=120", "steps=1", "evaluation.every=1", "evaluation.samples=1"]
         words = [
             *options,
             "evaluation.k=[1]",
@@ -128,3 +122,22 @@ class TestReal:
         assert told(run_dir, "exit.json", "cause") == ["preempted", "ok"]
         assert list(deterministic(run_dir)) == [0, 1]
         assert not list((tmp_path / "runs/stages").glob(".*.tmp"))
+
+    def test_a_run_that_hangs_is_ended_with_its_stacks_and_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Three seconds without progress are enough here, and 20 of its steps, which take some hundredths of one."""
+        calm = [*BANDIT, "loss._target_=tests.support.hanging.hanging", "checkpoint.every=3"]
+        monkeypatch.setenv("HANGING_ONCE", str(tmp_path / "calm"))
+        (tmp_path / "calm").touch()
+        assert launch(tmp_path / "calm-home", *calm)[0] == 0
+        monkeypatch.setenv("HANGING_ONCE", str(tmp_path / "once"))
+        code, out = launch(tmp_path, *calm, "cluster.hung_min=0.05")
+        assert code == 0, out
+        (run_dir,) = runs(tmp_path).values()
+        assert told(run_dir, "exit.json", "cause") == ["hung", "ok"]
+        assert "no progress for" in str(told(run_dir, "exit.json", "message")[0])
+        log = (run_dir / "attempts/1/log.txt").read_text()
+        assert re.search(r"hanging.py\", line \d+ in never_released", log), log[-2000:]
+        (undisturbed,) = runs(tmp_path / "calm-home").values()
+        assert deterministic(run_dir) == deterministic(undisturbed)

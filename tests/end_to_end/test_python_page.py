@@ -71,7 +71,9 @@ def test_every_cell_of_the_page_runs_and_runs_again(kernel: Kernel, tmp_path: Pa
     assert kernel("[run.state for run in sweep]") == "['finished', 'finished', 'finished', 'finished']"
     assert kernel("sorted({run.config.loss.eta for run in sweep})") == "[0.5, 1.0]"
     assert kernel("sorted(frames.runs['name']) == sorted(run.name for run in sweep)") == "True"
-    assert kernel("(len(planned), [run.state for run in planned])") == "(4, ['queued', 'queued', 'queued', 'queued'])"
+    assert (
+        kernel("(len(planned), [run.state for run in planned])") == "(4, ['planned', 'planned', 'planned', 'planned'])"
+    )
     assert "eta=2.0 has no effect with loss=grpo" in kernel("message")
     attempts = sorted(tmp_path.glob("runs/*/attempts/*"))
     assert len(attempts) == 4  # the first run is one of the grid

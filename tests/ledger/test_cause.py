@@ -29,7 +29,7 @@ def test_what_goes_on_by_itself_is_neither_failed_nor_finished() -> None:
 
 
 def test_every_state_is_queued_or_running_or_a_good_end_or_a_failure() -> None:
-    good = {State.FINISHED, State.PREEMPTED, State.PRUNED}
+    good = {State.FINISHED, State.PREEMPTED, State.PRUNED, State.PLANNED}
     for state in State:
         assert (not state.ended) + (state in good) + state.failure == 1
 
@@ -62,6 +62,7 @@ def test_mlflow_is_told_what_runs_what_ended_well_and_what_failed() -> None:
         "finished": "FINISHED",
         "running": "RUNNING",
         "queued": "RUNNING",
+        "planned": "RUNNING",
         "preempted": "RUNNING",
         "pruned": "KILLED",
         "diverged": "FAILED",

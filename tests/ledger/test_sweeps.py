@@ -114,7 +114,7 @@ def test_a_run_directory_that_something_else_began_is_completed(tmp_path: Path) 
 )
 def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: str) -> None:
     ledger = make_ledger(tmp_path, "abc")
-    assert ledger.state("abc").state == "queued"
+    assert ledger.state("abc").state == "planned"
     Attempt.open(ledger.run_dir("abc")).close(Cause.ERROR)
     with Attempt.open(ledger.run_dir("abc")) as attempt:
         assert ledger.state("abc").state == "running"
@@ -306,7 +306,7 @@ def test_the_same_launch_mends_what_is_damaged(tmp_path: Path) -> None:
     (ledger.run_dir("abc") / "config.yaml").write_text("loss: {")
     assert ledger.state("abc").state == "unreadable"
     make_ledger(tmp_path, "abc")
-    assert ledger.state("abc").state == "queued"
+    assert ledger.state("abc").state == "planned"
     assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
 
 

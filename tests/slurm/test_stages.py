@@ -99,9 +99,9 @@ def test_a_run_waits_while_its_stage_has_a_job_or_stands(tmp_path: Path) -> None
     ledger, stage = waiting(tmp_path)
     task = Task("7", f"rlvr-{stage.name}", None, "RUNNING", "None", "n1")
     assert by_word(ledger, [task], "stage") == {"s1": task}
-    assert joined(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "queued"
+    assert joined(ledger, ledger.states("a"), Queue({}, stages={"s1": task}))[0].state == "planned"
     (tmp_path / "runs/stages/s1").mkdir(parents=True)
-    assert joined(ledger, ledger.states("a"), Queue({}))[0].state == "queued"
+    assert joined(ledger, ledger.states("a"), Queue({}))[0].state == "planned"
 
 
 def test_a_run_whose_stage_failed_has_failed(tmp_path: Path) -> None:

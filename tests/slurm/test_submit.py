@@ -170,7 +170,7 @@ NO_PYTHON = "slurmstepd-n1: error: execve(): /gone/bin/python: No such file or d
         (LIMIT, "preempted", "time_limit", "killed at its time limit before it could save; see "),
         (CANCELLED, "preempted", "preempted", "cancelled before it began"),
         (NO_PYTHON, "failed", "error", "its job ended before the run began: slurmstepd-n1: error: execve(): /gone/bin"),
-        ("", "queued", "", ""),
+        ("", "planned", "", ""),
     ],
 )
 def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(
@@ -186,7 +186,7 @@ def test_a_job_that_is_gone_and_never_began_its_run_is_explained_by_its_log(
 
 def test_what_slurm_does_not_tell_is_no_end(tmp_path: Path) -> None:
     ledger, _ = made(tmp_path)
-    assert [s.state for s in joined(ledger, ledger.states("abc"), Queue({}))] == ["queued", "lost", "finished"]
+    assert [s.state for s in joined(ledger, ledger.states("abc"), Queue({}))] == ["planned", "lost", "finished"]
     unknown = joined(ledger, ledger.states("abc"), Queue({}, answered=False))
     assert [s.state for s in unknown] == ["queued", "queued", "finished"]
     assert unknown[1].phase == submissions.UNKNOWN

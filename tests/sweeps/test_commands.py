@@ -54,10 +54,10 @@ def test_status_shows_every_run_of_the_newest_sweep_and_why_it_failed(
     assert main(["status", "--home", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
-    assert "test s: 1 finished, 1 queued, 1 diverged, 1 preempted" in out
+    assert "test s: 1 finished, 1 planned, 1 diverged, 1 preempted" in out
     assert "(eta=1,2)" in out
     assert lines["done"][1:4] == ["name-done", "finished", "3/12"]
-    assert lines["new"][1:4] == ["name-new", "queued", "-"]
+    assert lines["new"][1:4] == ["name-new", "planned", "-"]
     assert "diverged name-bad: diverged: loss is nan at step 3\n" in out
     assert str(ledger.run_dir("bad") / "attempts/1/log.txt") in out
     assert "1 other sweep: python -m sweeps status --all" in out
@@ -82,7 +82,7 @@ def test_status_for_programs_is_json(tmp_path: Path) -> None:
         "done": "finished",
         "bad": "diverged",
         "half": "preempted",
-        "new": "queued",
+        "new": "planned",
     }
     assert (runs["half"]["step"], runs["half"]["accuracy"], runs["half"]["cause"]) == (3, 0.25, "preempted")
     assert runs["bad"]["log"] == str(ledger.run_dir("bad") / "attempts/1/log.txt")

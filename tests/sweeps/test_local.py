@@ -195,7 +195,7 @@ def test_workers_that_cannot_start_are_given_up_with_their_last_words(tmp_path: 
     outcome = launch(ledger, command=[sys.executable, "-c", "raise SystemExit('no torch here')"])
     assert (sorted(outcome.failed), outcome.exit_code) == (["a", "b"], 1)
     assert "no torch here" in outcome.messages["a"]
-    assert ledger.state("a").state == "queued"
+    assert ledger.state("a").state == "planned"
 
 
 # --- being told to stop
@@ -213,8 +213,8 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
         out, _ = parent.communicate(timeout=20)
     outcome = json.loads(out.splitlines()[-1])
     assert (sorted(outcome["preempted"]), outcome["queued"], parent.returncode) == (["a", "b"], ["c"], 130)
-    assert (outcome["finished"], ledger.state("c").state) == ([], "queued")
-    assert "2 preempted, 1 queued: run the same command again" in out
+    assert (outcome["finished"], ledger.state("c").state) == ([], "planned")
+    assert "2 preempted, 1 planned: run the same command again" in out
     saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
     assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
     assert all(ledger.state(run_id).step == step for run_id, step in saved.items())
@@ -391,4 +391,4 @@ def test_several_ranks_are_started_and_stopped_through_torchrun(tmp_path: Path, 
             parent.send_signal(signal.SIGINT)
         parent.communicate(timeout=100)
     states = [ledger.state(run_id).state for run_id in "ab"]
-    assert (states, parent.returncode) == ((["preempted", "queued"], 130) if stop else (["finished", "failed"], 1))
+    assert (states, parent.returncode) == ((["preempted", "planned"], 130) if stop else (["finished", "failed"], 1))

@@ -33,7 +33,7 @@ def test_runs_are_found_by_place_name_and_id(sweep: Sweep) -> None:
 
 def test_a_run_shows_what_stands_on_the_ledger_now(sweep: Sweep) -> None:
     run = sweep[0]
-    assert (run.state, len(run.metrics), run.config.steps) == ("queued", 0, 5)
+    assert (run.state, len(run.metrics), run.config.steps) == ("planned", 0, 5)
     with Attempt.open(run.directory) as attempt:
         spool = Spool(run.directory, attempt.number)
         spool.record(1, {"reward/mean": 0.25})
@@ -44,11 +44,11 @@ def test_a_run_shows_what_stands_on_the_ledger_now(sweep: Sweep) -> None:
     assert run.metrics["reward/mean"].to_dict() == {1: 0.25, 2: 0.5}
     assert run.metrics.index.name == "step"
     assert repr(run) == f"<run lad-js-eta0.25-steps5-s0 ({run.run_id}): failed>"
-    assert repr(sweep) == f"<sweep {sweep.sweep_id} of main: 2 runs, 1 failed, 1 queued>"
+    assert repr(sweep) == f"<sweep {sweep.sweep_id} of main: 2 runs, 1 failed, 1 planned>"
 
 
 def test_a_dry_run_has_configs_without_a_ledger(tmp_path: Path) -> None:
     plan = planned(["steps=5"])
     (run,) = Sweep.of(Launch(plan, Outcome(), on_slurm=False, dry_run=True), Ledger(tmp_path))
-    assert (run.config.steps, run.state, len(run.metrics)) == (5, "queued", 0)
+    assert (run.config.steps, run.state, len(run.metrics)) == (5, "planned", 0)
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,116 @@
+"""A sweep larger than the queue may be is submitted in waves by its own jobs; what stands in the way is said."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger.sweeps import Ledger
+from slurm import client
+from slurm.client import Task
+from slurm.local_cluster.settings import Settings
+from sweeps.slurm.submissions import LATER, Queue, joined, record_waves, waiting_for_room
+from tests.slurm.place import BANDIT, Place, causes, wait_for
+
+REFUSED = (
+    "AssocMaxSubmitJobLimit; Batch job submission failed: Job violates accounting/QOS policy (job submit limit, "
+    "user's size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "full", "advice"),
+    [
+        (REFUSED, True, "no more jobs in the queue now"),
+        (REFUSED.replace("AssocMaxSubmitJobLimit", "QOSMaxSubmitJobPerUserLimit"), True, "no more jobs in the queue"),
+        (REFUSED.replace("AssocMaxSubmitJobLimit", "QOSMaxWallDurationPerJobLimit"), False, "QOSMaxWallDurationPerJob"),
+        ("Batch job submission failed: Requested node configuration is not available", False, "`sinfo` lists"),
+    ],
+)
+def test_the_limits_of_a_site_are_told_from_wrong_accounts(error: str, full: bool, advice: str) -> None:
+    assert client.is_full(error) == full
+    assert advice in client.advice(error)
+    assert "account=" not in client.advice(error)
+
+
+def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for run_id in "ab":
+        ledger.create_run(run_id, "{}", {"name": run_id})
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": run_id} for run_id in "ab"])
+    record_waves(ledger, "s", ["b"], ship=False)
+    assert waiting_for_room(ledger) == {"b": "s"}
+    waiting = Queue({"a": Task("7_0", "rlvr-x", 0, "PENDING", "None", "")}, later=frozenset("b"))
+    assert [(s.state, s.phase) for s in joined(ledger, ledger.states("ab"), waiting)] == [
+        ("queued", "PENDING"),
+        ("queued", LATER),
+    ]
+    assert [s.state for s in joined(ledger, ledger.states("ab"), Queue({}))] == ["planned", "planned"]
+    record_waves(ledger, "s", [], ship=False)
+    assert waiting_for_room(ledger) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(500)
+def test_a_sweep_of_nine_runs_where_four_jobs_may_be_queued_is_finished_by_its_jobs(
+    cluster: Settings, tmp_path: Path
+) -> None:
+    place = Place(tmp_path, cluster)
+    place.client("sacctmgr", "-i", "modify", "user", "root", "set", "MaxSubmitJobs=4")
+    short = ["steps=2", "evaluation.every=2", "tracker=none", "cluster.report=false", "cluster.memory_gb=0.8"]
+    try:
+        wait_for(lambda: "4" in place.client("sacctmgr", "-nP", "show", "assoc", "user=root", "format=MaxSubmitJobs"))
+        place.client("scontrol", "update", "PartitionName=main", "State=DOWN")
+        out = place.launch(*short, "seed=0,1,2,3,4,5,6,7,8")
+        assert "4 runs submitted to SLURM" in out
+        assert "5 later, by those jobs, when the queue has room" in out
+        assert sorted(run["state"] for run in place.status().values()) == ["queued"] * 9
+        # Those in the queue are to ask for more, which SLURM would not hear.
+        code, out = place.python("-m", "rlvr.run", *BANDIT, *short, "seed=0,1,2,3,4,5,6,7,8", "cluster.time_min=9")
+        assert code == 2, out
+        assert "4 of 9 runs have a job that asked for cluster.time_min=10, not 9. End it with `python -m sweeps" in out
+        place.client("scontrol", "update", "PartitionName=main", "State=UP")
+        wait_for(lambda: not place.queue(), patience_s=400)
+    finally:
+        place.client("sacctmgr", "-i", "modify", "user", "root", "set", "MaxSubmitJobs=-1")
+        place.client("scontrol", "update", "PartitionName=main", "State=UP")
+    assert [causes(run_dir) for run_dir in place.runs().values()] == [["ok"]] * 9
+    assert waiting_for_room(Ledger(place.home)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_launch_that_slurm_refuses_leaves_nothing_behind_and_a_silent_squeue_costs_seconds(
+    cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path / "home", cluster)
+    code, out = place.python("-m", "rlvr.run", *BANDIT, "seed=0,1", "cluster.account=none_such")
+    assert code == 2, out
+    assert "SLURM refused the jobs" in out
+    assert place.runs() == {}
+    assert not list(place.home.glob("runs/sweeps/*"))
+    place.client("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        place.launch("tracker=none", "cluster.report=false")
+        (silent := tmp_path / "bin" / "squeue").parent.mkdir()
+        silent.write_text("#!/bin/sh\nexec sleep 60\n")
+        silent.chmod(0o755)
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", f"{silent.parent}:{os.environ['PATH']}")
+            began = time.monotonic()
+            code, out = place.python("-m", "sweeps", "status")
+            assert time.monotonic() - began < 15  # three of them squeue's; the rest is a loaded machine
+        assert code == 0, out
+        assert "SLURM does not answer: this is what the ledger says." in out
+        assert "queued (SLURM does not answer)" in out
+        code, out = place.python("-m", "sweeps", "cancel", "main")
+        assert code == 0, out
+        wait_for(lambda: not place.queue())
+        assert [run["state"] for run in place.status().values()] == ["planned"]
+        assert place.python("-m", "sweeps", "watch")[0] == 0
+    finally:
+        place.client("scontrol", "update", "PartitionName=main", "State=UP")
