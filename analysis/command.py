@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ VERBS = (["bundle"], ["import"], ["findings"])
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code. Nothing found, and bad input, is one line on standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, record=True)
     try:
         if arguments[:1] in VERBS:
             return _carry_out(arguments[0], arguments[1:])
@@ -150,18 +151,36 @@ def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Con
 
 
 def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
+    from analysis.report import remembered
+
+    name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
+    if options.files:  # never in the place of a report on runs of ours
+        name = f"{'-'.join(file.stem for file in options.files)}-bundle"
+    out = (options.out or layout.reports(home)).expanduser() / remembered.folder_name(name)
+    asked = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
+    before = remembered.Report.of(frames, out, asked, console)
+    if (text := before.unchanged()) is not None:
+        sys.stdout.write(text)
+        return before.outcomes
+    outcomes, files = _rebuilt(frames, options, out, console)
+    before.keep(console.export_text(styles=console.is_terminal, clear=True), outcomes, files)
+    return outcomes
+
+
+def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Console) -> tuple[set[str], list[Path]]:
     from analysis.report import report
+    from analysis.report.drawing import Beside
     from analysis.report.render import claims, terminal
     from analysis.tables.comparison import Ask
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
     ask = Ask(options.metrics, options.against, options.across)
-    content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
+    beside = None if options.no_figures else Beside(frames)
+    content = report.build(frames, only=only, with_figures=False, ask=ask)
+    if beside is not None:
+        content = replace(content, figures=tuple(beside.figures()))
     # On disk before it is shown: `| head` must not cost the report.
-    name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
-    if options.files:  # never in the place of a report on runs of ours
-        name = f"{'-'.join(file.stem for file in options.files)}-bundle"
-    files = report.write(frames, content, (options.out or layout.reports(home)).expanduser() / report.folder_name(name))
+    files = report.write(frames, content, out)
     counted = frames.runs["state"].value_counts()
     states = ", ".join(f"{counted[s]} {s}" for s in State if s in counted)
     console.print(f"\n{frames.title}: {len(frames.runs)} runs ({states})", style="bold", markup=False)
@@ -175,4 +194,4 @@ def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Co
         console.print(f"  {file}", markup=False, soft_wrap=True)
     if frames.home is not None:
         console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
-    return {verdict.outcome.value for verdict in content.verdicts}
+    return {verdict.outcome.value for verdict in content.verdicts}, files

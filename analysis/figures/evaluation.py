@@ -12,11 +12,10 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import BAND, dash, focus, legend, look
+from analysis.report.lines import BAND, dash, focus, legend, legible, look
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
-from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 from analysis.scores.trajectory import curve, evaluated_between
 
@@ -32,15 +31,17 @@ def figure(frames: Frames) -> Figure | None:
 def _draw(frames: Frames, found: Sequence[Comparable]) -> Figure:
     drawing, panels = style.panels(found, height=2.9)
     handles: dict[str, Artist] = {}
+    more = ""
     for axes, setting, metric in panels:
-        for number, arm in enumerate(ordered(setting.arms, swept(frames))):
+        shown, more = legible(setting.arms, swept(frames))
+        for number, arm in enumerate(shown):
             line = _line(axes, frames, setting, metric, arm, number)
             handles |= {arm.label: line} if line is not None else {}
         focus(axes)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     several = any(len(arm.run_ids) > 1 for setting in found for arm in setting.arms)
-    legend(drawing, handles, BAND if several else "")
+    legend(drawing, handles, "; ".join(filter(None, (more, BAND if several else ""))))
     return drawing
 
 

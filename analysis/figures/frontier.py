@@ -10,11 +10,10 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import dash, legend, look
+from analysis.report.lines import dash, legend, legible, look
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import ENTROPY, Kind, Metric, trained
-from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 from analysis.scores.trajectory import curve, evaluated_between
 
@@ -39,17 +38,19 @@ def _draw(frames: Frames, found: Sequence[tuple[Comparable, list[Metric]]]) -> F
     drawing = Figure(figsize=(style.WIDTH, 2.9 * len(found) + 0.35), layout="constrained")
     columns = max(len(others) for _, others in found)
     handles: dict[str, Artist] = {}
+    more = ""
     for row, (setting, others) in zip(drawing.subplots(len(found), columns, squeeze=False), found, strict=True):
         for axes in row[len(others) :]:
             axes.set_visible(False)
         judge = next(m for m in setting.shown if m.kind == Kind.AVG)
+        shown, more = legible(setting.arms, swept(frames))
         for axes, metric in zip(row, others, strict=False):
-            for number, arm in enumerate(ordered(setting.arms, swept(frames))):
+            for number, arm in enumerate(shown):
                 path = _path(axes, frames, setting, (judge, metric), arm, number)
                 handles |= {arm.label: path} if path is not None else {}
             axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
             axes.set(xlabel=f"{judge}, %", ylabel=f"{metric}, {metric.unit}")
-    legend(drawing, handles)
+    legend(drawing, handles, more)
     return drawing
 
 

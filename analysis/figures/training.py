@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
+from analysis.frames.thin import DRAWN
 from analysis.report import style
 from analysis.report.lines import BAND, CYCLE, DASHES, focus
 from analysis.scores import student
@@ -33,7 +35,6 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
-DRAWN = tuple(name for names, _ in PANELS for name in names)  # the same for every study: they are cached together
 SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
@@ -58,16 +59,18 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
-    training = frames.drawn(DRAWN)
+    training = {name: dict(iter(own.groupby("run_id", observed=True))) for name, own in _by_name(frames)}
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
-        curves = training[training["name"] == name]
+        curves = training.get(name, {})
         for arm, look in zip(found, looks, strict=True):
-            window = max(window, _curve(axes, curves[curves["run_id"].isin(list(arm.run_ids))], look))
+            parts = [curves[run_id] for run_id in arm.run_ids if run_id in curves]
+            window = max(window, _curve(axes, pd.concat(parts), look)) if parts else window
+        low, high = _span(curves.values())
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        if curves["value"].min() > 0 and curves["value"].max() > SPAN * curves["value"].min():
+        if low > 0 and high > SPAN * low:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(plain)
             axes.yaxis.set_minor_formatter(plain)
@@ -76,6 +79,17 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
         axes.set_visible(False)
     _legend(drawing, found, names, window, columns)
     return drawing
+
+
+def _by_name(frames: Frames) -> Iterator[tuple[str, pd.DataFrame]]:
+    for name, own in frames.drawn(DRAWN).groupby("name", observed=True):
+        yield str(name), own.astype({"run_id": str})
+
+
+def _span(parts: Iterable[pd.DataFrame]) -> tuple[float, float]:
+    """(least, largest) value; (NaN, NaN) for none."""
+    ends = [(own["value"].min(), own["value"].max()) for own in parts]
+    return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (math.nan, math.nan)
 
 
 def _curve(axes: Axes, part: pd.DataFrame, look: dict[str, Any]) -> int:

@@ -197,6 +197,11 @@ class Packed:
     tables: Mapping[str, pa.Table]
     faults: tuple[str, ...] = ()
 
+    @property
+    def states(self) -> Mapping[str, str]:
+        """Of no file."""
+        return {}
+
     def digest(self) -> pd.DataFrame:
         """As `Curves` says, like `long`, `thin` and `notes`."""
         return self._frame("digest", ["run_id", *DIGEST])
@@ -241,11 +246,6 @@ class Packed:
     def _frame(self, name: str, columns: list[str]) -> pd.DataFrame:
         frame = self.tables[name].select(columns).to_pandas()
         return frame.astype({"value": float}) if "value" in columns else frame
-
-
-def is_bundle(path: str) -> bool:
-    """Whether an argument of the command line names one."""
-    return path.endswith(SUFFIX)
 
 
 def read(file: Path) -> Frames:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
 
@@ -40,13 +40,9 @@ def digest_of(journal: pa.Table) -> pa.Table:
     for name in (n for n in values if n.startswith((EVALUATION, VALIDATION))):
         evaluated |= journal[name].is_valid().to_numpy()
     points = sorted({*steps[evaluated].tolist(), *steps[-1:].tolist()})
-    rows: list[tuple[str, str, int, float]] = []
-    for name, column in values.items():
-        rows += (
-            _of_evaluation(name, steps, column)
-            if name.startswith((EVALUATION, VALIDATION))
-            else _of_training(name, steps, column, points)
-        )
+    measured = {n: column for n, column in values.items() if n.startswith((EVALUATION, VALIDATION))}
+    rows = [row for name, column in measured.items() for row in _of_evaluation(name, steps, column)]
+    rows += _of_training({n: column for n, column in values.items() if n not in measured}, steps, points)
     what, names, at, value = zip(*rows, strict=True) if rows else ((), (), (), ())
     return pa.table(
         {
@@ -65,18 +61,23 @@ def _of_evaluation(name: str, steps: NDArray[np.int64], column: Array) -> list[t
 
 
 def _of_training(
-    name: str, steps: NDArray[np.int64], column: Array, points: Iterable[int]
+    columns: Mapping[str, Array], steps: NDArray[np.int64], points: Iterable[int]
 ) -> list[tuple[str, str, int, float]]:
+    if not columns:
+        return []
+    names, table = list(columns), np.stack(list(columns.values()), 1)  # [steps, metrics]
+    logged = ~np.isnan(table)
+    known = np.where(logged, table, 0.0)
     rows: list[tuple[str, str, int, float]] = []
-    summed = name.startswith(SUMMED)
     for point in points:
         until = np.searchsorted(steps, point, side="right")
-        tail = column[np.searchsorted(steps, point * (1 - TAIL), side="right") : until]
-        tail = tail[~np.isnan(tail)]
-        if len(tail) or point == steps[-1]:
-            rows.append((What.MEAN.value, name, point, float(tail.mean()) if len(tail) else float("nan")))
-        if summed:
-            rows.append((What.SUM.value, name, point, float(np.nansum(column[:until]))))
+        tail = slice(np.searchsorted(steps, point * (1 - TAIL), side="right"), until)
+        count, total, everything = logged[tail].sum(0), known[tail].sum(0), known[:until].sum(0)
+        for name, n, of_tail, of_all in zip(names, count.tolist(), total.tolist(), everything.tolist(), strict=True):
+            if n or point == steps[-1]:
+                rows.append((What.MEAN.value, name, point, of_tail / n if n else float("nan")))
+            if name.startswith(SUMMED):
+                rows.append((What.SUM.value, name, point, of_all))
     return rows
 
 

@@ -50,7 +50,6 @@ class Frames:
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
     every_sample: bool = False
-    fingerprint: str = ""  # of everything that the files of these runs say; "": not known
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # of what tables and figures both need
 
     @cached_property

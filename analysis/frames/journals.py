@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ import pyarrow.json as pj
 
 from analysis.frames import cache
 from analysis.frames.digest import DIGEST, digest_of
-from analysis.frames.thin import thinned
+from analysis.frames.thin import DRAWN, thinned
 from rlvr.ledger import journal, layout
 
 _STEP = "step"
@@ -30,6 +30,11 @@ _STEP = "step"
 
 class Curves(Protocol):
     """What runs logged, wherever it is kept."""
+
+    @property
+    def states(self) -> Mapping[str, str]:
+        """By run, what tells one state of its file from another (frames/cache.py); {} where there is none."""
+        ...
 
     def digest(self) -> pd.DataFrame:
         """run_id, what, name, step, value: as `digest_of` has it."""
@@ -63,22 +68,33 @@ class Journals:
         self.home, self.run_ids = home, list(run_ids)
         files = {i: layout.journal(layout.run(home, i)) for i in self.run_ids}
         self._files = files
+        self._derived: dict[str, _Derived] = {}
         self._states = {i: cache.state_of([file]) for i, file in files.items()}
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Of the file of each run (frames/cache.py)."""
+        return self._states
 
     def digest(self) -> pd.DataFrame:
         """run_id, what, name, step, value: as `digest_of` has it."""
-        found = cache.rows(self.home, "digest", self._states, self._digest)
+        found = cache.rows(self.home, "digest", self._states, lambda run_id: self._read(run_id).digest)
         return found.to_pandas() if found.num_rows else pd.DataFrame(columns=["run_id", *DIGEST])
 
     def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of training's metrics, or of these, as `thinned` has them."""
-        kind = "curves" if names is None else f"curves-{crc32(repr(sorted(names)).encode()):08x}"
-        rows = cache.rows(self.home, kind, self._states, lambda run_id: thinned(self._whole(run_id).table, names))
-        return drawable(rows)
+        if names is not None and set(names) <= set(DRAWN):
+            rows = cache.rows(self.home, "curves", self._states, lambda run_id: self._read(run_id).curves)
+            frame = drawable(rows)
+            return frame[frame["name"].isin(list(names))].reset_index(drop=True)
+        every = cache.rows(self.home, "every-curve", self._states, lambda i: thinned(self._whole(i).table))
+        frame = drawable(every)
+        return frame if names is None else frame[frame["name"].isin(list(names))].reset_index(drop=True)
 
     def notes(self) -> list[str]:
         """Lines that cannot be read, by run."""
-        found = cache.rows(self.home, "faults", self._states, self._faults)
+        self._read_many()
+        found = cache.rows(self.home, "faults", self._states, lambda run_id: self._read(run_id).faults)
         pairs = zip(found["run_id"].to_pylist(), found["faults"].to_pylist(), strict=True) if found.num_rows else ()
         return [self._note(run_id, faults) for run_id, faults in pairs if faults]
 
@@ -93,11 +109,17 @@ class Journals:
         where = self._files[run_id].relative_to(self.home)
         return f"{where}: {len(faults)} unreadable line(s) left out: {', '.join(faults)}."
 
-    def _digest(self, run_id: str) -> pa.Table:
-        return digest_of(self._whole(run_id).table)
+    def _read(self, run_id: str) -> _Derived:
+        """What tables and figures need of a journal, which is parsed once for all of it."""
+        if run_id not in self._derived:
+            self._derived[run_id] = _derive(self._files[run_id])
+        return self._derived[run_id]
 
-    def _faults(self, run_id: str) -> pa.Table:
-        return pa.table({"faults": pa.array([list(self._whole(run_id).faults)], pa.list_(pa.string()))})
+    def _read_many(self) -> None:
+        """Parse what has changed since the last time, on two cores. Before threads are at work: it forks."""
+        _, known = cache.read(layout.analysis_cache(self.home) / "faults.parquet", ["run_id"])
+        stale = [i for i, state in self._states.items() if state and known.get(i) != state and i not in self._derived]
+        self._derived.update(zip(stale, cache.in_processes(_derive, [self._files[i] for i in stale]), strict=True))
 
     def _long(self, run_id: str, columns: Sequence[str] | None) -> pd.DataFrame:
         if not self._states[run_id]:
@@ -111,19 +133,41 @@ class Journals:
             parts.append(pd.DataFrame({"run_id": run_id, **values}))
         return pd.concat(parts, ignore_index=True) if parts else _EMPTY
 
+    def _cached(self, run_id: str, columns: Sequence[str] | None = None) -> Journal | None:
+        table, read_from = cache.read(self._kept(run_id), columns)
+        if table is None or read_from.get(run_id) != self._states[run_id]:
+            return None
+        faults = (table.schema.metadata or {}).get(b"faults", b"")
+        return Journal(table, tuple(faults.decode().split("\n")) if faults else ())
+
+    def _kept(self, run_id: str) -> Path:
+        return layout.analysis_cache(self.home) / "journals" / f"{run_id}.parquet"
+
     def _whole(self, run_id: str, columns: Sequence[str] | None = None) -> Journal:
         """From the cache, else from its lines; then it is kept."""
-        path = layout.analysis_cache(self.home) / "journals" / f"{run_id}.parquet"
-        table, read_from = cache.read(path, columns)
-        if table is not None and read_from.get(run_id) == self._states[run_id]:
-            faults = (table.schema.metadata or {}).get(b"faults", b"")
-            return Journal(table, tuple(faults.decode().split("\n")) if faults else ())
+        if (known := self._cached(run_id, columns)) is not None:
+            return known
         found = read(self._files[run_id])
         kept = found.table.replace_schema_metadata({b"faults": "\n".join(found.faults).encode()})
-        cache.write(kept, path, {run_id: self._states[run_id]})
+        cache.write(kept, self._kept(run_id), {run_id: self._states[run_id]})
         if columns is None:
             return found
         return Journal(found.table.select([c for c in columns if c in found.table.column_names]), found.faults)
+
+
+@dataclass(frozen=True)
+class _Derived:
+    """Of one journal: the tables of `digest`, of `thin` and of `notes`."""
+
+    digest: pa.Table
+    curves: pa.Table
+    faults: pa.Table
+
+
+def _derive(file: Path) -> _Derived:
+    found = read(file)
+    faults = pa.table({"faults": pa.array([list(found.faults)], pa.list_(pa.string()))})
+    return _Derived(digest_of(found.table), thinned(found.table, DRAWN), faults)
 
 
 def drawable(rows: pa.Table) -> pd.DataFrame:
@@ -142,6 +186,8 @@ _EMPTY = pd.DataFrame({"run_id": pd.Series(dtype=str), "step": pd.Series(dtype=i
 
 class Logged:
     """Those that a tracking server gave. frame: run_id, step, name, value."""
+
+    states: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self._frame = frame

@@ -9,6 +9,11 @@ import pyarrow as pa
 
 from rlvr.metrics import EVALUATION, VALIDATION
 
+# The metrics of figures, and of the page of a large study.
+DRAWN = (
+    *("reward/accuracy", "reward/mean", "reward/solved_fraction", "policy/entropy", "policy/kl_base"),
+    *("optim/grad_norm", "response/length"),
+)
 POINTS = 256  # at most, of a curve
 THINNED = ("name", "step", "value")
 _SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("value", pa.float32())])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from matplotlib.figure import Figure
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.scores.ablation import Line, base, metrics, overall
+from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Kind
+from analysis.scores.selection import ordered
 
 # Okabe and Ito (2008); markers tell lines apart without colour.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
@@ -93,6 +95,16 @@ def _passes(axes: Axes, frames: Frames, setting: Comparable, line: Line, label: 
     where = "average over benchmarks" if setting.overall == AVERAGE else setting.overall
     axes.set_title(textwrap.fill(setting.titled(f"{line.name}, {where}"), 48), loc="left")
     return handles
+
+
+MOST_ARMS = 24  # of a figure: more cannot be told apart; the page's curves have them all
+
+
+def legible(arms: Sequence[Arm], swept: Mapping[str, Sequence[str]]) -> tuple[list[Arm], str]:
+    """(the arms that a figure shows, in order; what its legend says of the others)."""
+    found = ordered(arms, swept)
+    more = f"the first {MOST_ARMS} of {len(found)} arms" if len(found) > MOST_ARMS else ""
+    return found[:MOST_ARMS], more
 
 
 BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import base64
-import importlib
-import math
-import pkgutil
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
-from analysis import figures as figure_room
 from analysis import tables as table_room
-from analysis.frames.frame import records
 from analysis.frames.frames import Frames
+from analysis.report.drawing import Drawn, available, draw
 from analysis.report.grid import grids, published_grids
+from analysis.report.interactive import interactive, script
 from analysis.report.render import latex, markdown, to_csv
+from analysis.report.summary import headlines, run_table
 from analysis.report.table import Table
-from analysis.scores.arm import arms, describe, differing
 from analysis.scores.claim import Verdict
 from analysis.scores.verdict import verdicts
 from analysis.tables.comparison import Ask
@@ -34,17 +30,6 @@ FIRST = "comparison"  # the table that is always made
 PAGE = Path(__file__).parent / "page.html"
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Drawn:
-    name: str
-    question: str
-    figure: Figure
-
-
 @dataclass(frozen=True)
 class Content:
     """What a report holds: verdicts on the study's claims, tables, figures."""
@@ -52,12 +37,6 @@ class Content:
     verdicts: tuple[Verdict, ...]
     tables: tuple[Table, ...]
     figures: tuple[Drawn, ...]
-
-
-def available(room: Any) -> dict[str, ModuleType]:
-    """The tables or figures there are: every module of the folder. Adding one is adding a file."""
-    names = sorted(m.name for m in pkgutil.iter_modules(room.__path__))
-    return {name: importlib.import_module(f"{room.__name__}.{name}") for name in names}
 
 
 def build(
@@ -71,14 +50,11 @@ def build(
     for name in only or ():
         if name not in known:
             raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
-    tables, drawn = [], []
+    tables: list[Table] = []
     for name in only or sorted(known, key=lambda name: (name != FIRST, name)):
         found = known[name].table(frames, ask) if name == FIRST and ask else known[name].table(frames)
         tables += [found] if found is not None else []
-    for name, module in (available(figure_room) if with_figures else {}).items():
-        figure = module.figure(frames)
-        drawn += [Drawn(name, module.QUESTION, figure)] if figure is not None else []
-    return Content(tuple(verdicts(frames)), tuple(tables), tuple(drawn))
+    return Content(tuple(verdicts(frames)), tuple(tables), tuple(draw(frames)) if with_figures else ())
 
 
 def write(frames: Frames, content: Content, out: Path) -> list[Path]:
@@ -100,29 +76,23 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
         for suffix, render in (("md", markdown), ("csv", to_csv), ("tex", latex)):
             files[f"tables/{table.name}.{suffix}"] = render(table).encode()
     for drawn in content.figures:
-        from analysis.report import style  # matplotlib takes a third of a second, and only figures need it
-
-        png = style.encode(drawn.figure, "png")
-        images[drawn.name] = base64.b64encode(png).decode()
-        files |= {f"figures/{drawn.name}.png": png, f"figures/{drawn.name}.pdf": style.encode(drawn.figure, "pdf")}
-    files = {"index.html": page(frames, content, images).encode(), **files}
+        images[drawn.name] = base64.b64encode(drawn.encoded("png")).decode()
+        files |= {f"figures/{drawn.name}.{kind}": drawn.encoded(kind) for kind in ("png", "pdf")}
+    files = {"index.html": page(frames, content, images, files).encode(), **files}
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     return [folder / name for name in files]
 
 
-def folder_name(study: str) -> str:
-    """A study's name as one folder name."""
-    return re.sub(r"[^\w.-]+", "-", study).strip("-.") or "study"
-
-
-def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
-    """The self-contained HTML page; `images`: figure name to base64 PNG."""
+def page(frames: Frames, content: Content, images: Mapping[str, str], files: Mapping[str, bytes] | None = None) -> str:
+    """The self-contained HTML page. images: figure name to base64 PNG; files: what it carries to be saved, by path."""
     environment = Environment(
         loader=FileSystemLoader(PAGE.parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["code"] = _pieces
+    data = interactive(frames)
+    columns, runs = run_table(frames)
     return environment.get_template(PAGE.name).render(
         title=frames.title,
         question=frames.question,
@@ -130,14 +100,32 @@ def page(frames: Frames, content: Content, images: dict[str, str]) -> str:
         shas=_shas(frames),
         origin=frames.origin,
         states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
-        runs=list(_run_rows(frames)),
+        run_columns=columns,
+        runs=runs,
         tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
         figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=frames.notes,
         verdicts=content.verdicts,
+        headlines=[headline for t in content.tables if t.name == FIRST for headline in headlines(t)],
         browse=browse_command(replace(frames, home=None)),  # a page names no path of a machine
+        files={name: _as_link(name, content) for name, content in (files or {}).items()},
+        data=data,
+        script=Markup(script(data)),
+        styles=Markup(_asset("uplot/uPlot.min.css") + _asset("page.css")),
+        library=Markup(_asset("uplot/uPlot.iife.min.js")),
+        code_of_page=Markup(_asset("page.js")),
     )
+
+
+def _asset(name: str) -> str:
+    return (PAGE.parent / name).read_text(encoding="utf-8")
+
+
+def _as_link(name: str, content: bytes) -> str:
+    """A file inside the page."""
+    kind = {"csv": "text/csv", "pdf": "application/pdf", "png": "image/png"}.get(name.rpartition(".")[2], "text/plain")
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def browse_command(frames: Frames) -> str:
@@ -162,31 +150,3 @@ def _shas(frames: Frames) -> list[str]:
         for sha, dirty in pairs.itertuples(index=False)
         if sha
     )
-
-
-# Of these keys the table of runs has columns, or they say nothing.
-_IN_COLUMNS = ("choices.", "seed", "eta", "loss.eta", "divergence", "loss.divergence", "loss._", "beta", "loss.beta")
-
-
-def _run_rows(frames: Frames) -> Iterator[dict[str, Any]]:
-    keys = differing(frames, _IN_COLUMNS)
-    method = {i: a.method for a in arms(frames) for i in a.run_ids}
-    for run, row in zip(frames.rows, records(frames.runs), strict=True):
-        state = run.state if row["cause"] in ("", "ok") else f"{run.state}: {row['cause']}"
-        planned = f"/{row['steps']:.0f}" if math.isfinite(row["steps"]) else ""
-        yield {
-            "name": run.name + (f" (study {run.study})" if run.borrowed else ""),
-            "run_id": run.run_id,
-            "method": method.get(run.run_id, run.loss),
-            "eta": _said(run.eta),
-            "seed": _said(row["seed"]),
-            "state": run.state,
-            "told": state,
-            "message": str(row["message"])[:300],
-            "step": f"{frames.digest.last(run.run_id)}{planned}",
-            "differs": describe(run, keys),
-        }
-
-
-def _said(value: float) -> str:
-    return f"{value:g}" if math.isfinite(value) else ""

@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 import matplotlib.colors as colors
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.scores.comparable import Comparable
@@ -105,6 +106,11 @@ def encode(figure: Figure, kind: str) -> bytes:
     metadata = {"Software": None} if kind == "png" else {"CreationDate": None, "Creator": None, "Producer": None}
     out = io.BytesIO()
     with _style():
+        if figure.get_layout_engine() is not None:  # solved once: it takes as long as all the drawing
+            figure.canvas = FigureCanvasAgg(figure)
+            figure.set_dpi(DPI)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
         figure.savefig(out, format=kind, dpi=DPI, metadata=metadata)
     return out.getvalue()
 

@@ -134,6 +134,14 @@ def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point)
 
 
 def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
+    """Kept: levels and curves ask for the same evaluations many times."""
+    key = ("row", metric, source, run_id, step)
+    if key not in frames.cache:
+        frames.cache[key] = _row_of(frames, metric, source, run_id, step)
+    return frames.cache[key]
+
+
+def _row_of(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
     if metric.kind == Kind.TEXT:
         return _texts(frames, metric, source, run_id, step)
     judged = frames.judged(run_id, step, source)

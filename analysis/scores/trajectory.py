@@ -79,6 +79,13 @@ def _curves(
 
 
 def _x(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
+    key = ("x", where, judge, tuple(sources), run_id, step)  # a reference is asked for each arm
+    if key not in frames.cache:
+        frames.cache[key] = _measured(frames, run_id, step, where, judge, sources)
+    return frames.cache[key]
+
+
+def _measured(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
     if where == Where.ACCURACY:
         found = scores(frames, judge, sources, {run_id: at(step)})
         return math.nan if found is None else mean_of(found)
@@ -125,6 +132,13 @@ class Curve:
 
 def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
     """Runs count whatever became of them, while all of the arm's are there."""
+    key = ("curve", arm.group_id, metric, tuple(sources))
+    if key not in frames.cache:
+        frames.cache[key] = _curve(frames, arm, metric, sources)
+    return frames.cache[key]
+
+
+def _curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
     evaluated = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if frames.digest.steps(run.run_id)}
     shared = sorted(set.intersection(*map(set, evaluated.values()))) if evaluated else []
     rows: list[tuple[int, float, float, float]] = []

@@ -1,0 +1,152 @@
+"""What the page's scripts draw: curves by arm, samples side by side, runs by knob. Plain data, for JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.frames.frames import Frames
+from analysis.frames.thin import DRAWN
+from analysis.scores import student
+from analysis.scores.arm import Arm, arms
+from analysis.scores.crossed import LEAST_SEEDS, LEVEL
+from analysis.scores.excerpt import Excerpt, excerpts
+from analysis.scores.importance import explored
+from analysis.scores.metric import trained
+from analysis.scores.selection import ordered
+from analysis.scores.study import swept
+from analysis.scores.trajectory import curve, evaluated_between
+
+MOST_CURVES = 2500  # runs times metrics: of a larger study the page shows DRAWN alone
+MOST_TEXT = 4000  # characters of a prompt or a response
+
+
+def interactive(frames: Frames) -> dict[str, Any]:
+    """arms: labels; panels: curves; readers: samples; search: runs by knob, None where fewer than two were varied."""
+    shown = ordered(arms(frames), swept(frames))
+    return {
+        "arms": [arm.label + (f", {arm.setting}" if arm.setting else "") for arm in shown],
+        "panels": [*_evaluations(frames, shown), *_training(frames, shown)],
+        "readers": [_reader(excerpt) for excerpt in excerpts(frames)],
+        "search": _search(frames),
+    }
+
+
+def script(data: Any) -> str:
+    """As JSON that can stand in a page: nothing in it ends a script or opens a comment."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+# --- curves
+
+
+def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
+    place = {arm.group_id: number for number, arm in enumerate(shown)}
+    panels: list[dict[str, Any]] = []
+    for setting in evaluated_between(frames):
+        for metric in setting.shown:
+            lines: list[dict[str, Any]] = []
+            for arm in setting.arms:
+                found = curve(frames, arm, metric, setting.sources)
+                if found.steps:
+                    ends = (found.low, found.high) if all(map(math.isfinite, found.low)) else ((), ())
+                    values = [_rounded(100 * np.array(part, float)) for part in (found.mean, *ends)]
+                    lines.append(_line(place[arm.group_id], list(found.steps), *values))
+            title = setting.titled(f"{metric}, {setting.overall}, %")
+            panels += [{"title": title, "lines": lines, "evaluation": True}] if lines else []
+    return panels
+
+
+def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
+    names = trained(frames, [run.run_id for run in frames.rows])
+    many = len(frames.rows) * len(names) > MOST_CURVES
+    chosen = [n for n in DRAWN if n in names] + ([] if many else [n for n in names if n not in DRAWN])
+    drawn = frames.drawn(DRAWN if many else None)
+    if not chosen or drawn.empty:
+        return []
+    arm_of = {run_id: number for number, arm in enumerate(shown) for run_id in arm.run_ids}
+    drawn = drawn[drawn["run_id"].isin(list(arm_of))]
+    numbers = drawn["run_id"].map(arm_of).astype(int)
+    groups = drawn.assign(arm=numbers, name=drawn["name"].astype(str)).groupby(["name", "arm", "step"], sort=True)
+    stats = groups["value"].agg(["mean", "std", "count"]).reset_index()
+    by_name = dict(iter(stats.groupby("name")))
+    return [{"title": name, "lines": _lines(by_name[name])} for name in chosen if name in by_name]
+
+
+def _lines(stats: pd.DataFrame) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for number, own in stats.groupby("arm"):
+        mean, count = own["mean"].to_numpy(float), own["count"].to_numpy(int)
+        ends: list[list[float]] = [[], []]
+        if count.min() >= LEAST_SEEDS:
+            quantile = student.quantile((1 + LEVEL) / 2, (count - 1).astype(float))
+            half = quantile * own["std"].to_numpy(float) / np.sqrt(count)
+            ends = [_rounded(mean - half), _rounded(mean + half)]
+        lines.append(_line(int(str(number)), own["step"].tolist(), _rounded(mean), *ends))
+    return lines
+
+
+def _line(arm: int, steps: list[int], mean: list[float], low: Sequence[float] = (), high: Sequence[float] = ()) -> Any:
+    return {"arm": arm, "x": steps, "y": mean, **({"low": list(low), "high": list(high)} if len(low) else {})}
+
+
+def _rounded(values: NDArray[np.float64]) -> list[float]:
+    """Four significant digits of the largest."""
+    largest = float(np.abs(values).max(initial=0))
+    if not math.isfinite(largest) or largest == 0:
+        return [float(v) for v in np.nan_to_num(values)]
+    return np.round(values, 3 - math.floor(math.log10(largest))).tolist()
+
+
+# --- samples
+
+
+def _reader(excerpt: Excerpt) -> dict[str, Any]:
+    """Problems in their order; of each arm, by problem: samples right and judged, and responses."""
+    prompts: dict[tuple[str, str], str] = {}
+    columns: list[dict[str, Any]] = []
+    for shown in excerpt.shown:
+        for problem, responses in shown.responses.items():
+            prompts[problem] = prompts.get(problem) or _cut(responses[0].prompt)
+        cells = [
+            [
+                *shown.right.get(problem, (0, 0)),
+                [[r.outcome, r.num_tokens, _cut(r.response)] for r in shown.responses.get(problem, ())],
+            ]
+            for problem in excerpt.problems
+        ]
+        columns.append({"label": shown.arm.label, "run": shown.name, "step": shown.step, "cells": cells})
+    several = len({source for source, _ in excerpt.problems}) > 1
+    names = [f"{source}: {name}" if several else name for source, name in excerpt.problems]
+    texts = [prompts.get(problem, "") for problem in excerpt.problems]
+    return {"setting": excerpt.setting, "problems": names, "prompts": texts, "arms": columns}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} … ({len(text) - MOST_TEXT:,} more characters)"
+
+
+# --- search
+
+
+def _search(frames: Frames) -> dict[str, Any] | None:
+    found = explored(frames)
+    if found is None:
+        return None
+    return {
+        "knobs": list(found.knobs),
+        "importance": [[k, round(v, 4) if math.isfinite(v) else None] for k, v in found.importance.items()],
+        "rows": [
+            {"name": run.name, "values": list(values), "result": round(100 * result, 3)}
+            for run, values, result in zip(found.runs, found.values, found.results, strict=True)
+        ],
+    }

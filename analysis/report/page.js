@@ -1,0 +1,356 @@
+// The interactive parts of a report. Everything that comes from runs is put in place as text, never as HTML.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const $ = (id) => document.getElementById(id);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  function el(tag, properties = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [key, value] of Object.entries(properties)) {
+      if (key in node) node[key] = value;
+      else node.setAttribute(key, value);
+    }
+    node.append(...children);
+    return node;
+  }
+  function svg(tag, attributes = {}, text = "") {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.textContent = text;
+    return node;
+  }
+
+  // --- the table of runs: sort by a click on a column, filter by words
+
+  const table = $("run-table");
+  if (table) {
+    const body = table.tBodies[0];
+    const heads = [...table.tHead.rows[0].cells];
+    const number = (text) => (text === "" ? NaN : Number(text));
+    heads.forEach((head, column) => {
+      if (!head.hasAttribute("data-sort")) return;
+      head.tabIndex = 0;
+      const sort = () => {
+        const down = head.getAttribute("aria-sort") === "ascending";
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const keyed = [...body.rows].map((row) => {
+          const cell = row.cells[column];
+          return [row, cell.dataset.v ?? cell.textContent.trim()];
+        });
+        const numeric = keyed.every(([, v]) => v === "" || !Number.isNaN(Number(v)));
+        keyed.sort(([, a], [, b]) => {
+          if (numeric) {
+            const [x, y] = [number(a), number(b)];
+            if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // empty ones last
+            return down ? y - x : x - y;
+          }
+          return (down ? -1 : 1) * a.localeCompare(b, undefined, { numeric: true });
+        });
+        body.append(...keyed.map(([row]) => row));
+      };
+      head.addEventListener("click", sort);
+      head.addEventListener("keydown", (event) => event.key === "Enter" && sort());
+    });
+    const filter = $("run-filter");
+    filter.addEventListener("input", () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const row of body.rows) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((word) => text.includes(word));
+        shown += !row.hidden;
+      }
+      $("run-count").textContent = `${shown} of ${body.rows.length}`;
+    });
+  }
+
+  // --- curves
+
+  const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676"];
+  const DARK = ["#4DA3DB", "#F2844B", "#3CC79E", "#E39CC6", "#F0B93F", "#86CEF5", "#C2A15C", "#A5A5A5"];
+  const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
+  const colour = (arm) => (dark.matches ? DARK : COLOURS)[arm % COLOURS.length];
+  const dash = (arm) => DASHES[Math.floor(arm / COLOURS.length) % DASHES.length];
+  const MOST_AT_FIRST = 24;
+  const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
+  const state = { window: 9, log: false, bands: true };
+  const panels = [];
+
+  function smoothed(values, window) {
+    if (window < 2) return values;
+    const half = Math.floor(window / 2);
+    return values.map((_, i) => {
+      let sum = 0;
+      let count = 0;
+      for (let j = Math.max(0, i - half); j <= Math.min(values.length - 1, i + half); j++) {
+        if (values[j] !== null && values[j] !== undefined) {
+          sum += values[j];
+          count++;
+        }
+      }
+      return count ? sum / count : null;
+    });
+  }
+
+  function build(panel) {
+    const { spec, host } = panel;
+    panel.plot?.destroy();
+    const lines = spec.lines.filter((line) => visible.has(line.arm));
+    const window = spec.evaluation ? 1 : state.window;
+    const positive = (values) => (state.log ? values.map((v) => (v > 0 ? v : null)) : values);
+    const tables = lines.map((line) => {
+      const columns = [line.y, ...(line.low && state.bands ? [line.high, line.low] : [])];
+      return [line.x, ...columns.map((values) => positive(smoothed(values, window)))];
+    });
+    const joined = tables.length ? uPlot.join(tables) : [[0, 1]];
+    const series = [{ label: "step" }];
+    const bands = [];
+    for (const line of lines) {
+      const shade = colour(line.arm);
+      const at = series.length;
+      series.push({ label: data.arms[line.arm], stroke: shade, width: 1.4, dash: dash(line.arm), spanGaps: true,
+        points: { show: Boolean(spec.evaluation), size: 5, fill: shade }, arm: line.arm });
+      if (line.low && state.bands) {
+        const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true, edge: true };
+        series.push({ ...edge, label: "high" }, { ...edge, label: "low" });
+        bands.push({ series: [at + 1, at + 2], fill: shade + "22" });
+      }
+    }
+    const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 },
+      font: "11px system-ui, sans-serif" };
+    panel.plot = new uPlot({
+      width: host.clientWidth || 360, height: 230, series, bands,
+      scales: { x: { time: false }, y: { distr: state.log && !spec.evaluation ? 3 : 1 } },
+      axes: [{ ...axis, size: 30 }, { ...axis, size: 52 }],
+      cursor: { drag: { x: true, y: true, uni: 20 }, focus: { prox: 24 }, points: { size: 6 }, sync: { key: "step", setSeries: false } },
+      focus: { alpha: 0.25 },
+      hooks: { setCursor: [(plot) => tell(panel, plot)], setSeries: [(plot, index) => { panel.focused = index; tell(panel, plot); }] },
+    }, joined, host);
+  }
+
+  function tell(panel, plot) {
+    const { tip } = panel;
+    const index = plot.cursor.idx;
+    const series = panel.focused ? plot.series[panel.focused] : null;
+    const value = series && !series.edge && index !== null && index !== undefined ? plot.data[panel.focused][index] : null;
+    if (value === null || value === undefined || plot.cursor.left < 0) {
+      tip.style.display = "none";
+      return;
+    }
+    tip.textContent = `${series.label}: ${Number(value.toPrecision(4))} at step ${plot.data[0][index]}`;
+    tip.style.display = "block";
+    tip.style.left = `${Math.min(plot.cursor.left + 60, panel.node.clientWidth - tip.offsetWidth - 4)}px`;
+    tip.style.top = `${plot.cursor.top + 36}px`;
+  }
+
+  const redraw = () => panels.forEach((panel) => panel.plot && build(panel));
+  function addPanel(spec) {
+    const host = el("div");
+    const tip = el("div", { className: "tip" });
+    const node = el("div", { className: "panel" }, el("h3", { textContent: spec.title }), host, tip);
+    const panel = { spec, host, tip, node, focused: null };
+    panels.push(panel);
+    $("panels").append(node);
+    watch.observe(node);
+  }
+  const watch = new IntersectionObserver((entries) => { // drawn when they come into view
+    for (const entry of entries) {
+      const panel = panels.find((each) => each.node === entry.target);
+      if (entry.isIntersecting && !panel.plot) build(panel);
+    }
+  }, { rootMargin: "200px" });
+
+  function swatch(arm) {
+    const node = svg("svg", { width: 22, height: 8, "aria-hidden": "true" });
+    node.append(svg("line", { x1: 0, y1: 4, x2: 22, y2: 4, stroke: colour(arm), "stroke-width": 2.5, "stroke-dasharray": dash(arm).join(" ") }));
+    return node;
+  }
+  function drawLegend() {
+    const words = ($("arm-filter")?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    $("legend").replaceChildren(...data.arms.flatMap((label, arm) => {
+      if (!words.every((word) => label.toLowerCase().includes(word))) return [];
+      const button = el("button", { type: "button", title: "double click: this one alone" }, swatch(arm), label);
+      button.setAttribute("aria-pressed", visible.has(arm));
+      button.addEventListener("click", () => {
+        if (!visible.delete(arm)) visible.add(arm);
+        button.setAttribute("aria-pressed", visible.has(arm));
+        redraw();
+      });
+      button.addEventListener("dblclick", () => { choose([arm]); });
+      button.dataset.arm = arm;
+      return [button];
+    }));
+  }
+  function choose(armsToShow) {
+    visible.clear();
+    armsToShow.forEach((arm) => visible.add(arm));
+    drawLegend();
+    redraw();
+  }
+  if ($("panels")) {
+    const FIRST = 9;
+    data.panels.slice(0, FIRST).forEach(addPanel);
+    const rest = data.panels.slice(FIRST);
+    const more = $("more");
+    if (rest.length) {
+      more.append(...rest.map((spec, i) => el("option", { value: i, textContent: spec.title })));
+      more.addEventListener("change", () => {
+        if (more.value !== "") addPanel(rest[Number(more.value)]);
+        more.value = "";
+      });
+    } else more.parentElement.hidden = true;
+    const filtered = () => [...$("legend").children].map((button) => Number(button.dataset.arm));
+    $("show-all").addEventListener("click", () => choose([...visible, ...filtered()]));
+    $("show-none").addEventListener("click", () => choose([...visible].filter((arm) => !filtered().includes(arm))));
+    $("arm-filter").addEventListener("input", drawLegend);
+    $("smooth").addEventListener("input", () => {
+      state.window = Number($("smooth").value);
+      $("smooth-said").textContent = state.window > 1 ? `${state.window} points` : "off";
+      redraw();
+    });
+    $("log").addEventListener("change", () => { state.log = $("log").checked; redraw(); });
+    $("bands").addEventListener("change", () => { state.bands = $("bands").checked; redraw(); });
+    drawLegend();
+    let width = innerWidth;
+    addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
+    dark.addEventListener("change", () => { drawLegend(); redraw(); });
+    addEventListener("beforeprint", () => panels.forEach((panel) => panel.plot || build(panel)));
+  }
+
+  // --- samples, side by side
+
+  (data.readers ?? []).forEach((reader, number) => {
+    const root = $(`reader-${number}`);
+    const option = (arm, i) => el("option", { value: i, textContent: arm.label });
+    const [left, right] = [0, 1].map((side) => {
+      const chooser = el("select", {}, ...reader.arms.map(option));
+      chooser.setAttribute("aria-label", side ? "right arm" : "left arm");
+      chooser.value = Math.min(side, reader.arms.length - 1);
+      chooser.addEventListener("change", list);
+      return chooser;
+    });
+    const problems = el("div", { className: "problems" });
+    const shown = el("div");
+    root.append(el("div", { className: "controls" }, left, "against", right), el("div", { className: "reader" }, problems, shown));
+    const share = ([correct, judged]) => (judged ? correct / judged : 0);
+    function list() {
+      const [a, b] = [left, right].map((chooser) => reader.arms[Number(chooser.value)]);
+      const order = reader.problems.map((_, p) => p);
+      const gap = (p) => Math.abs(share(a.cells[p]) - share(b.cells[p]));
+      order.sort((p, q) => gap(q) - gap(p) || p - q);
+      const buttons = order.map((p) => {
+        const score = ([c, n]) => (n ? `${c}/${n}` : "–");
+        const button = el("button", { type: "button" }, reader.problems[p], el("br"),
+          el("small", { className: "soft", textContent: `${score(a.cells[p])} → ${score(b.cells[p])}` }));
+        button.addEventListener("click", () => {
+          buttons.forEach((other) => other.removeAttribute("aria-current"));
+          button.setAttribute("aria-current", "true");
+          show(p, [a, b]);
+        });
+        return button;
+      });
+      problems.replaceChildren(...buttons);
+      buttons[0]?.click();
+    }
+    function show(p, arms) {
+      const sides = arms.map((arm) => {
+        const [correct, judged, responses] = arm.cells[p];
+        const texts = responses.flatMap(([outcome, tokens, text]) => [
+          el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} tokens` : ""),
+          el("pre", { textContent: text }),
+        ]);
+        const head = el("h3", { textContent: arm.label });
+        const about = el("p", { className: "note soft", textContent: `${correct} of ${judged} right · ${arm.run}, step ${arm.step}` });
+        return el("div", {}, head, about, ...texts);
+      });
+      const prompt = reader.prompts[p] || "(this run did not store its prompts)";
+      shown.replaceChildren(el("p", { className: "note soft", textContent: reader.problems[p] }),
+        el("pre", { textContent: prompt }), el("div", { className: "sides" }, ...sides));
+    }
+    list();
+  });
+
+  // --- parallel coordinates: a line per run; drag on an axis to keep a part of it
+
+  const search = data.search;
+  if (search && $("coordinates")) {
+    const axes = [...search.knobs, "result, %"];
+    const [WIDTH, HEIGHT, TOP, SIDE] = [1000, 340, 34, 60];
+    const columns = axes.map((_, k) => search.rows.map((row) => (k < search.knobs.length ? row.values[k] : String(row.result))));
+    const scales = columns.map((values) => {
+      const numbers = values.map(Number);
+      const kinds = [...new Set(values)];
+      const range = (x) => TOP + (1 - x) * (HEIGHT - TOP - 24);
+      if (values.every((v) => v !== "" && Number.isFinite(Number(v)))) {
+        const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+        const log = low > 0 && high / low >= 30;
+        const f = log ? Math.log : (x) => x;
+        const place = (v) => range(high > low ? (f(Number(v)) - f(low)) / (f(high) - f(low)) : 0.5);
+        const few = kinds.length <= 6 ? kinds : [low, log ? Math.sqrt(low * high) : (low + high) / 2, high];
+        return { place, ticks: few.map((v) => [place(v), String(Number(Number(v).toPrecision(3)))]) };
+      }
+      kinds.sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+      const place = (v) => range(kinds.length > 1 ? kinds.indexOf(v) / (kinds.length - 1) : 0.5);
+      return { place, ticks: kinds.map((v) => [place(v), v === "" ? "–" : v]) };
+    });
+    const x = (k) => SIDE + (k * (WIDTH - 2 * SIDE)) / (axes.length - 1);
+    const results = search.rows.map((row) => row.result);
+    const [worst, best] = [Math.min(...results), Math.max(...results)];
+    const shade = (value) => `hsl(${210 - 190 * (best > worst ? (value - worst) / (best - worst) : 0.5)} 75% ${dark.matches ? 62 : 42}%)`;
+    const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "parallel coordinates of runs by knob" });
+    const said = $("coordinates-said");
+    const kept = axes.map(() => null);
+    const lines = search.rows.map((row, i) => {
+      const points = axes.map((_, k) => `${x(k)},${scales[k].place(columns[k][i])}`).join(" ");
+      const line = svg("polyline", { points, fill: "none", stroke: shade(row.result), "stroke-width": 1.5, "stroke-opacity": 0.75 });
+      line.addEventListener("pointerenter", () => {
+        line.setAttribute("stroke-width", 4);
+        said.textContent = `${row.name}: ${search.knobs.map((k, j) => `${k}=${row.values[j]}`).join(", ")} → ${row.result}`;
+      });
+      line.addEventListener("pointerleave", () => line.setAttribute("stroke-width", 1.5));
+      drawing.append(line);
+      return line;
+    });
+    function keep() {
+      let shown = 0;
+      lines.forEach((line, i) => {
+        const inside = kept.every((part, k) => {
+          const y = scales[k].place(columns[k][i]);
+          return !part || (y >= part[0] && y <= part[1]);
+        });
+        line.setAttribute("visibility", inside ? "visible" : "hidden");
+        shown += inside;
+      });
+      said.textContent = `${shown} of ${lines.length} runs`;
+    }
+    axes.forEach((name, k) => {
+      const group = svg("g");
+      group.append(svg("line", { x1: x(k), x2: x(k), y1: TOP, y2: HEIGHT - 24, stroke: "currentColor", "stroke-opacity": 0.5 }));
+      const anchor = k === axes.length - 1 ? "end" : k ? "middle" : "start";
+      group.append(svg("text", { x: x(k) + (k ? (anchor === "end" ? 50 : 0) : -50), y: 14, "text-anchor": anchor, "font-weight": 600 }, name));
+      for (const [y, text] of scales[k].ticks) {
+        group.append(svg("text", { x: x(k) + (k === axes.length - 1 ? 6 : -6), y: y + 4, "text-anchor": k === axes.length - 1 ? "start" : "end" }, text.slice(0, 14)));
+      }
+      const part = svg("rect", { x: x(k) - 7, width: 14, y: 0, height: 0, fill: "currentColor", "fill-opacity": 0.25 });
+      const grip = svg("rect", { x: x(k) - 14, width: 28, y: TOP, height: HEIGHT - TOP - 24, fill: "transparent", cursor: "ns-resize" });
+      const height = (event) => ((event.clientY - drawing.getBoundingClientRect().top) * HEIGHT) / drawing.getBoundingClientRect().height;
+      let start = null;
+      grip.addEventListener("pointerdown", (event) => { start = height(event); grip.setPointerCapture(event.pointerId); });
+      grip.addEventListener("pointermove", (event) => {
+        if (start === null) return;
+        const [a, b] = [start, height(event)].sort((p, q) => p - q);
+        kept[k] = b - a > 3 ? [a, b] : null;
+        part.setAttribute("y", a);
+        part.setAttribute("height", kept[k] ? b - a : 0);
+        keep();
+      });
+      grip.addEventListener("pointerup", () => { start = null; });
+      group.append(part, grip);
+      drawing.append(group);
+    });
+    $("coordinates").append(drawing);
+    keep();
+  }
+})();

@@ -1,0 +1,79 @@
+"""The report that was made last: where nothing has changed since, it is shown again in place of being made again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+import analysis
+from analysis.frames import cache
+from analysis.frames.frames import Frames
+from rlvr.ledger import layout
+from rlvr.ledger.files import read_json, write_json
+
+
+def folder_name(study: str) -> str:
+    """A study's name as one folder name."""
+    return re.sub(r"[^\w.-]+", "-", study).strip("-.") or "study"
+
+
+@dataclass
+class Report:
+    """What was printed and written. key: of everything that it was made from; "" where that is not known."""
+
+    file: Path
+    key: str
+    outcomes: set[str] = field(default_factory=set[str])
+
+    @classmethod
+    def of(cls, frames: Frames, out: Path, asked: Mapping[str, str], console: Console) -> Report:
+        """asked: the options of the command line."""
+        if frames.home is None or frames.origin != "ledger":
+            return cls(out, "")
+        parts = [
+            frames.runs.to_json(),
+            json.dumps([sweep.info for sweep in frames.sweeps], sort_keys=True, default=str),
+            repr((frames.notes, frames.commands, sorted(frames.curves.states.items()))),
+            repr(sorted(frames.judgements.states.items())),
+            repr((sorted(asked.items()), console.width, console.is_terminal)),
+            _code(),
+        ]
+        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
+        return cls(layout.analysis_cache(frames.home) / "reports" / f"{name}.json", key)
+
+    def unchanged(self) -> str | None:
+        """What was printed, if the same was asked of the same runs and its files are there still; else None."""
+        known = read_json(self.file) if self.key else None
+        if not known or known.get("key") != self.key:
+            return None
+        files: dict[str, str] = known["files"]
+        if any(cache.state_of([Path(path)]) != state for path, state in files.items()):
+            return None
+        self.outcomes = set(known["outcomes"])
+        return str(known["text"])
+
+    def keep(self, text: str, outcomes: set[str], files: Sequence[Path]) -> None:
+        """Remember it, if it can be."""
+        if not self.key:
+            return
+        states = {str(path): cache.state_of([path]) for path in files}
+        known = {"key": self.key, "outcomes": sorted(outcomes), "text": text, "files": states}
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.file, known, durable=False)
+        except OSError:
+            return
+
+
+def _code() -> str:
+    """What tells this version of the analysis from another one."""
+    root = Path(analysis.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".html", ".css", ".js", ".csv"))
+    return cache.state_of(files)

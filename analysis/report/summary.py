@@ -1,0 +1,121 @@
+"""The top of a page: which differences are decided; and its table of runs, with results, time and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.frames.frame import records
+from analysis.frames.frames import Frames
+from analysis.frames.run import Run
+from analysis.report.grid import difference_text
+from analysis.report.table import Table
+from analysis.scores.arm import arms, describe, differing
+from analysis.scores.comparable import by_setting
+from analysis.scores.metric import Metric
+from analysis.scores.trajectory import SECONDS, TOKENS, devices
+
+MOST_NAMED = 12  # arms of a headline
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What is decided of one metric against one reference: a text, and the arms that are above or below."""
+
+    title: str
+    text: str
+    arms: tuple[str, ...]
+
+
+def headlines(table: Table) -> list[Headline]:
+    """Of every metric that is measured by problem and shown, block by block."""
+    cells = [c for c in table.records if c["metric"] in table.shown and c["paired_problems"] > 0]
+    cells = [c for c in cells if c["reference"] and not math.isnan(c["difference"])]
+    overall = [c for c in cells if c["column"].startswith("Average")] or cells
+    keys = dict.fromkeys((c["block"], c["metric"], c["column"], c["reference"]) for c in overall)
+    found: list[Headline] = []
+    for block, metric, column, reference in keys:
+        own = [
+            c
+            for c in overall
+            if (c["block"], c["metric"], c["column"], c["reference"]) == (block, metric, column, reference)
+        ]
+        form = table.format_of(metric, column)
+        decided = sorted((c for c in own if c["verdict"] in ("▲", "▼")), key=lambda c: -c["difference"])
+        named = [f"{c['row']}: {difference_text(c, form)}" for c in decided[:MOST_NAMED]]
+        named += [f"and {len(decided) - MOST_NAMED} more"] if len(decided) > MOST_NAMED else []
+        speaks = " These runs, not yet their arms: 1 seed." if max(c["paired_seeds"] for c in own) == 1 else ""
+        where = ", ".join(part for part in (block, column) if part)
+        where = f" ({where})" if where else ""
+        text = f"{len(decided)} of {len(own)} differences to {reference} are decided{where}.{speaks}"
+        found.append(Headline(metric, text, tuple(named)))
+    return found
+
+
+# --- the table of runs
+
+# Of these keys the table of runs has columns, or they say nothing.
+_IN_COLUMNS = ("choices.", "seed", "eta", "loss.eta", "divergence", "loss.divergence", "loss._", "beta", "loss.beta")
+
+
+def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, Any]]]:
+    """(header: name, whether it is text; rows)."""
+    metrics = {str(m): m for setting in by_setting(frames) for m in setting.shown}
+    header = [("run", True), ("method", True), ("η", False), ("seed", False)]
+    header += [(name, False) for name in (*metrics, "hours", "GPU-hours", "M tokens")]
+    header += [("step", False), ("state", True), ("differs in", True), ("id", True), ("links", True)]
+    return header, list(_rows(frames, list(metrics.values())))
+
+
+def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]:
+    keys = differing(frames, _IN_COLUMNS)
+    method = {i: a.method for a in arms(frames) for i in a.run_ids}
+    sources = {i: s.sources for s in by_setting(frames) for a in s.arms for i in a.run_ids}
+    for run, row in zip(frames.rows, records(frames.runs), strict=True):
+        state = run.state if row["cause"] in ("", "ok") else f"{run.state}: {row['cause']}"
+        planned = f"/{row['steps']:.0f}" if math.isfinite(row["steps"]) else ""
+        results = [100 * _result(frames, run, metric, sources.get(run.run_id, ())) for metric in metrics]
+        yield {
+            "name": run.name + (f" (study {run.study})" if run.borrowed else ""),
+            "run_id": run.run_id,
+            "method": method.get(run.run_id, run.loss),
+            "eta": _said(run.eta),
+            "seed": _said(row["seed"]),
+            "results": [*(_number(v, 1) for v in results), *(_number(v, 3) for v in _cost(frames, run))],
+            "state": run.state,
+            "told": state,
+            "message": str(row["message"])[:300],
+            "at": frames.digest.last(run.run_id),
+            "step": f"{frames.digest.last(run.run_id)}{planned}",
+            "differs": describe(run, keys),
+            "log": f"../../{row['log']}" if row["log"] else "",
+            "dashboard": row["dashboard"] if str(row["dashboard"]).startswith(("http://", "https://")) else "",
+        }
+
+
+def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) -> float:
+    """What its last evaluation logged, averaged over benchmarks; NaN where it logged nothing."""
+    steps = frames.digest.steps(run.run_id)
+    if not steps or not sources:
+        return math.nan
+    values = [frames.digest.logged(run.run_id, f"evaluation/{source}/{metric.key}", steps[-1]) for source in sources]
+    return math.fsum(values) / len(values)
+
+
+def _cost(frames: Frames, run: Run) -> tuple[float, float, float]:
+    """Hours of steps and evaluations, GPU-hours, millions of sampled tokens."""
+    last = frames.digest.last(run.run_id)
+    steps, evaluations = (frames.digest.sum(run.run_id, key, last) for key in (SECONDS, "time/evaluation_s"))
+    hours = (steps + (0.0 if math.isnan(evaluations) else evaluations)) / 3600
+    return hours, hours * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6
+
+
+def _number(value: float, decimals: int) -> tuple[str, str]:
+    """(as it is printed, as it is sorted)."""
+    return (f"{value:.{decimals}f}", repr(value)) if math.isfinite(value) else ("", "")
+
+
+def _said(value: float) -> str:
+    return f"{value:g}" if math.isfinite(value) else ""

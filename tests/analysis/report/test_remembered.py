@@ -1,0 +1,50 @@
+"""A report whose runs have not changed is shown again; one whose runs, files or options have is made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis import command
+from analysis.report import report
+from rlvr.ledger import layout
+from rlvr.ledger.journal import encode
+from tests.analysis.ledger_factory import write_study
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch) -> list[int]:
+    """How often a report was made, one entry each."""
+    calls: list[int] = []
+    build = report.build
+    monkeypatch.setattr(report, "build", lambda *a, **k: calls.append(1) or build(*a, **k))
+    write_study(tmp_path)
+    return calls
+
+
+def test_nothing_is_made_again_until_something_changes(tmp_path, capsys, made):
+    ask = ["--home", str(tmp_path), "--no-figures"]
+
+    def shown(*more: str) -> str:
+        assert command.main([*ask, *more]) == 0
+        return capsys.readouterr().out
+
+    first = shown()
+    assert shown() == first
+    assert len(made) == 1
+    shown("--metrics", "pass@8")
+    assert len(made) == 2
+    page = tmp_path / "reports" / "default" / "index.html"
+    page.write_text("something else")
+    shown("--metrics", "pass@8")
+    assert len(made) == 3
+    assert "<title>" in page.read_text()
+    journal = layout.journal(layout.run(tmp_path, "id-grpo-s0"))
+    with journal.open("ab") as file:
+        file.write(encode(41, 50.0, 1, {"policy/entropy": 0.5}))
+    shown("--metrics", "pass@8")
+    assert len(made) == 4
+    (Path(layout.run(tmp_path, "id-grpo-s0")) / "attempts" / "1" / "exit.json").unlink()
+    assert "1 finished" not in shown("--metrics", "pass@8")
+    assert len(made) == 5

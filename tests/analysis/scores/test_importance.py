@@ -1,0 +1,62 @@
+"""How much of the variance of results goes along with a knob: against statsmodels, and where it is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+
+from analysis.frames.load import load
+from analysis.scores.excerpt import excerpts, flipped
+from analysis.scores.importance import explained, explored
+from tests.analysis.ledger_factory import FINAL, write_study
+
+
+def test_it_is_the_adjusted_r_squared_of_a_regression_on_the_values():
+    random = np.random.default_rng(0)
+    values = [("a", "b", "c")[i % 3] for i in range(30)]
+    results = [float("abc".index(v)) * 0.3 + random.normal() for v in values]
+    design = sm.add_constant(np.array([[v == "b", v == "c"] for v in values], float))
+    assert explained(values, results) == pytest.approx(sm.OLS(results, design).fit().rsquared_adj)
+
+
+def test_a_knob_that_decides_everything_has_all_one_that_does_nothing_none():
+    assert explained(["1", "1", "2", "2"], [3.0, 3.0, 7.0, 7.0]) == 1.0
+    assert explained(["1", "2", "1", "2"], [3.0, 3.0, 7.0, 7.0]) == 0.0
+    assert math.isnan(explained(["1", "2"], [1.0, 1.0]))
+
+
+def test_numbers_of_many_values_are_grouped_by_rank():
+    numbers = [str(10.0**-i) for i in range(60)]
+    assert explained(numbers, [float(i) for i in range(60)]) > 0.95
+
+
+def test_every_finished_run_of_a_grid_is_placed_by_its_knobs(tmp_path):
+    write_study(tmp_path, spoil=True)
+    found = explored(load(tmp_path))
+    assert found is not None
+    assert set(found.knobs) == {"loss", "divergence", "eta"}
+    assert len(found.runs) == len(FINAL) - 3 + 1  # three have no result; GRPO has one
+    place = [run.name for run in found.runs].index("lad-js-eta0.5-s0")
+    assert dict(zip(found.knobs, found.values[place], strict=True)) == {"loss": "lad", "divergence": "js", "eta": "0.5"}
+    assert found.results[place] == pytest.approx((20 / 32 + 19 / 32) / 2)  # avg@8 of maze7 and maze9
+
+
+def test_each_arm_in_turn_adds_the_problem_on_which_it_lies_furthest_from_the_first():
+    first = {("s", name): (right, 8) for name, right in zip("abc", (8, 4, 0), strict=True)}
+    second = {("s", name): (right, 8) for name, right in zip("abc", (8, 8, 1), strict=True)}
+    third = {("s", name): (right, 8) for name, right in zip("abc", (1, 4, 0), strict=True)}
+    assert flipped([first, second, third]) == [("s", "b"), ("s", "a"), ("s", "c")]
+
+
+def test_the_reader_shows_the_reference_first_and_one_response_of_each_outcome(tmp_path):
+    write_study(tmp_path)
+    (excerpt,) = excerpts(load(tmp_path))
+    assert excerpt.shown[0].arm.loss == "grpo"  # the reference: 8, 4, 4, 0 of 8
+    js = next(shown for shown in excerpt.shown if shown.name == "lad-js-eta0.5-s0")  # 8, 8, 4, 0
+    assert js.right["maze7", "maze7-1"] == (8, 8)
+    assert js.step == 40
+    outcomes = [r.outcome for r in js.responses["maze7", "maze7-2"]]
+    assert outcomes == ["correct", "wrong", "correct"]  # one of each kind, then the next
