@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -193,13 +194,36 @@ class EngineDisagrees(RuntimeError):
     """The engine gives other log-probabilities than the policy in training: its samples are not the policy's."""
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """How far log-probabilities of trainer and engine may be apart after a sync, in nats, over tokens of fixed prompts.
+
+    In half precision differences have heavy tails: a single token may be far off in a good run, so the largest is not
+    judged.
+    """
+
+    largest: float
+    high: float  # the 99th percentile
+    mean: float
+
+    @classmethod
+    def exact(cls, limit: float) -> Tolerance:
+        """Of float32: no token is off by more."""
+        return cls(limit, limit, limit)
+
+    @classmethod
+    def rounded(cls, limit: float) -> Tolerance:
+        """Of half precision: one token in a hundred may be off by more, and the mean is a sixth of it at most."""
+        return cls(math.inf, limit, limit / 6)
+
+
 class Engine(Protocol):
     """Samples responses from the weights it was last given, at first from those of its base policy.
 
     With several ranks each has an engine; `sync` and `sleep` are called by all of them.
     """
 
-    canary: float | None  # nats: trainer and engine must agree to this after every sync; None: they cannot disagree
+    canary: Tolerance | None  # how trainer and engine must agree after every sync; None: they cannot disagree
     workers: int  # copies of the policy that this rank's requests go to in turn; each is asked for the canary
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None:

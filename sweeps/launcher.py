@@ -21,6 +21,7 @@ from sweeps import session
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.session import Launch
+from sweeps.slurm.jobs import workers
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background
@@ -118,6 +119,7 @@ def _start(
         workers=cluster.workers,
         threads=cluster.threads,
         ranks=cluster.ranks,
+        engines=max((workers(config) for config in configs.values()), default=0),
         retries=cluster.retries,
         hung_min=cluster.hung_min,
         shipper=shipper,

@@ -36,9 +36,35 @@ def available_cores() -> int:
     return cores
 
 
-def at_once(workers: int | None, threads: int, ranks: int) -> int:
-    """Runs at a time on this machine: `workers`, or as many as its cores hold."""
-    return workers or max(1, available_cores() // (threads * ranks))
+def available_gpus() -> list[str]:
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. No torch: it would take hold of them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [each for each in named.split(",") if each.strip() not in ("", "-1")]
+    return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None = None) -> int:
+    """Runs at a time on this machine: `workers`, or as many as its cores hold and, where it has GPUs, those.
+
+    gpus_each: GPUs of a run; None: one for each rank. Raises ValueError if there are some, and fewer than that.
+    """
+    gpus, gpus_each = len(available_gpus()), gpus_each or ranks
+    if 0 < gpus < gpus_each:
+        raise ValueError(
+            f"a run of this launch has {gpus_each} processes with a GPU each (cluster.ranks, rollout.engine.workers), "
+            f"and this machine shows {gpus}. Pass fewer, or CUDA_VISIBLE_DEVICES= to train on its CPU."
+        )
+    room = max(1, available_cores() // (threads * ranks))
+    return workers or (min(room, gpus // gpus_each) if gpus else room)
+
+
+def share_of(gpus: Sequence[str], number: int, gpus_each: int) -> str | None:
+    """CUDA_VISIBLE_DEVICES of worker `number`: its own, as long as there are some that no other has; None: no GPUs."""
+    if not gpus:
+        return None
+    first = (number % (len(gpus) // gpus_each)) * gpus_each
+    return ",".join(gpus[first : first + gpus_each])
 
 
 def run_local(
@@ -48,6 +74,7 @@ def run_local(
     workers: int | None = None,
     threads: int = 1,
     ranks: int = 1,
+    engines: int = 0,
     retries: int = 1,
     hung_min: float | None = None,
     shipper: Sequence[str] | None = None,
@@ -57,6 +84,7 @@ def run_local(
     """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
 
     workers: runs at a time (None: as many as the cores allow). ranks > 1: torchrun starts that many processes per run.
+    engines: of a run, each with a GPU beside those of its ranks.
     retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
     hung_min: minutes without progress after which a run's process is ended (sweeps/watchdog.py); None: never.
     shipper: command of a process that carries metrics away meanwhile. command: of a worker (see `Worker`).
@@ -65,9 +93,11 @@ def run_local(
     Call it from the main thread: that is where signals arrive.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
-    size = min(at_once(workers, threads, ranks), max(1, len(run_ids)))
+    gpus_each = ranks + engines
+    size = min(at_once(workers, threads, ranks, gpus_each), max(1, len(run_ids)))
+    devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
-    staff = pool(size, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
+    staff = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
     progress = Progress(ledger, run_ids, show=show)
     launch = Launch(ledger, run_ids, staff, progress, retries, tag, hung_min)
     with launch.signals(), _at_work_on(ledger.sweep_dir(sweep_id)):

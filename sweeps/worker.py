@@ -64,9 +64,11 @@ class Worker:
     input ends. A cold one (warm=False) is started anew for every run, whose directory is its last argument.
     """
 
-    def __init__(self, command: Sequence[str], *, threads: int, tag: str, log: Path, warm: bool) -> None:
+    def __init__(
+        self, command: Sequence[str], *, threads: int, tag: str, log: Path, warm: bool, devices: str | None = None
+    ) -> None:
         self.command, self.tag, self.log_path, self.warm = list(command), tag, log, warm
-        self.env = environment(threads, tag)
+        self.env = environment(threads, tag) | ({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
         self.process: subprocess.Popen[bytes] | None = None
         self.ready = not warm
         self.run_id: str | None = None
@@ -177,13 +179,22 @@ class Worker:
 
 
 def pool(
-    size: int, *, threads: int, ranks: int, tag: str, logs: Path, command: Sequence[str] | None = None
+    devices: Sequence[str | None],
+    *,
+    threads: int,
+    ranks: int,
+    tag: str,
+    logs: Path,
+    command: Sequence[str] | None = None,
 ) -> list[Worker]:
-    """`size` workers for runs of `ranks` processes each. Only those of one process are warm."""
+    """Workers for runs of `ranks` processes each. Only those of one process are warm.
+
+    devices: CUDA_VISIBLE_DEVICES of each worker; None: as it is.
+    """
     command = command or (WARM if ranks == 1 else torchrun(ranks))
     return [
-        Worker(command, threads=threads, tag=f"{tag}-{k}", log=layout.worker_log(logs, k), warm=ranks == 1)
-        for k in range(size)
+        Worker(command, threads=threads, tag=f"{tag}-{k}", log=layout.worker_log(logs, k), warm=ranks == 1, devices=own)
+        for k, own in enumerate(devices)
     ]
 
 

@@ -26,7 +26,7 @@ POSITIVE: Mapping[str, str] = {
     "rollout": "prompts samples temperature max_tokens max_rounds max_mismatch overlong_buffer overlong_penalty",
     "evaluation": "every samples problems validation",
     "cluster": "workers threads ranks nodes pack time_min cpus memory_gb max_parallel gpu_memory_gb",
-    "checkpoint": "every keep",
+    "checkpoint": "every keep minutes",
     "trainer": "updates epochs token_budget",
 }
 

@@ -40,6 +40,12 @@ def check_engine(config: DictConfig, choices: Choices) -> None:
             f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
             "rollout.engine.python=/path/to/python of one that has it, or rollout=native."
         )
+    if config.cluster.gpus and config.cluster.pack > 1 and "workers" not in engine:
+        raise ValueError(
+            f"rollout={rollout} gives its GPU's memory to the policy in training and back, and the other runs of "
+            f"cluster.pack={config.cluster.pack} would take it in between. Pass cluster.pack=1, rollout=ray or "
+            "rollout=native."
+        )
     if "workers" in engine:
         _check_workers(config, rollout, choices.get("loss"))
 

@@ -167,12 +167,14 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     engine, moves = rollout["engine"], trainer.get("reference_every") is not None
     adapters = trainer.get("lora_rank") is not None
     elsewhere = "workers" in engine  # on GPUs of its own
-    reference = trainer["kl"] > 0 or "reference" in declared(config["loss"]["_target_"])
+    loss = declared(config["loss"]["_target_"])
+    reference = trainer["kl"] > 0 or "reference" in loss
+    together = rollout["samples"] if "whole_groups" in loss else 1
     return Setting(
         ranks=config["cluster"]["ranks"],
         width=_width(trainer["dtype"]),
-        # A group stays whole, however long.
-        tokens=max(trainer["token_budget"], rollout["samples"] * (rollout["max_tokens"] or 0)),
+        # A response stays whole, however long; so does a group where the loss wants that.
+        tokens=max(trainer["token_budget"], together * (rollout["max_tokens"] or 0)),
         checkpointing=trainer["activation_checkpointing"],
         copies=0 if adapters else int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
         offload=bool(trainer.get("reference_offload")),

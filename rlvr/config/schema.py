@@ -86,6 +86,7 @@ class ClusterConfig:
 @dataclass
 class CheckpointConfig:
     every: int = MISSING
+    minutes: float | None = None
     keep: int = MISSING
     keep_best: bool = False
     background: bool = False

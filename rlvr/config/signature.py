@@ -28,6 +28,7 @@ MARKS = {
     "rlvr.objective.batch.per_response": "per_response",
     "rlvr.objective.batch.compares_responses": "compares_responses",
     "rlvr.objective.batch.uses_failed_groups": "uses_failed_groups",
+    "rlvr.objective.batch.whole_groups": "whole_groups",
     "rlvr.model.native_only": "native_only",
 }
 NEEDS, FIRST_PASS, PARTIAL = "rlvr.objective.batch.needs", "rlvr.objective.batch.first_pass", "functools.partial"

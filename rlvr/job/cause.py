@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
+import torch.distributed as dist
 
 from rlvr.ledger import cause
 from rlvr.ledger.cause import Cause
@@ -16,6 +18,11 @@ _CAUSES: Mapping[type[BaseException], Cause] = {
     FloatingPointError: Cause.DIVERGED,
     ValueError: Cause.USER_ERROR,
 }
+# What the libraries of a GPU say in errors of other classes, when it is its memory that they lack.
+_NO_GPU_MEMORY = re.compile(
+    r"(CUDA|Cuda|NCCL|cuDNN).*out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED", re.DOTALL
+)
+_OF_A_GPU = (torch.AcceleratorError, dist.DistBackendError)
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -23,4 +30,6 @@ def cause_of(error: BaseException) -> Cause:
     carried = cause.cause_of(error)
     if carried is not Cause.ERROR:
         return carried
+    if (type(error) is RuntimeError or isinstance(error, _OF_A_GPU)) and _NO_GPU_MEMORY.search(str(error)):
+        return Cause.GPU_OOM
     return next((_CAUSES[cls] for cls in type(error).__mro__ if cls in _CAUSES), Cause.ERROR)

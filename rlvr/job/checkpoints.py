@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,18 @@ class Checkpoints:
         """config: the group `checkpoint` of a run. steps: the number of the last step."""
         self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
         self.best: float | None = None  # score of the best checkpoint, if it is kept
+        self._last = time.monotonic()  # when the newest was begun, or the attempt
 
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether a finished step is saved. Raises what went wrong with a save that was going on."""
+        """Whether a finished step is saved, the same on all ranks: by number of steps, by time since the last one, as
+        the last, or as the best. Raises what went wrong with a save that was going on.
+        """
         self.trainer.writer.wait(block=False)
-        return step > 0 and (step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None)
+        minutes = self.config.get("minutes")
+        late = minutes is not None and distributed.any_rank(time.monotonic() - self._last >= 60 * minutes)
+        if step <= 0:
+            return False
+        return late or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
 
     def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: StepGroups | None = None) -> None:
         """Save the state after a step, `position` problems into the stream, unless it is saved already.
@@ -41,6 +49,7 @@ class Checkpoints:
         ahead: the groups of the next step, if there are some.
         """
         path = layout.checkpoint(self.directory, step)
+        self._last = time.monotonic()
         self.trainer.writer.wait()
         if path.exists():
             return

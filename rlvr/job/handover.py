@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from rlvr.job import canary
@@ -16,6 +17,7 @@ class Handover:
     def __init__(self, sampler: Sampler, trainer: Trainer, problems: Sequence[Problem]) -> None:
         """problems: of which the canary asks both of them."""
         self.sampler, self.trainer, self.problems = sampler, trainer, problems
+        self.seconds = 0.0  # spent in `__call__` and `sleep`, all in all
         self.updates: int | None = None  # behind the engine's weights; None: it must be given some
 
     def __call__(self) -> int:
@@ -23,15 +25,19 @@ class Handover:
 
         Raises EngineDisagrees if it does not sample from them.
         """
+        began = time.perf_counter()
         newest = self.trainer.num_updates
         if self.updates != newest:  # else an evaluation has just been given these very weights
             self.sampler.engine.sync(self.trainer.weights())
             temperature = self.trainer.knobs.temperature
             canary.compare(self.sampler, self.trainer.logp, self.problems, self.trainer.place, temperature)
             self.updates = newest
+        self.seconds += time.perf_counter() - began
         return newest
 
     def sleep(self) -> None:
         """Let the engine make room for training: it must be given weights before it samples again."""
+        began = time.perf_counter()
         self.sampler.engine.sleep()
+        self.seconds += time.perf_counter() - began
         self.updates = None

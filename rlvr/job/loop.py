@@ -102,21 +102,28 @@ class Run:
         return Cause.OK
 
     def _step(self, step: int) -> dict[str, float]:
-        began = time.perf_counter()
+        began, handed_over_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
         stale = self.trainer.num_updates - sampled.updates
         if not self.step_sampler.prefetch(step + 1):
             self.handover.sleep()
         if self.place.rank == 0 and step <= self.config.keep_rollouts:
             write_rollouts(sampled.groups, layout.rollouts(self.dir, step))
+        collating = time.perf_counter()
         batch = self.batch(sampled.groups, step)
         apart = mismatch.measure(batch, self.config.rollout.max_mismatch)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
-        own = {"rollout/staleness": float(stale), "time/train_s": ended - ready, "time/step_s": ended - began}
+        own = {
+            "rollout/staleness": float(stale),
+            "time/sync_s": self.handover.seconds - handed_over_s,
+            "time/batch_s": ready - collating,  # most of it the trainer's own log-probabilities, if it takes them
+            "time/train_s": ended - ready,
+            "time/step_s": ended - began,
+        }
         metrics = {**sampled.metrics, **apart, **learned, **own}
-        return metrics | throughput(metrics, world=self.place.world)
+        return metrics | throughput(metrics, devices=self.place.world + self.config.rollout.engine.get("workers", 0))
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
         """The groups as the trainer wants them, with all that the objective reads."""

@@ -80,9 +80,10 @@ def _guarded(work: Callable[[], Cause], stop: StopFlag) -> tuple[Cause, str]:
         return stop.cause, f"{stopped}: stopped before its next step"
     except Exception as error:
         log.exception("the run failed")
-        if distributed.lost_a_rank(error):  # the word is that rank's; if it was killed, there is none
-            distributed.end_process(Cause.ERROR.code)
-        return cause_of(error), f"{type(error).__name__}: {error}"
+        cause = cause_of(error)
+        if cause is Cause.ERROR and distributed.lost_a_rank(error):  # the word is that rank's, if it left one
+            distributed.end_process(Cause.ERROR.code, alone=True)
+        return cause, f"{type(error).__name__}: {error}"
 
 
 def serve() -> None:
@@ -122,4 +123,4 @@ def main() -> None:
     cause, code, message = attempt_once(Path(sys.argv[1]))
     if message:
         print(f"{cause}: {message}", file=sys.stderr)
-    distributed.end_process(code)
+    distributed.end_process(code, alone=code != 0)  # an error, or a signal to stop, may have come to one rank alone

@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import Batch, Divergence, Policy, Terms, one_token_responses
+from rlvr.objective.batch import Batch, Divergence, Policy, Terms, one_token_responses, whole_groups
 
 
 @one_token_responses
+@whole_groups
 def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta: float) -> Terms:
     """(w/Z_A)·f((r/w)·(Z_A/Z_π)) per response, [B], with w = e^{A/η}, r = π/π_old, Z_A = mean w, Z_π = mean r.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, per_response
+from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, per_response, whole_groups
 
 Score = Literal["rloo", "dr_grpo", "grpo", "naive"]
 Weight = Literal["balanced", "none", "only_positive", "only_negative"]
@@ -27,6 +27,7 @@ EPSILON = 1e-6
 
 @binary_rewards
 @per_response
+@whole_groups
 @needs("reference")
 def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float) -> Terms:
     """weight·BCE(σ(ψ), R) per response, [B], for rewards 0 and 1. The gradient flows through ψ's baseline and std.
@@ -56,6 +57,7 @@ def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Wei
 
 @binary_rewards
 @per_response
+@whole_groups
 @needs("reference")
 def pacs_actor(
     policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float, actor: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -62,6 +63,8 @@ class Batch:
             value = getattr(self, name)
             if value is not None and tuple(value.shape) not in {(B,), (B, T)}:
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected [{B}] or [{B}, {T}]")
+        if self.group.is_cuda:
+            return  # values were looked at on the CPU, where batches are made: to look here makes the host wait
         if B and (bool((self.group.diff() < 0).any()) or int(self.group.min()) < 0 or int(self.group.max()) >= P):
             raise ValueError("Batch.group must be non-decreasing row numbers of Batch.prompt: groups stay whole")
 
@@ -71,7 +74,14 @@ class Batch:
 
     def select(self, groups: Tensor) -> Batch:
         """The sub-batch of the given groups ([P'] row numbers of `prompt`, ascending), renumbered from 0."""
-        rows = torch.isin(self.group, groups)
+        return self._pick(torch.isin(self.group, groups), groups)
+
+    def select_rows(self, rows: Tensor) -> Batch:
+        """The sub-batch of the given rows ([B'] int64, ascending) and of the prompts that they answer, renumbered."""
+        answered = torch.isin(torch.arange(self.num_groups, device=rows.device), self.group[rows])
+        return self._pick(rows, answered.nonzero()[:, 0])
+
+    def _pick(self, rows: Tensor, groups: Tensor) -> Batch:
         picked: dict[str, Tensor] = {}
         for name, value in self._tensors():
             picked[name] = value[groups if name.startswith("prompt") else rows]
@@ -79,7 +89,7 @@ class Batch:
         return Batch(**picked)
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(**{name: value.to(device) for name, value in self._tensors()})
+        return Batch(**{name: onto(device, value) for name, value in self._tensors()})
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Name and value of every field that is there."""
@@ -87,6 +97,31 @@ class Batch:
             value: Tensor | None = getattr(self, each.name)
             if value is not None:
                 yield each.name, value
+
+
+def onto(device: torch.device, tensor: Tensor) -> Tensor:
+    """The tensor on a device: copied to a GPU, from memory that it reads by itself, while the host goes on."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+class PartOfGroups(Batch):
+    """Rows of groups that have further rows in other micro-batches: what is taken over a group would be wrong."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("group", "num_groups"):
+            raise ValueError(
+                f"the loss reads Batch.{name}, and a group longer than trainer.token_budget is cut into several "
+                "micro-batches: declare the loss with @whole_groups (rlvr/objective/batch.py)."
+            )
+        return object.__getattribute__(self, name)
+
+    @classmethod
+    def of(cls, batch: Batch) -> Batch:
+        part = copy.copy(batch)
+        object.__setattr__(part, "__class__", cls)
+        return part
 
 
 @dataclass(frozen=True)
@@ -149,6 +184,14 @@ def per_response(function: F) -> F:
     return _marked(function, "per_response")
 
 
+def whole_groups(function: F) -> F:
+    """Declare that a loss reads `Batch.group`: its groups then never split, however long they are.
+
+    Without it the rows of a group that is longer than `trainer.token_budget` are learned in several micro-batches.
+    """
+    return _marked(function, "whole_groups")
+
+
 def compares_responses(function: F) -> F:
     """Declare that an advantage compares responses with each other: refused at launch with one response per problem."""
     return _marked(function, "compares_responses")
@@ -187,6 +230,12 @@ def needed(function: object) -> frozenset[str]:
     own: frozenset[str] = getattr(plain, "needs", frozenset[str]())
     before: object = getattr(plain, "first_pass", None)
     return own if before is None else own | needed(before)
+
+
+def marks_of(function: object) -> frozenset[str]:
+    """What a function is declared with, knobs bound or not."""
+    plain, _ = _without_knobs(function)
+    return getattr(plain, "marks", frozenset[str]())
 
 
 def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:

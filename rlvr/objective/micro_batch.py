@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr.objective import penalty, reduce
-from rlvr.objective.batch import Batch, Loss, Policy, needed
+from rlvr.objective.batch import Batch, Loss, PartOfGroups, Policy, marks_of, needed
 
 # What a loss may need; "solution" is the batch itself: rlvr/job/loop.py.
 AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
@@ -50,17 +50,21 @@ class Objective:
     def needs_entropy_gradient(self) -> bool:
         return self.entropy != 0 or "entropy" in self.needs
 
+    @property
+    def needs_whole_groups(self) -> bool:
+        return "whole_groups" in marks_of(self.loss)
+
     def visible(self, policy: Policy) -> Policy:
         """Without what the loss did not ask for."""
         return policy if "entropy" in self.needs else replace(policy, entropy=None)
 
     def __call__(
-        self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: Tensor
+        self, policy: Policy, logp_base: Tensor | None, batch: Batch, counts: Tensor, *, cut: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(this part of the scalar to minimise, this part of each metric): sums over parts are the mini-batch's.
 
         Everything per token is 0 at padding. policy: all that the trainer knows. counts: [K, 2] tokens and sequences of
-        each kind in the whole mini-batch.
+        each kind in the whole mini-batch, where the batch is. cut: a group of this part has rows in another.
         """
         logp, entropy = policy.logp, policy.entropy
         assert entropy is not None
@@ -73,7 +77,7 @@ class Objective:
             num_sequences=counts[0, 1],
             max_tokens=self.max_tokens,
         )
-        terms = self.loss(self.visible(policy), batch)
+        terms = self.loss(self.visible(policy), PartOfGroups.of(batch) if cut else batch)
         losses = terms.loss if batch.weight is None else _weighed(terms.loss, batch.weight)
         total = reduce.aggregate_streams(
             losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens

@@ -112,16 +112,25 @@ class SharedPromptCache(Cache):
         keys, values = self.responses[layer_idx][:, :, :, : self.length].unbind(0)
         B, heads, D = len(query), keys.shape[1], query.shape[3]
         query = query.reshape(B, heads, -1, D).to(self.dtype) * scaling
-        prompt_scores = self._by_group(query) @ prompt_keys.transpose(-1, -2)
+        prompt_scores = _scores(self._by_group(query), prompt_keys)
         if self.bias is not None:
             prompt_scores += self.bias
-        scores = torch.cat((self._by_row(prompt_scores), query @ keys.transpose(-1, -2)), dim=-1)
+        scores = torch.cat((self._by_row(prompt_scores), _scores(query, keys)), dim=-1)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(self.dtype)
         read = self._by_row(self._by_group(weights[..., : self.width]) @ prompt_values)
         return (read + weights[..., self.width :] @ values).reshape(B, 1, heads * query.shape[2], D)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0 if self.filling is not None else self.width + self.length - 1
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    """query [b, heads, r, D] times key [b, heads, t, D] → [b, heads, r, t]; float32 on a GPU in half precision too."""
+    if query.is_cuda and query.dtype != torch.float32:
+        q, k = query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2)
+        product = torch.bmm(q, k, out_dtype=torch.float32)  # type: ignore[call-overload]
+        return product.unflatten(0, query.shape[:2])
+    return query @ key.transpose(-1, -2)
 
 
 def shared_prompt_attention(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlvr.model.head import WideHead
 from rlvr.rollout.cache import SHARED_PROMPT, SharedPromptCache
 
 PREFILL_TOKENS = 8192  # prompt tokens read at once, padding included: bounds the memory of activations
@@ -40,7 +41,7 @@ class SharedPromptDecoder:
         assert model.config._attn_implementation == SHARED_PROMPT
         head = model.get_output_embeddings()
         assert head is not None
-        self.decoder, self.head = model.get_decoder(), head
+        self.decoder, self.head = model.get_decoder(), WideHead(head)
         self.prompt, self.lengths = prompt, lengths
         # On a CPU the narrow products of decoding are faster in float32 than in bfloat16, and exact softmax inputs.
         dtype = torch.float32 if prompt.device.type == "cpu" else model.dtype

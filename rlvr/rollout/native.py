@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.load import load, parse_dtype
 from rlvr.noise import uniform
-from rlvr.records import Completion, Request, Sampling
+from rlvr.records import Completion, Request, Sampling, Tolerance
 from rlvr.rollout.cache import SHARED_PROMPT, register
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
@@ -42,7 +42,7 @@ class NativeEngine:
     agree to about 1e-6 in float32; a token changes if a uniform number falls into that gap).
     """
 
-    canary: float | None = None  # the same code and weights as the trainer's
+    canary: Tolerance | None = None  # the same code and weights as the trainer's
     workers = 1
 
     def __init__(

@@ -58,13 +58,13 @@ class Spent:
         }
 
 
-def throughput(step: Mapping[str, float], *, world: int) -> dict[str, float]:
-    """Tokens per second of a step, by its tokens and seconds."""
+def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
+    """Tokens per second of a step, by its tokens and seconds. devices: of ranks, and of engines that have their own."""
     tokens = max(step["tokens/rollout"], 1.0)
     return {
         "throughput/train_tokens_per_s": step["tokens/train"] / step["time/train_s"],
         "throughput/tokens_per_s": tokens / step["time/step_s"],
-        "throughput/gpu_s_per_token": world * step["time/step_s"] / tokens,
+        "throughput/gpu_s_per_token": devices * step["time/step_s"] / tokens,
     }
 
 

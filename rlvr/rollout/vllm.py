@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
-from rlvr.records import Completion, Request, Sampling
+from rlvr.records import Completion, Request, Sampling, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
 from rlvr.rollout.node import from_first, on_node, several
 from rlvr.rollout.vllm_server import Arrays
@@ -68,7 +68,8 @@ class VllmEngine:
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
             raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
         self.device, self.eos, self.dtype = device, sorted(eos_token_ids), parse_dtype(dtype)
-        self.canary = TOLERANCE[dtype] if canary is None else canary
+        limit = TOLERANCE[dtype] if canary is None else canary
+        self.canary = Tolerance.exact(limit) if dtype == "float32" else Tolerance.rounded(limit)
         self.timeout_s = timeout_s
         self._python = python or sys.executable
         self._options = {
@@ -278,6 +279,7 @@ def environment(device: torch.device, *, eager: bool) -> dict[str, str]:
     """Of the process: our own without what makes it a rank of ours, and with one GPU at most."""
     ours = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
     theirs = ("TORCHELASTIC_", "ROLE_", "RAY_")
+    ours |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # sleeping vLLM moves memory by other means
     kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(theirs)}
     chosen = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: what is killed is all there is

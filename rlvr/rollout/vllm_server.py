@@ -78,11 +78,16 @@ class Server:
             enable_sleep_mode=not self.on_cpu,
             # It asks at its start for this share of the GPU to be free, which the trainer's is not; the size of the
             # cache is given above.
-            **({} if self.on_cpu else {"gpu_memory_utilization": 0.01}),
+            **({} if self.on_cpu else self._on_gpu(dtype)),
             # vLLM rewinds the random numbers of a prompt that was cut, which those of a CPU cannot do: it crashes.
             enable_chunked_prefill=not self.on_cpu,
         )
-        self.asleep = False
+        self.asleep, self.num_asked = False, 0
+
+    def _on_gpu(self, dtype: str) -> dict[str, Any]:
+        """CUDA graphs give their memory back too; logits are float32, as the trainer's are."""
+        own: dict[str, Any] = {"gpu_memory_utilization": 0.01, "sleep_mode_offload_cudagraph": True}
+        return own if dtype == "float32" else {**own, "hf_overrides": {"head_dtype": "float32"}}
 
     def answer(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
         self.answers.write(pack({**header, "version": self.version}, arrays))
@@ -115,6 +120,8 @@ class Server:
 
         prompts = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
         engine = self.llm.llm_engine
+        first = self.num_asked  # vLLM must not mistake a request for one that it had before
+        self.num_asked += len(arrays["seed"])
         for index, (row, seed) in enumerate(zip(arrays["prompt"].tolist(), arrays["seed"].tolist(), strict=True)):
             parameters = SamplingParams(
                 **header["sampling"],
@@ -124,22 +131,22 @@ class Server:
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            engine.add_request(str(index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
+            engine.add_request(str(first + index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
         last_sent = time.monotonic()
         while engine.has_unfinished_requests():
             done = [output for output in engine.step() if output.finished]
             if done or time.monotonic() - last_sent > SIGN_OF_LIFE_S:
                 last_sent = time.monotonic()
-                self._send(done)
+                self._send(done, first)
 
-    def _send(self, outputs: list[Any]) -> None:
+    def _send(self, outputs: list[Any], first: int) -> None:
         completions = [output.outputs[0] for output in outputs]
         tokens = [np.asarray(each.token_ids, dtype=np.int64) for each in completions]
         logp = [np.asarray(each.logprobs.logprobs, dtype=np.float32) for each in completions]
         none = [np.zeros(0)]
         self.answer(
             {},
-            sample=np.array([int(output.request_id) for output in outputs], dtype=np.int64),
+            sample=np.array([int(output.request_id) - first for output in outputs], dtype=np.int64),
             finished=np.array([each.finish_reason == "stop" for each in completions], dtype=np.bool_),
             lengths=np.array([len(each) for each in tokens], dtype=np.int64),
             tokens=np.concatenate(tokens or none).astype(np.int64),

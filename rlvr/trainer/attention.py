@@ -1,7 +1,8 @@
 """Attention over sequences that lie end to end in one row, where responses may share one copy of their prompt.
 
-The linear layers, most of the work, see N tokens without padding; only attention knows who belongs to whom. It gathers
-queries and keys of equal shape into segments, runs PyTorch's attention on each, and puts the results back in place.
+The linear layers, most of the work, see N tokens without padding; only attention knows who belongs to whom. In half
+precision on a GPU it is one call of a kernel that takes sequences of any lengths (`Varlen`). Else it gathers queries
+and keys of equal shape into segments, runs PyTorch's attention on each, and puts the results back in place (`Packed`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from rlvr.trainer.layout import Packed, Segment
+from rlvr.trainer.layout import Packed, Segment, Varlen
 
 NAME = "rlvr_packed"
 # Variants of attention that change the scores in a way that segments do not know.
@@ -34,7 +36,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed: Packed | None = None,
+    packed: Packed | Varlen | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention function of `transformers`: query [1, H, N, D], key and value [1, K, N, D] → [1, N, H, D].
@@ -48,9 +50,52 @@ def attend(
         raise ValueError(f"packed attention cannot do {', '.join(unknown)}: pass trainer.packing=false")
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, heads, D]
     scale, dtype = kwargs.get("scaling"), query.dtype
+    if isinstance(packed, Varlen):
+        return _varlen(query, key, value, packed, scale)[None], None
     query, key, value = precise(query, key, value)
     results = [_segment(query, key, value, each, scale) for each in packed.segments]
     return torch.cat(results).to(dtype).index_select(0, packed.order)[None], None
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
+    """[N, H, D]"""
+    if packed.key is not None:
+        key, value = key.index_select(0, packed.key), value.index_select(0, packed.key)
+    grouped = query.shape[1] != key.shape[1]
+    ends, longest = (packed.query_ends, packed.key_ends), (packed.longest_query, packed.longest_key)
+    if query.is_cuda:  # (-1, 0): every key up to the query's own
+        result = varlen_attn(query, key, value, *ends, *longest, scale=scale, window_size=(-1, 0), enable_gqa=grouped)
+        assert isinstance(result, Tensor)  # else it comes with what was not asked for
+        return result
+    return by_sequence(query, key, value, packed, scale)
+
+
+def by_sequence(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale: float | None) -> Tensor:
+    """What `Varlen` means, on any device: the attention of one sequence after the other. query [N, H, D], key and value
+    [n, K, D], gathered → [N, H, D]
+    """
+    parts = list[Tensor]()
+    first_query = first_key = 0
+    for query_end, key_end in zip(packed.query_ends[1:].tolist(), packed.key_ends[1:].tolist(), strict=True):
+        q = query[first_query:query_end].transpose(0, 1)[None]
+        k, v = (x[first_key:key_end].transpose(0, 1)[None] for x in (key, value))
+        before = k.shape[2] - q.shape[2]
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(before)
+        grouped = q.shape[1] != k.shape[1]
+        result = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=grouped)
+        parts.append(result[0].transpose(0, 1))
+        first_query, first_key = query_end, key_end
+    return torch.cat(parts)
+
+
+def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there is a kernel for sequences of any lengths: on a GPU, for half precision and heads that it knows."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None)
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not heads:
+        return False
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return head_dim % 8 == 0 and head_dim <= 256
 
 
 def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:
@@ -58,8 +103,8 @@ def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale:
     q = _gather(query, segment.query)
     k, v = _gather(key, segment.key), _gather(value, segment.key)
     grouped = q.shape[1] != k.shape[1]
-    if grouped and q.is_cuda and segment.mask is not None:
-        # CUDA's masked kernels know no grouped queries: they would fall back to materialised scores.
+    if grouped and q.is_cuda and (segment.mask is not None or q.dtype == torch.float32):
+        # CUDA's kernels for masks and for float32 know no grouped queries: scores would be in memory.
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         grouped = False
     result = scaled_dot_product_attention(

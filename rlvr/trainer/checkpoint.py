@@ -159,16 +159,13 @@ def _publish(
     distributed.barrier(group)
 
 
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """State of torch's generators in this process."""
-    states = {"cpu": torch.get_rng_state()}
-    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+def random_state() -> dict[str, Tensor]:
+    """State of torch's generator in this process. That of a GPU decides nothing: all noise is a function of names."""
+    return {"cpu": torch.get_rng_state()}
 
 
-def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
+def set_random_state(states: dict[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def training_state(named: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:

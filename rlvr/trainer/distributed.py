@@ -17,8 +17,10 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 T = TypeVar("T")
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Ranks wait for one another while one of them judges answers or evaluates; a hung rank is the supervisor's to find.
 TIMEOUT = timedelta(hours=2)
+GPU_TIMEOUT = timedelta(minutes=25)  # nobody judges while GPUs talk: this long, a rank is lost
 
 
 def join_group() -> tuple[int, int, torch.device]:
@@ -33,14 +35,31 @@ def join_group() -> tuple[int, int, torch.device]:
             dist.init_process_group(backend, timeout=TIMEOUT)
         else:
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+        for each in device_backends(device):
+            if each.name() == "nccl":
+                each._set_default_timeout(GPU_TIMEOUT)
     return dist.get_rank(), dist.get_world_size(), device
+
+
+def device_backends(device: torch.device) -> list[dist.Backend]:
+    """What carries tensors of a GPU between ranks; nothing else than the group's own on a CPU."""
+    world = dist.group.WORLD
+    assert world is not None
+    return [world._get_backend(device)] if device.type == "cuda" else []
 
 
 def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    # Blocks that grow lose nothing to fragments where no two micro-batches are of one shape. vLLM must not see it.
+    os.environ.setdefault(ALLOCATOR, "expandable_segments:True")
     torch.cuda.set_device(device)
+    # It builds a plan for every new shape, half a second each, and no two micro-batches are of one shape.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    # Sums of products in half precision are float32 sums.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     return device
 
 
@@ -61,14 +80,18 @@ def lost_a_rank(error: Exception) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
-def end_process(code: int) -> NoReturn:
+def end_process(code: int, *, alone: bool = False) -> NoReturn:
     """Leave the group and end this process with `code`, without tearing the interpreter down if there were several.
+
+    alone: the other ranks may not be ending. The group is then not left, which on GPUs would wait for them to come out
+    of what they sit in, until that times out; they hear of it as this process ends.
 
     gloo's threads outlive `destroy_process_group`: one that lets go of its last tensor while the interpreter is being
     torn down aborts the process (SIGABRT), and a finished run would be called failed.
     """
     several = dist.is_initialized() and dist.get_world_size() > 1
-    leave_group()
+    if not (several and alone):
+        leave_group()
     if several:
         atexit._run_exitfuncs()
         logging.shutdown()

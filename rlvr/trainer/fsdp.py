@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.load import miniature
 from rlvr.objective import reduce
-from rlvr.objective.batch import Batch, Loss, Policy, first_pass_of
+from rlvr.objective.batch import Batch, Loss, Policy, first_pass_of, onto
 from rlvr.objective.micro_batch import Objective
 from rlvr.trainer import batch_noise, checkpoint, distributed, lora, packer
 from rlvr.trainer.actor import Actor, ActorOutput, check_head, scatter, to_policy
@@ -30,11 +30,12 @@ from rlvr.trainer.sharded_load import fill, is_empty
 
 
 class MicroBatch(NamedTuple):
-    """Some groups of a mini-batch, possibly none, and how the model reads them."""
+    """Some rows of a mini-batch, possibly none, and how the model reads them."""
 
     part: Batch
     layout: Layout
     last: bool  # of this rank's
+    cut: bool  # a group has rows here and in other micro-batches
 
 
 class Trainer:
@@ -59,7 +60,7 @@ class Trainer:
         trial = Actor(miniature(model.config), knobs.temperature) if is_empty(model) else self.actor
         check_head(trial)
         self._refuse_idle_knobs()
-        self.packer = packer.choose(self.actor, trial, knobs, place.pad_token_id)
+        self.packer = packer.choose(self.actor, trial, knobs, place.pad_token_id, place.device)
         if knobs.lora_rank is not None:
             lora.adapt(model, rank=knobs.lora_rank, alpha=knobs.lora_alpha, seed=knobs.seed, dtype=knobs.precision)
         sharding = Sharding(
@@ -116,15 +117,15 @@ class Trainer:
 
     def _update(self, batch: Batch, *, first: bool) -> dict[str, float]:
         """One optimiser step. KL(·‖base) is measured on the first of a batch, whose samples are the policy's own."""
-        counts = reduce.counts_of_streams(batch.mask, batch.kind)
+        counts = onto(self.place.device, reduce.counts_of_streams(batch.mask, batch.kind))
         metrics: dict[str, Tensor] = {}
         num_tokens = 0
         batch = self._prepared(batch)
-        for part, layout, last in self._split(batch):
-            before_backward(self.actor, last=last, single=self.place.world == 1)
-            loss, measured = self._loss_of(part, layout, counts, measure_base=first and self.knobs.base_kl)
+        for micro in self._split(batch):
+            before_backward(self.actor, last=micro.last, single=self.place.world == 1)
+            loss, measured = self._loss_of(micro, counts, measure_base=first and self.knobs.base_kl)
             loss.backward()
-            num_tokens += layout.num_tokens
+            num_tokens += micro.layout.num_tokens
             for name, value in measured.items():
                 metrics[name] = metrics[name] + value if name in metrics else value
         values = torch.stack(list(metrics.values())).tolist() if metrics else []
@@ -148,10 +149,9 @@ class Trainer:
         self.num_averaged += 1
         return {**metrics, "optim/grad_norm": norm, "optim/lr": rate}
 
-    def _loss_of(
-        self, part: Batch, layout: Layout, counts: Tensor, *, measure_base: bool
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(part of the loss, parts of the metrics) of some groups of a mini-batch, possibly none."""
+    def _loss_of(self, micro: MicroBatch, counts: Tensor, *, measure_base: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """(part of the loss, parts of the metrics) of some rows of a mini-batch, possibly none."""
+        part, layout = micro.part, micro.layout
         output = self._forward(part, layout, dropout=True)
         wants_reference = self.objective.needs_reference and part.logp_ref is None
         of_base, of_reference = self.frozen.logp(layout, base=measure_base, reference=wants_reference)
@@ -161,14 +161,14 @@ class Trainer:
         if of_reference is not None:
             part = replace(part, logp_ref=scatter(of_reference, layout, part))
         logp_base = None if of_base is None else scatter(of_base, layout, part)
-        return self.objective(to_policy(output, layout, part), logp_base, part, counts)
+        return self.objective(to_policy(output, layout, part), logp_base, part, counts, cut=micro.cut)
 
     def _forward(self, part: Batch, layout: Layout, *, dropout: bool = False) -> ActorOutput:
         keep = None
         if dropout and "log_z" in self.actor.heads and layout.num_prompts:
             width = cast(LogZ, self.actor.heads["log_z"]).width
             keep = batch_noise.units_kept(part, width, seed=self.knobs.seed, update=self.num_updates)
-            keep = keep.to(self.place.device)
+            keep = onto(self.place.device, keep)
         return self.actor(layout, entropy_gradient=self.objective.needs_entropy_gradient, keep=keep)
 
     def _prepared(self, batch: Batch) -> Batch:
@@ -188,11 +188,15 @@ class Trainer:
         """This rank's micro-batches: as many as any other rank's."""
         place = self.place
         budget, shared = packer.fitting(self.knobs.token_budget, place.device), self.packer.shares(batch)
-        plan = self.packer.plan(batch, shared=shared, budget=budget, num_ranks=place.world)[place.rank]
-        for index, groups in enumerate(plan):
-            part = batch.select(groups)
+        whole = self.objective.needs_whole_groups
+        plan = self.packer.plan(batch, shared=shared, budget=budget, num_ranks=place.world, whole=whole)[place.rank]
+        size = torch.bincount(batch.group, minlength=batch.num_groups)
+        for index, rows in enumerate(plan):
+            part = batch.select_rows(rows)
+            here = torch.bincount(batch.group[rows], minlength=len(size))
+            cut = bool(((here > 0) & (here < size)).any())
             layout = self.packer.layout(part, shared=shared)
-            yield MicroBatch(part.to(place.device), layout.to(place.device), index == len(plan) - 1)
+            yield MicroBatch(part.to(place.device), layout.to(place.device), index == len(plan) - 1, cut)
 
     # --- the policy of now ---
 
@@ -209,7 +213,7 @@ class Trainer:
         """(what the policy says of all rows, what the reference does if asked for), on every rank."""
         numbered = replace(batch, row=torch.arange(len(batch.tokens)))
         whole: dict[str, Tensor] = {}
-        for part, layout, _ in self._split(numbered):
+        for part, layout, _, _ in self._split(numbered):
             assert part.row is not None
             outputs: dict[str, Tensor | None] = dict(vars(to_policy(self._forward(part, layout), layout, part)))
             _, of_reference = self.frozen.logp(layout, base=False, reference=reference)
@@ -252,7 +256,7 @@ class Trainer:
         """Continue from a checkpoint, of any number of ranks. Returns its `extra`."""
         tensors = self._tensors()
         state = checkpoint.load(path, tensors)
-        checkpoint.set_random_state(tensors["random"], self.place.device)
+        checkpoint.set_random_state(tensors["random"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
         self.num_averaged = state["averaged"]
         set_steps(self.optimiser, self.num_averaged)
@@ -266,7 +270,7 @@ class Trainer:
         return {
             **checkpoint.training_state(named, self.optimiser),
             "reference": self.frozen.tensors(),
-            "random": checkpoint.random_state(self.place.device),
+            "random": checkpoint.random_state(),
         }
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rlvr.objective.batch import onto
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -17,8 +19,8 @@ class Segment:
     mask: Tensor | None  # [b or 1, 1, t, s] bool, True: sees it; None: causal, where query and key are the same
 
     def to(self, device: torch.device) -> Segment:
-        mask = None if self.mask is None else self.mask.to(device)
-        return Segment(self.query.to(device), self.key.to(device), mask)
+        mask = None if self.mask is None else onto(device, self.mask)
+        return Segment(onto(device, self.query), onto(device, self.key), mask)
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,27 @@ class Packed:
     order: Tensor  # [N] int64, place of each token among the segments' queries laid end to end
 
     def to(self, device: torch.device) -> Packed:
-        return Packed(tuple(s.to(device) for s in self.segments), self.order.to(device))
+        return Packed(tuple(s.to(device) for s in self.segments), onto(device, self.order))
+
+
+@dataclass(frozen=True)
+class Varlen:
+    """Who attends to whom, for one call of a kernel that takes sequences of any lengths.
+
+    S sequences of queries lie end to end in the row; a query attends to its sequence's keys up to the one that stands
+    as far from the end as itself (causal, aligned at the bottom right). Keys may be more than queries: a prompt that is
+    read once, then the response.
+    """
+
+    query_ends: Tensor  # [S + 1] int32, 0 first
+    key_ends: Tensor  # [S + 1] int32, 0 first
+    longest_query: int  # numbers of the host: nobody waits for them
+    longest_key: int
+    key: Tensor | None  # int64, places in the row whose keys are read, sequence by sequence; None: the row as it lies
+
+    def to(self, device: torch.device) -> Varlen:
+        key = None if self.key is None else onto(device, self.key)
+        return replace(self, query_ends=onto(device, self.query_ends), key_ends=onto(device, self.key_ends), key=key)
 
 
 @dataclass(frozen=True)
@@ -38,7 +60,7 @@ class Layout:
 
     input_ids: Tensor  # [R, W] int64
     position_ids: Tensor | None  # [R, W]; None: 0, 1, 2, …
-    packed: Packed | None
+    packed: Packed | Varlen | None
     predict: Tensor  # [n] int64, place in R·W of the token *before* each response token
     target: Tensor  # [n] int64, the response token
     place: Tensor  # [n] int64, its place in B·T
@@ -50,8 +72,9 @@ class Layout:
     def to(self, device: torch.device) -> Layout:
         if device.type == "cpu":
             return self
-        on_device = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor | Packed)}
-        return replace(self, **on_device)
+        parts = {name: onto(device, part) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        packed = None if self.packed is None else self.packed.to(device)
+        return replace(self, **parts, packed=packed)
 
 
 def empty(pad_token_id: int) -> Layout:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
+from rlvr.model.head import factor, logits
 from rlvr.model.structure import vocabulary_size
 from rlvr.objective import penalty
 
@@ -16,25 +19,84 @@ CHUNK = 2**26
 def token_logp(
     head: nn.Module, hidden: Tensor, target: Tensor, temperature: float, *, entropy_gradient: bool, chunk: int = CHUNK
 ) -> tuple[Tensor, Tensor]:
-    """(logp [n], entropy [n]) of target [n] under softmax(head(hidden) / temperature), hidden [n, h].
+    """(logp [n], entropy [n]) float32 of target [n] under softmax(head(hidden) / temperature), hidden [n, h].
 
-    At most `chunk` logits exist at a time, in the forward and in the backward pass.
+    At most `chunk` logits exist at a time, in the forward and in the backward pass. They are float32 whatever hidden
+    states and weights are, and so is the sum over chunks of the weights' gradient.
     """
 
-    def some(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(hidden).float() / temperature
-        logp = logits.gather(-1, target[:, None])[:, 0] - logits.logsumexp(-1)
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy = penalty.entropy(logits if entropy_gradient else logits.detach())
+    rows = max(1, chunk // vocabulary_size(head, hidden))
+    if (len(hidden) <= rows and hidden.dtype == torch.float32) or not isinstance(head, nn.Linear):
+        return _at_once(head(hidden), target, temperature, entropy_gradient=entropy_gradient)
+    return _InChunks.apply(hidden, head.weight, head.bias, target, temperature, rows, entropy_gradient)
+
+
+def _at_once(raw: Tensor, target: Tensor, temperature: float, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Of logits [n, V] that fit into memory: autograd knows how."""
+    z = raw.float() / temperature
+    logp = z.gather(-1, target[:, None])[:, 0] - z.logsumexp(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = penalty.entropy(z if entropy_gradient else z.detach())
+    return logp, entropy
+
+
+class _InChunks(torch.autograd.Function):
+    """Chunks of `rows` tokens. Kept are log Σ e^z and the entropy: the backward pass computes the logits anew."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        temperature: float,
+        rows: int,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        logp, entropy, total = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3))
+        wide = factor(weight)
+        for first in range(0, len(hidden), rows):
+            some = slice(first, first + rows)
+            z = logits(hidden[some], wide, bias).div_(temperature)
+            total[some] = z.logsumexp(-1)
+            logp[some] = z.gather(-1, target[some, None])[:, 0] - total[some]
+            entropy[some] = penalty.entropy(z)
+        ctx.save_for_backward(hidden, weight, bias, target, total, entropy)
+        ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
-    rows = max(1, chunk // vocabulary_size(head, hidden))
-    if len(hidden) <= rows:
-        return some(hidden, target)
-    recompute = torch.is_grad_enabled()
-    parts = [
-        checkpoint(some, h, t, use_reentrant=False, preserve_rng_state=False) if recompute else some(h, t)
-        for h, t in zip(hidden.split(rows), target.split(rows), strict=True)
-    ]
-    logp, entropy = zip(*parts, strict=True)
-    return torch.cat(logp), torch.cat(entropy)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_logp: Tensor, d_entropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """With p = e^{z − log Σ e^z}: dz = d_logp·(1[target] − p) − d_entropy·p·(log p + H)."""
+        hidden, weight, bias, target, total, entropy = ctx.saved_tensors
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        d_hidden = torch.empty_like(hidden) if needs_hidden else None
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
+        d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        wide = factor(weight)
+        for first in range(0, len(hidden), ctx.rows):
+            some = slice(first, first + ctx.rows)
+            log_p = logits(hidden[some], wide, bias).div_(ctx.temperature).sub_(total[some, None])
+            d_z = log_p.exp().mul_(-d_logp[some, None])
+            if ctx.entropy_gradient:
+                bounded = log_p.clamp(min=torch.finfo(log_p.dtype).min / 2)  # 0 · −inf is NaN
+                d_z -= d_entropy[some, None] * log_p.exp() * (bounded + entropy[some, None])
+            d_z.scatter_add_(1, target[some, None], d_logp[some, None]).div_(ctx.temperature)
+            if d_hidden is not None:
+                d_hidden[some] = _product(d_z, wide, hidden.dtype)
+            if d_weight is not None:
+                d_weight += _product(d_z.t(), hidden[some], hidden.dtype)
+            if d_bias is not None:
+                d_bias += d_z.sum(0)
+        return d_hidden, d_weight, d_bias, None, None, None, None
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left [a, b] float32 times right [b, c], summed and given in float32; on a GPU of factors rounded to `dtype`."""
+    if left.is_cuda and dtype != torch.float32:
+        return torch.mm(left.to(dtype), right, out_dtype=torch.float32)
+    return left @ right.float()

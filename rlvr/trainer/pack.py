@@ -1,4 +1,4 @@
-"""How a batch is laid out for the model, and how it is cut into micro-batches of whole groups."""
+"""How a batch is laid out for the model, and how it is cut into micro-batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from rlvr.objective.batch import Batch
-from rlvr.trainer.layout import Layout, Packed, Segment
+from rlvr.trainer.layout import Layout, Packed, Segment, Varlen
 
-# Longest sequence for which responses share their prompt: their attention needs a mask, which grows with its square
-# and rules out the flash kernel. Longer than this, a prompt is a small part of the work anyway.
+# Longest sequence for which responses share their prompt in segments: their attention needs a mask, which grows with
+# its square and rules out the flash kernel. Longer than this, a prompt is a small part of the work anyway.
 MAX_SHARED = 2048
-MIN_SAVED = 0.1  # share of all tokens below which sharing prompts is not worth a mask
+MIN_SAVED = 0.1  # share of all tokens below which sharing prompts is not worth its price
 # Sequences are padded, in attention only, to the longest of their segment: at most this factor.
 MAX_STRETCH = 1.5
 
@@ -47,11 +47,43 @@ class Lengths:
         prompts = self.prompt * (rows > 0).long() if shared else self.prompt * rows
         return prompts.index_add(0, self.group, self.read)
 
-    def sharing_pays(self) -> bool:
-        """Whether one copy of each prompt saves enough tokens for its price, a mask in attention."""
-        longest = int((self.prompt[self.group] + self.read).max())
-        apart = int(self.cost(shared=False).sum())
-        return longest <= MAX_SHARED and int(self.cost(shared=True).sum()) <= (1 - MIN_SAVED) * apart
+    def sharing_pays(self, *, longest: int | None = MAX_SHARED) -> bool:
+        """Whether one copy of each prompt saves enough tokens for its price, a mask or a copy of keys in attention.
+
+        longest: sequence for which it may; None: any.
+        """
+        if longest is not None and int((self.prompt[self.group] + self.read).max()) > longest:
+            return False
+        return int(self.cost(shared=True).sum()) <= (1 - MIN_SAVED) * int(self.cost(shared=False).sum())
+
+
+def pieces(lengths: Lengths, cost: Tensor, *, budget: int, shared: bool, whole: bool) -> tuple[list[Tensor], Tensor]:
+    """What a micro-batch is made of, as rows, and the tokens of each: groups, and those that are longer than the budget
+    cut into runs of rows within it, unless groups must stay whole.
+
+    cost: [P] tokens of each group; a row's own number of tokens is its response and, unless shared, its prompt.
+    """
+    rows = list(torch.arange(len(lengths.group)).split(torch.bincount(lengths.group, minlength=len(cost)).tolist()))
+    if whole or bool((cost <= budget).all()):
+        return rows, cost
+    cut, tokens = list[Tensor](), list[int]()
+    for group, own in enumerate(rows):
+        if int(cost[group]) <= budget:
+            cut.append(own)
+            tokens.append(int(cost[group]))
+            continue
+        first, prompt = 0, int(lengths.prompt[group])
+        held = prompt * shared
+        for place, read in enumerate(lengths.read[own].tolist()):
+            row = read + prompt * (not shared)
+            if place > first and held + row > budget:
+                cut.append(own[first:place])
+                tokens.append(held)
+                first, held = place, prompt * shared
+            held += row
+        cut.append(own[first:])
+        tokens.append(held)
+    return cut, torch.tensor(tokens)
 
 
 def plan(cost: Tensor, *, budget: int, num_ranks: int) -> list[list[Tensor]]:
@@ -59,6 +91,7 @@ def plan(cost: Tensor, *, budget: int, num_ranks: int) -> list[list[Tensor]]:
 
     cost: [P] tokens. Every rank gets the same number of micro-batches, of `budget` tokens at most unless one group
     alone is larger, and about the same number of tokens: the largest groups go first, each to the emptiest bin.
+    What is said of groups holds for any `pieces`.
     """
     order = sorted(range(len(cost)), key=lambda group: (-int(cost[group]), group))
     at_most = -(-len(cost) // num_ranks)  # every group alone
@@ -76,20 +109,25 @@ def plan(cost: Tensor, *, budget: int, num_ranks: int) -> list[list[Tensor]]:
         rounds += 1
 
 
-def pack(batch: Batch, *, shared: bool) -> Layout:
+def pack(batch: Batch, *, shared: bool, varlen: bool = False) -> Layout:
     """All sequences end to end in one row, without padding; with `shared`, one copy of each prompt.
 
-    For a model that attends as `rlvr.trainer.attention` does. Positions count from the start of each sequence, so that
-    they are those of a row of its own.
+    For a model that attends as `rlvr.trainer.attention` does: in segments, or with `varlen` in one call. Positions
+    count from the start of each sequence, so that they are those of a row of its own.
     """
-    row = _Row.of(batch, shared=shared)
+    row = _Row.of(batch, shared=shared, together=varlen and not shared)
+    if varlen:
+        return _laid_out(batch, row, row.shared_varlen() if shared else row.separate_varlen())
     segments = row.shared_segments() if shared else row.separate_segments()
     order = torch.zeros(row.num_tokens, dtype=torch.int64)
     done = 0
     for segment, real in segments:
         order[segment.query[real]] = done + torch.arange(real.numel()).view_as(real)[real]
         done += real.numel()
-    packed = Packed(tuple(segment for segment, _ in segments), order)
+    return _laid_out(batch, row, Packed(tuple(segment for segment, _ in segments), order))
+
+
+def _laid_out(batch: Batch, row: _Row, packed: Packed | Varlen) -> Layout:
     predict, target, place = row.predictions(batch)
     prompts = row.prompts(batch)
     return Layout(row.ids[None], row.positions[None], packed, predict, target, place, row.num_tokens, *prompts)
@@ -110,7 +148,7 @@ def pad(batch: Batch, *, pad_token_id: int) -> Layout:
 
 @dataclass(frozen=True)
 class _Row:
-    """All prompts, then all responses less their last token, end to end."""
+    """All prompts, then all responses less their last token, end to end; or `together`, each after its prompt."""
 
     ids: Tensor  # [N]
     positions: Tensor  # [N]
@@ -121,7 +159,8 @@ class _Row:
     response_start: Tensor  # [B]
 
     @classmethod
-    def of(cls, batch: Batch, *, shared: bool) -> _Row:
+    def of(cls, batch: Batch, *, shared: bool, together: bool = False) -> _Row:
+        """together: of prompts that are not shared."""
         lengths = Lengths.of(batch)
         B, T = batch.tokens.shape
         prompt, prompt_mask, owner = batch.prompt, batch.prompt_mask, batch.group
@@ -132,8 +171,21 @@ class _Row:
         inside = column < read[:, None]
         ids = torch.cat([prompt[prompt_mask], batch.tokens[inside]])
         positions = torch.cat([(prompt_mask.cumsum(1) - 1)[prompt_mask], (length[owner, None] + column)[inside]])
+        if together:
+            width = length + read
+            first = width.cumsum(0) - width
+            ids, positions = cls._each_after_its_prompt(ids, positions, length, read)
+            return cls(ids, positions, length, first, owner, read, first + length)
         starts = read.cumsum(0) - read + length.sum()
         return cls(ids, positions, length, length.cumsum(0) - length, owner, read, starts)
+
+    @staticmethod
+    def _each_after_its_prompt(ids: Tensor, positions: Tensor, length: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
+        """ids and positions [N] of all prompts, then all responses, sequence by sequence."""
+        sequence = torch.arange(len(length))
+        owner = torch.cat([sequence.repeat_interleave(length), sequence.repeat_interleave(read)])
+        order = owner.argsort(stable=True)
+        return ids[order], positions[order]
 
     @property
     def num_tokens(self) -> int:
@@ -167,6 +219,24 @@ class _Row:
         cut = [self.sequence(rows, int(width[rows].max())) for rows in _alike(width)]
         return [(Segment(index, index, None), real) for index, real in cut]
 
+    def separate_varlen(self) -> Varlen:
+        """Each sequence attends to itself, where it lies."""
+        width = self.prompt_length + self.read
+        ends, longest = _ends(width), int(width.max())
+        return Varlen(ends, ends, longest, longest, None)
+
+    def shared_varlen(self) -> Varlen:
+        """Prompts attend to themselves; responses to their prompt and to themselves."""
+        rows = self.read.nonzero()[:, 0]
+        prompts, own = self.owner[rows], self.read[rows]
+        prompt, in_prompt = _span(self.prompt_start[prompts], self.prompt_length[prompts])
+        response, in_response = _span(self.response_start[rows], own)
+        of_responses = torch.cat([prompt, response], 1)[torch.cat([in_prompt, in_response], 1)]
+        query = torch.cat([self.prompt_length, own])
+        key = torch.cat([self.prompt_length, self.prompt_length[prompts] + own])
+        places = torch.cat([torch.arange(int(self.prompt_length.sum())), of_responses])
+        return Varlen(_ends(query), _ends(key), int(query.max()), int(key.max()), places)
+
     def shared_segments(self) -> list[tuple[Segment, Tensor]]:
         """Prompts attend to themselves; responses to their prompt and to themselves."""
         segments = list[tuple[Segment, Tensor]]()
@@ -188,9 +258,14 @@ class _Row:
         return segments
 
 
+def _ends(length: Tensor) -> Tensor:
+    """[S + 1] int32: where each of S sequences ends, 0 first."""
+    return torch.nn.functional.pad(length.cumsum(0), (1, 0)).int()
+
+
 def _span(start: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """Positions start, start + 1, … of each row, [b, longest], and which of them are real."""
-    column = torch.arange(int(length.max()))
+    column = torch.arange(int(length.max()) if len(length) else 0)
     real = column < length[:, None]
     return torch.where(real, start[:, None] + column, 0), real
 

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
+from rlvr.model.load import miniature
 from rlvr.model.structure import num_embeddings
 from rlvr.objective.batch import Batch
 from rlvr.trainer import attention, pack
@@ -21,6 +22,9 @@ log = logging.getLogger("rlvr")
 Sharing = Literal["auto", "always", "never"]
 # Largest difference of hidden states between packed and padded, as a fraction of the largest, float32.
 TOLERANCE = 1e-4
+HALF_TOLERANCE = (
+    0.05  # in half precision, which rounds to 0.004: a token that sees another's makes more of a difference
+)
 CPU_TOKENS = 8192  # of a micro-batch: with more, activations leave the caches (steps take 5 to 10 % longer with 16384)
 
 
@@ -31,27 +35,38 @@ class Packer:
     packing: bool
     shared_prompt: Sharing
     pad_token_id: int
+    varlen: bool = False  # attention in one call a layer, for sequences of any lengths: half precision on a GPU
 
     def shares(self, batch: Batch) -> bool:
         """Whether the responses of this mini-batch share one copy of their prompt."""
         if not self.packing or self.shared_prompt == "never":
             return False
-        return self.shared_prompt == "always" or pack.Lengths.of(batch).sharing_pays()
+        if self.shared_prompt == "always":
+            return True
+        return pack.Lengths.of(batch).sharing_pays(longest=None if self.varlen else pack.MAX_SHARED)
 
-    def plan(self, batch: Batch, *, shared: bool, budget: int | None, num_ranks: int) -> list[list[torch.Tensor]]:
-        """Groups of each micro-batch of each rank. budget: tokens, padding included; None: all in one micro-batch."""
+    def plan(self, batch: Batch, *, shared: bool, budget: int, num_ranks: int, whole: bool) -> list[list[torch.Tensor]]:
+        """Rows of each micro-batch of each rank. budget: tokens, padding included. whole: groups never split."""
         lengths = pack.Lengths.of(batch)
         cost = lengths.cost(shared=shared)
         if not self.packing:
             widest = (lengths.prompt[lengths.group] + lengths.read).max()
             cost = torch.bincount(lengths.group, minlength=batch.num_groups) * widest
-        return pack.plan(cost, budget=max(1, int(cost.sum()) if budget is None else budget), num_ranks=num_ranks)
+            every_row = torch.full_like(lengths.response, int(widest) + 1)  # its last token is not read
+            lengths = pack.Lengths(torch.zeros_like(lengths.prompt), every_row, lengths.group)
+        rows, tokens = pack.pieces(lengths, cost, budget=budget, shared=shared, whole=whole)
+        plan = pack.plan(tokens, budget=budget, num_ranks=num_ranks)
+        none = torch.zeros(0, dtype=torch.int64)
+        return [
+            [torch.cat([none, *(rows[piece] for piece in part.tolist())]).sort().values for part in rank]
+            for rank in plan
+        ]
 
     def layout(self, part: Batch, *, shared: bool) -> Layout:
         if not bool(part.mask.any()):
             return empty(self.pad_token_id)
         if self.packing:
-            return pack.pack(part, shared=shared)
+            return pack.pack(part, shared=shared, varlen=self.varlen)
         return pack.pad(part, pad_token_id=self.pad_token_id)
 
 
@@ -60,12 +75,14 @@ def fitting(token_budget: int, device: torch.device) -> int:
     return min(token_budget, CPU_TOKENS) if device.type == "cpu" else token_budget
 
 
-def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int) -> Packer:
+def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: torch.device) -> Packer:
     """Packed if the model can and gives the same hidden states as in padded rows; padded rows, with a warning, if not.
 
-    trial: what the numbers are compared on, the actor itself or a small one like it. Packing sets the model's attention
-    function. Raises ValueError if prompts must be shared and cannot be.
+    trial: what the numbers are compared on, the actor itself or a small one like it; they are compared again as they
+    are computed on `device`, a GPU. Packing sets the model's attention function. Raises ValueError if prompts must be
+    shared and cannot be.
     """
+    varlen = attention.takes_varlen(actor.model, device, knobs.precision)
     why = "" if knobs.packing else "trainer.packing is false"
     if knobs.packing and not attention.can_pack(actor.model):
         why = f"{type(actor.model).__name__} has other than plain, full attention"
@@ -75,9 +92,14 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int) -> Packe
         attention.register()
         for each in (actor, trial):
             each.model.set_attn_implementation(attention.NAME)
-        difference = packing_error(trial, pad_token_id % num_embeddings(trial.model))
-        if difference <= TOLERANCE:
-            return Packer(True, knobs.shared_prompt, pad_token_id)
+        difference, tolerance = packing_error(trial, pad_token_id % num_embeddings(trial.model)), TOLERANCE
+        if difference <= tolerance and device.type == "cuda":
+            there = Actor(miniature(actor.model.config), trial.temperature).to(device, knobs.precision)
+            there.model.set_attn_implementation(attention.NAME)
+            tolerance = TOLERANCE if knobs.precision == torch.float32 else HALF_TOLERANCE
+            difference = packing_error(there, pad_token_id % num_embeddings(there.model), varlen=varlen)
+        if difference <= tolerance:
+            return Packer(True, knobs.shared_prompt, pad_token_id, varlen)
         actor.model.set_attn_implementation("sdpa")
         why = f"packed and padded sequences differ by {difference:.2g} of the largest hidden state"
         log.warning("sequences are padded, not packed: %s", why)
@@ -87,7 +109,7 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int) -> Packe
 
 
 @torch.no_grad()
-def packing_error(actor: Actor, pad_token_id: int) -> float:
+def packing_error(actor: Actor, pad_token_id: int, *, varlen: bool = False) -> float:
     """Largest difference between packed and padded hidden states on a small batch, over their largest value."""
     batch = _sample(actor.model)
     device = next(actor.model.parameters()).device
@@ -98,7 +120,7 @@ def packing_error(actor: Actor, pad_token_id: int) -> float:
         return actor.hidden(reads).flatten(0, 1)[reads.predict]
 
     padded = predicting(pack.pad(batch, pad_token_id=pad_token_id))
-    packed = [predicting(pack.pack(batch, shared=shared)) for shared in (False, True)]
+    packed = [predicting(pack.pack(batch, shared=shared, varlen=varlen)) for shared in (False, True)]
     largest = padded.abs().max()
     return max(float((each - padded).abs().max() / largest) for each in packed)
 

@@ -12,7 +12,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import Launch
+from sweeps.local import Launch, available_gpus, share_of
 from sweeps.plan import Planned
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
@@ -47,7 +47,8 @@ class LocalRuns(_Shipping):
     def __init__(self, ledger: Ledger, sweep_id: str, cluster: Any, size: int, shipper: Sequence[str] | None) -> None:
         super().__init__(ledger, sweep_id, shipper)
         tag = new_tag()
-        staff = pool(size, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
+        devices = [share_of(available_gpus(), number, cluster.ranks) for number in range(size)]
+        staff = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
         self.progress = Progress(ledger, [], show=True)
         self.launch = Launch(ledger, [], staff, self.progress, cluster.retries, tag, cluster.hung_min)
 

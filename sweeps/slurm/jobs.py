@@ -22,14 +22,17 @@ def workers(config: Mapping[str, Any]) -> int:
     return config["rollout"]["engine"].get("workers", 0)
 
 
-def cpus(cluster: Mapping[str, Any], workers: int = 0) -> int:
-    """CPUs of a run on each of its nodes: as asked for, else a core for each thread and one for verifiers."""
-    return cluster["cpus"] or cluster["threads"] * (cluster["ranks"] + workers) // cluster["nodes"] + 1
+def cpus(cluster: Mapping[str, Any], engines: int = 0) -> int:
+    """CPUs of a run on each of its nodes: as asked for, else a core for each thread of its ranks and of its `engines`,
+    vLLMs in processes of their own, and one for verifiers.
+    """
+    return cluster["cpus"] or cluster["threads"] * (cluster["ranks"] + engines) // cluster["nodes"] + 1
 
 
 def cluster_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """`cluster` of a run's config, its CPUs counted."""
-    return {**config["cluster"], "cpus": cpus(config["cluster"], workers(config))}
+    beside_ranks = config["cluster"]["ranks"] if "python" in config["rollout"]["engine"] else 0
+    return {**config["cluster"], "cpus": cpus(config["cluster"], workers(config) or beside_ranks)}
 
 
 def of_runs(cluster: Mapping[str, Any]) -> Resources:

@@ -90,6 +90,12 @@ def test_an_interpreter_is_named_as_seen_from_anywhere(tmp_path: Path, monkeypat
     assert frozen(config, choices)["rollout"]["engine"]["python"] == str(tmp_path / "bin" / "python")
 
 
+def test_packed_runs_cannot_share_a_gpu_that_vllm_gives_away_and_takes_back() -> None:
+    said = refused("rollout=vllm", HERE, "cluster=slurm", "cluster.gpus=1", "cluster.pack=2")
+    assert "Pass cluster.pack=1, rollout=ray or rollout=native." in said
+    check("rollout=vllm", HERE, "cluster=slurm", "cluster.gpus=0", "cluster.pack=2")
+
+
 MISMATCH = {
     "rollout.importance=truncate": "Pass rollout.logp_old=trainer.",
     "rollout.max_mismatch=0.1": "Pass rollout.logp_old=trainer.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from rlvr.job.cause import cause_of
 from rlvr.trainer.diverged import Diverged
@@ -30,3 +31,17 @@ def test_numpy_without_memory_is_out_of_main_memory() -> None:
     with pytest.raises(MemoryError) as error:
         np.empty(1 << 55, dtype=np.int8)
     assert cause_of(error.value).value == "host_oom"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (torch.AcceleratorError("CUDA error: out of memory"), "gpu_oom"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "gpu_oom"),
+        (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"), "gpu_oom"),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), "error"),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 1"), "error"),
+    ],
+)
+def test_a_gpu_without_memory_is_known_by_what_its_libraries_say(error: Exception, cause: str) -> None:
+    assert cause_of(error).value == cause

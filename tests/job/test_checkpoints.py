@@ -143,3 +143,9 @@ def test_a_checkpoint_that_is_ahead_of_the_record_is_left_out(tmp_path: Path) ->
         assert extra["step"] == step
     assert make_checkpoints(tmp_path).resume(1) is None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]
+
+
+def test_steps_that_take_long_are_saved_by_the_clock(tmp_path: Path) -> None:
+    """Every step takes more than no time at all; none takes an hour."""
+    assert finish(make_checkpoints(tmp_path / "a", keep_best=False, minutes=1e-9), 1, 3) == ["1", "3"]
+    assert finish(make_checkpoints(tmp_path / "b", keep_best=False, minutes=60), 1, 3) == ["", ""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,10 @@ OVERRIDES = (
 )
 
 
-def make_run(tmp_path: Path, *overrides: str, journal: bool = False) -> Run:
+def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> Run:
     """A run in `tmp_path`, fresh or where its checkpoints left it. journal: it records its metrics."""
     with composing():
-        config = OmegaConf.create(frozen(compose("run", [*OVERRIDES, *overrides]), {}))
+        config = OmegaConf.create(frozen(compose("run", [*usual, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
     return Run(config, run_dir, None, Spool(run_dir, 1) if journal else None)
 

@@ -20,6 +20,7 @@ from rlvr.ledger import lock
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
+from sweeps import local
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
 from sweeps.verdict import Outcome
@@ -392,3 +393,18 @@ def test_several_ranks_are_started_and_stopped_through_torchrun(tmp_path: Path, 
         parent.communicate(timeout=100)
     states = [ledger.state(run_id).state for run_id in "ab"]
     assert (states, parent.returncode) == ((["preempted", "planned"], 130) if stop else (["finished", "failed"], 1))
+
+
+def test_every_run_has_gpus_of_its_own_and_no_more_run_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "available_cores", lambda: 64)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7,8")
+    assert local.at_once(None, threads=1, ranks=1) == 5
+    assert local.at_once(None, threads=1, ranks=2) == 2
+    assert local.at_once(9, threads=1, ranks=1) == 9  # asked for: they share
+    gpus = local.available_gpus()
+    assert [local.share_of(gpus, number, 2) for number in range(3)] == ["2,3", "5,7", "2,3"]
+    with pytest.raises(ValueError, match="has 6 processes with a GPU each.* shows 5. Pass fewer"):
+        local.at_once(None, threads=1, ranks=4, gpus_each=6)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local.at_once(None, threads=1, ranks=4) == 16
+    assert local.share_of([], 0, 1) is None

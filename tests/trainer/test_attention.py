@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from rlvr.trainer import pack
+from rlvr.objective.batch import Batch
+from rlvr.trainer import attention, pack
+from rlvr.trainer.actor import Actor
 from rlvr.trainer.attention import attend
+from rlvr.trainer.layout import Layout, Packed, Varlen
 from tests.trainer.test_pack import small, visible
+from tests.trainer.tiny import batch, qwen2
 
 
 def test_half_precision_attention_rounds_once_on_a_cpu() -> None:
     """Against a float64 loop over what each token sees: results and gradients to half a unit in the last place."""
     packed, H, N, D = pack.pack(small(), shared=True).packed, 2, 6, 8
-    assert packed is not None
+    assert isinstance(packed, Packed)
     generator = torch.Generator().manual_seed(0)
     draw = [torch.randn(1, heads, N, D, generator=generator).bfloat16() for heads in (H, 1, 1)]
     given = [x.clone().requires_grad_() for x in draw]
@@ -30,3 +34,55 @@ def test_half_precision_attention_rounds_once_on_a_cpu() -> None:
     for half, whole in zip(given, exact, strict=True):
         assert half.grad is not None
         torch.testing.assert_close(half.grad.double(), whole.grad, rtol=2**-8, atol=1e-5)
+
+
+def layouts(data: Batch) -> dict[str, Layout]:
+    return {
+        "padded rows": pack.pad(data, pad_token_id=0),
+        "segments, shared": pack.pack(data, shared=True),
+        "segments, apart": pack.pack(data, shared=False),
+        "one call, shared": pack.pack(data, shared=True, varlen=True),
+        "one call, apart": pack.pack(data, shared=False, varlen=True),
+    }
+
+
+def test_packed_attention_is_that_of_padded_rows_forward_and_backward() -> None:
+    """Hidden states of the predicting tokens and the gradient of every weight, float32, relative to the largest."""
+    attention.register()
+    results = dict[str, list[torch.Tensor]]()
+    for name, layout in layouts(batch(num_groups=4, num_samples=4)).items():
+        model = qwen2()
+        model.set_attn_implementation("sdpa" if name == "padded rows" else attention.NAME)
+        predicting = Actor(model, 1.0).hidden(layout).flatten(0, 1)[layout.predict]
+        order = layout.place.argsort()
+        (predicting[order] * torch.linspace(-1, 1, predicting.numel()).view_as(predicting)).sum().backward()
+        results[name] = [predicting[order].detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    expected = results.pop("padded rows")
+    for name, tensors in results.items():
+        for found, right in zip(tensors, expected, strict=True):
+            assert float((found - right).abs().max() / right.abs().max()) < 1e-6, name
+
+
+def test_sequences_of_one_call_by_hand() -> None:
+    """Prompts 21 22 and 31, responses 1 2 (3), 4 and 5 (6): the row is 21 22 31 1 2 5, response 4 reads nothing."""
+    shared = pack.pack(small(), shared=True, varlen=True).packed
+    assert isinstance(shared, Varlen)
+    assert shared.query_ends.tolist() == [0, 2, 3, 5, 6]
+    assert shared.key_ends.tolist() == [0, 2, 3, 7, 9]
+    assert shared.key is not None
+    assert shared.key.tolist() == [0, 1, 2, 0, 1, 3, 4, 2, 5]
+    assert (shared.longest_query, shared.longest_key) == (2, 4)
+    apart = pack.pack(small(), shared=False, varlen=True)
+    assert apart.input_ids.tolist() == [[21, 22, 1, 2, 21, 22, 31, 5]]
+    assert isinstance(apart.packed, Varlen)
+    assert (apart.packed.query_ends.tolist(), apart.packed.key) == ([0, 4, 6, 8], None)
+
+
+def test_which_models_have_a_kernel_for_sequences_of_any_lengths() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    wide, narrow = qwen2(hidden=32), qwen2(hidden=16)  # heads of 8 and of 4
+    assert attention.takes_varlen(wide, gpu, torch.bfloat16)
+    assert attention.takes_varlen(wide, gpu, torch.float16)
+    assert not attention.takes_varlen(wide, gpu, torch.float32)
+    assert not attention.takes_varlen(wide, cpu, torch.bfloat16)
+    assert not attention.takes_varlen(narrow, gpu, torch.bfloat16)

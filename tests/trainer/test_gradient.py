@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
-from rlvr.objective.batch import Batch, Policy, Terms, needs
+from rlvr.objective.batch import Batch, Policy, Terms, needs, whole_groups
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, surrogate, trainer, weights, worst
 
 # Float32 rounding; the largest seen is 4e-7 of the largest gradient.
@@ -85,11 +86,33 @@ def tokens_per_pass(**knobs: Any) -> list[int]:
     return read
 
 
+@whole_groups
+def of_groups(policy: Policy, batch: Batch) -> Terms:
+    assert batch.num_groups == len(batch.group.unique())
+    return surrogate(policy, batch)
+
+
 def test_a_micro_batch_has_no_more_tokens_than_its_budget_unless_one_group_has() -> None:
-    """Groups of 5 + 7, 4 + 5 and 3 + 8 tokens, prompts shared."""
-    assert sorted(tokens_per_pass(token_budget=1, shared_prompt="always")) == [9, 11, 12]
+    """Groups of 5 + 7, 4 + 5 and 3 + 8 tokens, prompts shared, of a loss that wants whole groups."""
+    assert sorted(tokens_per_pass(token_budget=1, shared_prompt="always", loss=of_groups)) == [9, 11, 12]
     assert sorted(tokens_per_pass(token_budget=20, shared_prompt="always")) == [12, 20]
     assert tokens_per_pass(shared_prompt="always") == [32]
+
+
+def test_groups_beyond_the_budget_are_cut_into_rows() -> None:
+    """Rows of 5 0 2 | 0 1 4 | 3 5 0 tokens beside prompts of 5, 4 and 3: at most 10 at once. The fourth, of the second
+    group, has no token to learn from, but lies with the fifth."""
+    # 5 + 5 (with the second, of no token) and 5 + 2; 4 + 0 + 1 + 4 = 9 fits; 3 + 3 and 3 + 5 + 0.
+    assert sorted(tokens_per_pass(token_budget=10, shared_prompt="always")) == [6, 7, 8, 9, 10]
+
+
+def test_a_loss_over_groups_that_does_not_say_so_is_refused_where_they_are_cut() -> None:
+    def undeclared(policy: Policy, batch: Batch) -> Terms:
+        return surrogate(policy, replace(batch, advantage=batch.advantage * batch.group))
+
+    trainer(loss=undeclared).learn(batch())
+    with pytest.raises(ValueError, match="declare the loss with @whole_groups"):
+        trainer(loss=undeclared, token_budget=1).learn(batch())
 
 
 class Shift(nn.Module):
@@ -213,10 +236,15 @@ def test_reference_is_the_policy_at_the_start_and_stays_so() -> None:
 
 @pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
 def test_micro_batches_do_not_change_any_aggregation(aggregation: str) -> None:
-    whole, cut = (trainer(aggregation=aggregation, token_budget=b) for b in (10_000, 1))
+    whole, cut = (trainer(aggregation=aggregation, token_budget=b, loss=of_groups) for b in (10_000, 1))
     one, other = whole.learn(batch()), cut.learn(batch())
     assert worst(gradients(cut), gradients(whole)) < CLOSE
     assert one == pytest.approx(other, rel=1e-5, abs=1e-7)
+    of_rows = trainer(aggregation=aggregation, token_budget=1)
+    rows = of_rows.learn(batch())
+    assert worst(gradients(of_rows), gradients(whole)) < CLOSE
+    assert rows.pop("tokens/train") > one.pop("tokens/train")  # every row reads its prompt
+    assert one == pytest.approx(rows, rel=1e-5, abs=1e-7)
 
 
 def test_bfloat16_gradient_is_near_and_weights_stay_float32() -> None:

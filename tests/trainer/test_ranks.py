@@ -152,3 +152,20 @@ def test_curves_coincide_however_the_work_is_cut(results: list[dict[str, Any]]) 
 def test_collectives(results: list[dict[str, Any]]) -> None:
     for rank in results:
         assert rank["collectives"] == {"gather": [[0], [1]], "any": (True, False), "device": "cpu"}
+
+
+ALONE = """
+import sys, time
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from rlvr.trainer import distributed
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+dist.destroy_process_group = lambda: time.sleep(600)  # as NCCL's does while another rank sits in a collective
+distributed.end_process(int(sys.argv[1]), alone=True)
+"""
+
+
+def test_a_rank_that_fails_alone_does_not_wait_for_the_others_to_leave() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert subprocess.run([sys.executable, "-c", ALONE, "5"], env=environment, timeout=120).returncode == 5

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.loss import dph
-from rlvr.objective.batch import Batch, Policy, Terms, first_pass
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass, whole_groups
 from tests.trainer.tiny import batch, gradients, plain_logp, qwen2, trainer, worst
 
 CLOSE = 2e-6  # float32 rounding
@@ -103,6 +103,7 @@ def among_their_kind(policy: Policy, batch: Batch) -> Tensor:
 
 
 @first_pass(among_their_kind)
+@whole_groups
 def differently(policy: Policy, batch: Batch, *, seen: list[Tensor]) -> Terms:
     """Another function of the first pass in each stream: rows that were mistaken show in the gradient."""
     assert batch.kind is not None

@@ -50,12 +50,12 @@ KNOBS: dict[str, Any] = {
 }
 
 
-def qwen2(*, tied: bool = True, seed: int = 0, spread: float = 0.2) -> Qwen2ForCausalLM:
+def qwen2(*, tied: bool = True, seed: int = 0, spread: float = 0.2, hidden: int = 16) -> Qwen2ForCausalLM:
     """Two layers, 16 words. `spread`: deviation of the weights, large enough for attention to matter."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=16,
-        hidden_size=16,
+        hidden_size=hidden,
         intermediate_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,

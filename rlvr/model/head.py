@@ -1,0 +1,37 @@
+"""Logits in float32, whatever hidden states and weights are: what is rounded there is rounded in every log-probability.
+
+Trainer and native engine take them from here, so that they round alike.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+
+def factor(weight: Tensor) -> Tensor:
+    """Weights as `logits` takes them: a GPU multiplies half precision into float32, a CPU does not."""
+    return weight if weight.is_cuda else weight.float()
+
+
+def logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[n, V] float32 of hidden [n, h]. weight: [V, h], a `factor`."""
+    if hidden.is_cuda and hidden.dtype != torch.float32:
+        product = torch.mm(hidden, weight.t(), out_dtype=torch.float32)  # type: ignore[call-overload]
+        return product if bias is None else product.add_(bias)
+    return linear(hidden.float(), weight, None if bias is None else bias.float())
+
+
+class WideHead:
+    """The output head of a model as it stands, for many calls."""
+
+    def __init__(self, head: nn.Module) -> None:
+        self.head = head
+        half = isinstance(head, nn.Linear) and head.weight.dtype != torch.float32
+        self.weight = factor(head.weight) if half else None
+        self.bias = head.bias if half else None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[n, V] of hidden [n, h]"""
+        return self.head(hidden) if self.weight is None else logits(hidden, self.weight, self.bias)

@@ -1,0 +1,75 @@
+"""A CUDA that is not there, for tests: the program takes every branch that it takes on a GPU, with real numbers.
+
+Tensors "on" it are wrappers around tensors of the CPU (tensors.py), in a torch that believes in eight devices
+(device.cpp, patches.py). An operation on two devices fails, as on a GPU. What makes the host wait for the GPU is
+counted with the line that asked for it, and so is each kernel of attention (record.py).
+
+What it cannot see: kernels (their speed, memory and rounding), races between streams, NCCL.
+
+torch looks for its devices once: a process starts with `python -m tests.support.fake_cuda LIBRARY MODULE ARGUMENTS`,
+which loads the library before torch and then runs the module. `command` gives these words. Imports no torch itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("device.cpp")
+ROOT = Path(__file__).parents[3]
+
+
+def can_build() -> bool:
+    return shutil.which("g++") is not None
+
+
+def library() -> Path:
+    """The compiled guard and hooks, built at first use (3 s) and kept among the temporary files of this user."""
+    import torch
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    built = Path(tempfile.gettempdir()) / f"rlvr-fake-cuda-{os.getuid()}" / f"{key}.so"
+    if not built.exists():
+        built.parent.mkdir(mode=0o700, exist_ok=True)
+        aside = built.with_suffix(f".{os.getpid()}")
+        places = [*(f"-I{p}" for p in include_paths()), *(f"-L{p}" for p in library_paths())]
+        places += [f"-Wl,-rpath,{p}" for p in library_paths()]
+        words = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", str(SOURCE), "-o", str(aside), *places]
+        subprocess.run([*words, "-lc10", "-ltorch_cpu"], check=True)
+        aside.rename(built)
+    return built
+
+
+def command(module: str, *arguments: str, ranks: int = 1) -> list[str]:
+    """Words that run a module on the fake CUDA; with several `ranks` by torchrun."""
+    words = ["-m", "tests.support.fake_cuda", str(library()), module, *arguments]
+    if ranks == 1:
+        return [sys.executable, *words]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words]
+
+
+def run(module: str, *arguments: str, ranks: int = 1, timeout_s: float = 280, **environment: str) -> str:
+    """What the module printed. Raises AssertionError with the end of its errors if it failed."""
+    settings = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        **environment,
+    }
+    done = subprocess.run(
+        command(module, *arguments, ranks=ranks),
+        cwd=ROOT,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done.stdout

@@ -1,0 +1,223 @@
+"""The parts of torch that would call CUDA's own libraries, for devices that are not there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import _state_dict_stager
+from torch.distributed.fsdp._fully_shard import _fsdp_init, _fsdp_param, _fsdp_param_group
+from torch.nn import functional
+from torch.nn.attention import varlen
+
+from tests.support.fake_cuda import record
+from tests.support.fake_cuda.tensors import ON_CUDA, PINNED, CudaTensor, numbers_of
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def install() -> None:
+    """For the rest of this process. The library of device.cpp is loaded, and nothing has been asked of torch yet."""
+    torch._C._set_only_lift_cpu_tensors(True)
+    ON_CUDA.__enter__()
+    _cuda()
+    _memory()
+    _collectives()
+    _sharding()
+    _attention()
+    torch.mm, torch.bmm = _product(torch.mm), _product(torch.bmm)  # type: ignore[assignment]
+
+
+def _cuda() -> None:
+    cuda: Any = torch.cuda
+    cuda.is_available = cuda.is_initialized = lambda: True
+    cuda.device_count = lambda: int(os.environ.get("FAKE_GPUS", "8"))
+    cuda.current_device = torch.accelerator.current_device_index
+    cuda._lazy_init = cuda.empty_cache = cuda.reset_peak_memory_stats = lambda *_: None
+    cuda.synchronize = lambda *_: record.wait("cuda.synchronize")
+    cuda.get_rng_state = lambda *_: torch.get_rng_state()
+    cuda.set_rng_state = cuda.manual_seed = cuda.manual_seed_all = lambda *_, **__: None
+    cuda.get_device_capability = lambda *_: (9, 0)
+    cuda.get_device_name = lambda *_: "NVIDIA H100 80GB HBM3"
+    cuda.is_bf16_supported = lambda *_, **__: True
+    cuda.mem_get_info = lambda *_: (70 << 30, 80 << 30)
+    cuda.max_memory_allocated = lambda *_: 1 << 30
+    cuda.set_device = _set_device
+    cuda.Stream, cuda.Event, cuda.stream = _Stream, _Event, _stream
+    cuda.current_stream = cuda.default_stream = lambda *_: torch.accelerator.current_stream()
+
+
+def _set_device(device: Any) -> None:
+    index = device if isinstance(device, int) else torch.device(device).index or 0
+    if index >= torch.cuda.device_count():
+        raise RuntimeError("CUDA error: invalid device ordinal (fake CUDA)")
+    torch.accelerator.set_device_index(index)
+
+
+def _here() -> torch.device:
+    return torch.device("cuda", torch.accelerator.current_device_index())
+
+
+class _Stream(torch.Stream):
+    def __new__(cls, *_: Any, **__: Any) -> _Stream:
+        return super().__new__(cls, device=_here(), priority=0)
+
+
+class _Event(torch.Event):
+    def __new__(cls, *_: Any, **__: Any) -> _Event:
+        return super().__new__(cls, device=_here())
+
+    def record(self, stream: Any = None) -> None:
+        super().record(stream or torch.accelerator.current_stream())
+
+
+@contextlib.contextmanager
+def _stream(stream: Any) -> Iterator[None]:
+    before = torch.accelerator.current_stream()
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
+
+
+def _memory() -> None:
+    """Pinned memory is that of a copy which remembers that it is."""
+
+    def pin_memory(self: Tensor, *_: Any) -> Tensor:
+        pinned = self.clone()
+        storage = pinned.untyped_storage()
+        PINNED.add(storage.data_ptr())
+        weakref.finalize(pinned, PINNED.discard, storage.data_ptr())
+        return pinned
+
+    Tensor.pin_memory = pin_memory  # type: ignore[assignment]
+
+
+def _collectives() -> None:
+    """gloo does what NCCL would."""
+    init = dist.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        init(backend.replace("nccl", "gloo") if backend else backend, *args, **kwargs)
+
+    dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
+
+
+def _sharding() -> None:
+    """FSDP frees memory by resizing storages: of the numbers, then. What stages checkpoints copies numbers too."""
+
+    def resize(tensor: Tensor, size: int) -> None:
+        storage = numbers_of(tensor).untyped_storage()
+        if storage.size() != size:
+            storage.resize_(size)
+
+    for module in (_fsdp_param, _fsdp_param_group):
+        module.alloc_storage = lambda t: resize(t, t.numel() * t.itemsize)  # type: ignore[attr-defined]
+        module.free_storage = lambda t: resize(t, 0)  # type: ignore[attr-defined]
+
+    def move(parameters: list[Any], buffers: list[Any], device: torch.device) -> None:
+        for tensor in [*parameters, *buffers]:
+            if tensor.device == device or tensor.is_meta:
+                continue
+            with torch.no_grad():
+                there = tensor.to(device)
+            if isinstance(tensor, torch.nn.Parameter):
+                there = torch.nn.Parameter(there, tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, there)
+
+    _fsdp_init._move_states_to_device = move
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    stager: Any = _state_dict_stager.StateDictStager
+    offload = stager._offload_tensor
+
+    def offload_tensor(self: Any, x: Any, memo: Any, non_blocking: bool = False) -> Any:
+        if not isinstance(x, CudaTensor):
+            return offload(self, x, memo, non_blocking)
+        memo[id(x)] = x.numbers.clone()
+        return memo[id(x)]
+
+    stager._offload_tensor = offload_tensor
+
+
+def _attention() -> None:
+    """Names the kernel that an H100 would take (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13)."""
+    compute = functional.scaled_dot_product_attention
+
+    @functools.wraps(compute)
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if isinstance(query, CudaTensor):
+            grouped = enable_gqa and query.shape[-3] != key.shape[-3]
+            flash = query.dtype in HALF and attn_mask is None and query.shape[-1] <= 256
+            name = "flash" if flash else "math" if grouped else "efficient"  # the latter knows no grouped queries
+            record.kernels[record.Kernel(name, str(query.dtype))] += 1
+        return compute(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    functional.scaled_dot_product_attention = scaled_dot_product_attention
+
+    def varlen_attn(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor,
+        max_q: int,
+        max_k: int,
+        *,
+        scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Sequence by sequence, the last query at the last key; the conditions are those of the CUDA kernel."""
+        assert query.is_cuda
+        assert query.dtype in HALF
+        assert window_size == (-1, 0)
+        assert cu_seq_q.device == cu_seq_k.device == query.device
+        assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+        assert enable_gqa or query.shape[1] == key.shape[1]
+        q_ends, k_ends = numbers_of(cu_seq_q).tolist(), numbers_of(cu_seq_k).tolist()
+        assert q_ends[0] == k_ends[0] == 0
+        assert (q_ends[-1], k_ends[-1]) == (len(query), len(key))
+        assert max_q >= max(b - a for a, b in itertools.pairwise(q_ends))
+        assert max_k >= max(b - a for a, b in itertools.pairwise(k_ends))
+        record.kernels[record.Kernel("varlen", str(query.dtype))] += 1
+        parts = []
+        for (a, b), (c, d) in zip(itertools.pairwise(q_ends), itertools.pairwise(k_ends), strict=True):
+            q, k, v = (x.transpose(0, 1).float() for x in (query[a:b], key[c:d], value[c:d]))
+            seen = torch.ones(b - a, d - c, dtype=torch.bool, device=query.device).tril(d - c - (b - a))
+            parts.append(compute(q[None], k[None], v[None], seen, scale=scale, enable_gqa=True)[0].transpose(0, 1))
+        return torch.cat(parts).to(query.dtype)
+
+    varlen.varlen_attn = varlen_attn
+
+
+def _product(product: Any) -> Any:
+    """A CPU multiplies into no other dtype than that of its inputs; cuBLAS does."""
+
+    def multiply(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
+        if out_dtype is None:
+            return product(a, b, **rest)
+        assert a.is_cuda
+        assert a.dtype in HALF
+        return product(a.to(out_dtype), b.to(out_dtype))
+
+    return multiply

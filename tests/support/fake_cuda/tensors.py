@@ -1,0 +1,208 @@
+"""Tensors that say they are on a GPU: wrappers around the CPU tensors that have their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from tests.support.fake_cuda import record
+
+aten = torch.ops.aten
+Arguments = Sequence[Any]
+Options = dict[str, Any]
+
+# The host must know a value, or a size that depends on values: it waits for the GPU.
+WAITS = {
+    aten._local_scalar_dense.default,
+    aten._unique2.default,
+    aten.allclose.default,
+    aten.bincount.default,
+    aten.equal.default,
+    aten.is_nonzero.default,
+    aten.masked_select.default,
+    aten.nonzero.default,
+    aten.repeat_interleave.Tensor,
+    aten.unique_consecutive.default,
+    aten.unique_dim.default,
+}
+MOVES = {aten.copy_.default, aten._to_copy.default, aten._foreach_copy_.default, aten.set_.source_Tensor}
+INDEXES = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index_put.default,
+}
+COLLECTIVES = ("c10d", "_c10d_functional", "prim")
+
+
+class CudaTensor(Tensor):
+    """`numbers`: on the CPU."""
+
+    numbers: Tensor
+
+    @staticmethod
+    def __new__(cls, numbers: Tensor, device: torch.device) -> CudaTensor:
+        wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            numbers.size(),
+            strides=numbers.stride(),
+            storage_offset=numbers.storage_offset(),
+            dtype=numbers.dtype,
+            layout=numbers.layout,
+            device=device,
+            requires_grad=False,
+        )
+        wrapper.numbers = numbers
+        return wrapper
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"CudaTensor({self.numbers!r}, device={self.device})"
+
+    def tolist(self) -> Any:
+        record.wait("tolist")
+        return self.numbers.tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"can't convert {self.device} device type tensor to numpy")
+
+    __array__ = numpy  # type: ignore[assignment]
+
+    def data_ptr(self) -> int:
+        return self.numbers.data_ptr()
+
+    def pin_memory(self, *_: Any) -> Tensor:
+        raise RuntimeError("cannot pin a tensor of a GPU: only those of the CPU")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copied: Tensor = CudaTensor(self.numbers.detach().clone(), self.device)
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied)
+        memo[id(self)] = copied.requires_grad_(self.requires_grad)
+        return memo[id(self)]
+
+    def __tensor_flatten__(self) -> tuple[list[str], torch.device]:
+        return ["numbers"], self.device
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], device: torch.device, *_: Any) -> CudaTensor:
+        return CudaTensor(inner["numbers"], device)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        return dispatch(func, types, args, kwargs or {})
+
+
+class OnCuda(TorchDispatchMode):
+    """While it is entered, tensors are made on and moved to the devices that are not there."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Arguments = (), kwargs: Options | None = None) -> Any:
+        return dispatch(func, types, args, kwargs or {})
+
+
+ON_CUDA = OnCuda()
+
+
+def numbers_of(x: Any) -> Any:
+    return x.numbers if isinstance(x, CudaTensor) else x
+
+
+def of_cpu(x: Any) -> bool:
+    return isinstance(x, Tensor) and not isinstance(x, CudaTensor)
+
+
+def dispatch(func: Any, types: Any, args: Arguments, kwargs: Options) -> Any:
+    """Every operation of torch comes by here."""
+    if any(t.__name__ == "FakeTensor" for t in types):
+        return func(*args, **kwargs)  # shapes of DTensors
+    if any(issubclass(t, Tensor) and t not in (Tensor, torch.nn.Parameter, CudaTensor) for t in types):
+        return NotImplemented  # DTensors come first
+    flat, _ = pytree.tree_flatten((args, kwargs))
+    wrapped = [x for x in flat if isinstance(x, CudaTensor)]
+    target = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
+    onto_cuda = target is not None and target.type == "cuda"
+    if not wrapped and not onto_cuda:
+        return func(*args, **kwargs)
+    if torch.is_inference_mode_enabled() and func._can_decompose():  # autograd would have taken it apart
+        with ON_CUDA:
+            decomposed = func.decompose(*args, **kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+    _refuse_two_devices(func, args, flat, wrapped)
+    _count_waits(func, args, kwargs, target)
+    here = wrapped[0].device if wrapped else None
+    if onto_cuda:
+        assert target is not None
+        index = torch.accelerator.current_device_index() if target.index is None else target.index
+        here = torch.device("cuda", index)
+    plain_args, plain_kwargs = pytree.tree_map(numbers_of, (args, dict(kwargs)))
+    if onto_cuda:
+        plain_kwargs["device"] = torch.device("cpu")
+    if plain_kwargs.get("pin_memory"):
+        plain_kwargs["pin_memory"] = False
+    result = func(*plain_args, **plain_kwargs)
+    if target is not None and not onto_cuda:
+        return result
+    if func is aten.copy_.default and of_cpu(args[0]):
+        return args[0]
+    assert here is not None
+    return _wrapped(func, args, kwargs, result, wrapped, here)
+
+
+def _wrapped(
+    func: Any, args: Arguments, kwargs: Options, result: Any, wrapped: list[CudaTensor], here: torch.device
+) -> Any:
+    known = {id(x.numbers): x for x in wrapped}
+
+    def wrap(x: Any) -> Any:
+        if not of_cpu(x) or x.is_meta:
+            return x
+        return known[id(x)] if id(x) in known else CudaTensor(x, here)
+
+    out = pytree.tree_map(wrap, result)
+    if not wrapped or str(func).startswith(COLLECTIVES):
+        return out
+    return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[arg-type]
+
+
+def _refuse_two_devices(func: Any, args: Arguments, flat: list[Any], wrapped: list[CudaTensor]) -> None:
+    """Raises RuntimeError as a GPU would; numbers and, as indices, tensors of the CPU go with it."""
+    if not wrapped or func in MOVES or str(func).startswith(COLLECTIVES):
+        return
+    devices = {x.device for x in wrapped}
+    indices = [id(i) for i in args[1]] if func in INDEXES else []
+    strangers = [x for x in flat if of_cpu(x) and x.dim() > 0 and not x.is_meta and id(x) not in indices]
+    if any(of_cpu(i) for i in args[1]) if func in INDEXES else False:
+        record.wait(f"{func} by indices of the CPU")
+    if len(devices) > 1 or strangers:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device: {func} got {sorted(map(str, devices))} and "
+            f"{len(strangers)} of the CPU (fake CUDA)"
+        )
+
+
+def _count_waits(func: Any, args: Arguments, kwargs: Options, target: torch.device | None) -> None:
+    by_mask = func in INDEXES and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if func in WAITS or by_mask:
+        record.wait(str(func))
+    if func is aten.copy_.default and of_cpu(args[0]) != of_cpu(args[1]):
+        in_background = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
+        if not _in_background(args[1], in_background):
+            record.wait(str(func))
+    crosses = target is not None and of_cpu(args[0]) == (target.type == "cuda") if args else False
+    if func is aten._to_copy.default and crosses and not _in_background(args[0], kwargs.get("non_blocking")):
+        record.wait(str(func))
+
+
+PINNED: set[int] = set()  # places of memory that a GPU could read by itself
+
+
+def _in_background(source: Tensor, non_blocking: Any) -> bool:
+    """Whether a copy between the devices leaves the host free: onto the GPU only from pinned memory."""
+    return bool(non_blocking) and (not of_cpu(source) or source.untyped_storage().data_ptr() in PINNED)

@@ -1,0 +1,5 @@
+"""As of vLLM."""
+
+
+class RequestOutputKind:
+    FINAL_ONLY = 2

@@ -1,0 +1,128 @@
+"""What tests/trainer/test_cuda.py runs on the fake CUDA, on one rank or two: `cuda_twins FILE`.
+
+Configurations of the trainer learn on the GPU that is not there and, beside it, on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlvr.trainer import distributed
+from rlvr.trainer.sharded_load import load_for_shards
+from tests.support.fake_cuda import record
+from tests.trainer.ranks import CASES, FLOWRL, PPO, STREAMS, data
+from tests.trainer.tiny import batch, gradients, qwen2, trainer, worst
+
+WIDE = 32  # of hidden states: heads of 8, which the kernel for sequences of any lengths takes
+OF_CASES = (
+    "padded",
+    "clipped, to the base policy",
+    "sequence mean",
+    "two streams",
+    "first pass",
+    "pacs",
+    "value head, clipped, one group",
+    "adapters, to the base policy",
+    "log Z, reference reset",
+)
+ON_TWO_RANKS = ("small micro-batches", "two streams", "value head", "adapters, bfloat16", "bfloat16")
+MORE: dict[str, dict[str, Any]] = {
+    "bfloat16, prompts apart": {"dtype": "bfloat16", "shared_prompt": "never", "token_budget": 1},
+    "bfloat16, prompts shared": {"dtype": "bfloat16", "shared_prompt": "always", "token_budget": 20},
+    "bfloat16, recomputed, to the base policy": {
+        "dtype": "bfloat16",
+        "kl": 0.1,
+        "base_kl": True,
+        "activation_checkpointing": True,
+    },
+    "frozen copies in main memory": {"kl": 0.3, "reference_offload": True},
+    "epochs": {"epochs": 2, "updates": 2},
+    "untied": {"tied": False, "dtype": "bfloat16"},
+}
+SHARDED: dict[str, dict[str, Any]] = {"value head": {"loss": PPO}, "log Z": {"loss": FLOWRL, "kl": 0.1}}
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+
+@dataclass
+class Outcome:
+    """Largest differences between a configuration on the GPU and on the CPU, and its kernels of attention.
+
+    metrics: as a fraction of the metric where that is more than 1. gradient: of the last update, as a fraction of its
+    largest number.
+    """
+
+    metrics: float
+    logp: float
+    gradient: float
+    kernels: list[str] = field(default_factory=list[str])
+
+
+def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | None = None) -> Outcome:
+    """base: a directory whose weights every rank reads for itself; None: the whole model is at hand."""
+    rest = {name: value for name, value in knobs.items() if name != "tied"}
+    rows = data()
+    if knobs.get("loss") is STREAMS:
+        rows = replace(rows, kind=(rows.group == 1).long())
+
+    def learned(device: torch.device, rest: dict[str, Any]) -> tuple[dict[str, float], Any, Any]:
+        model = load_for_shards(base) if base else qwen2(tied=knobs.get("tied", True), hidden=WIDE)
+        made = trainer(model, device=device, **rest)
+        metrics, gradient = made.learn(rows), {name: g.cpu() for name, g in gradients(made).items()}
+        assert all(bool(weight.isfinite().all()) for _, weight in made.weights())
+        return metrics, made.logp(data()).cpu(), gradient
+
+    record.kernels.clear()
+    mine = learned(device, rest)
+    kernels = sorted({f"{k.name} {k.dtype}" for k in record.kernels})
+    theirs = learned(CPU, {name: value for name, value in rest.items() if name != "reference_offload"})
+    assert mine[0].keys() == theirs[0].keys()
+    return Outcome(
+        max(abs(mine[0][name] - value) / max(1.0, abs(value)) for name, value in theirs[0].items()),
+        float((mine[1] - theirs[1]).abs().max()),
+        worst(mine[2], theirs[2]),
+        kernels,
+    )
+
+
+def waits_of(micro_batches: int, device: torch.device, **knobs: Any) -> dict[str, int]:
+    """Times that one optimiser step of so many micro-batches has the host wait, by operation and line."""
+    made = trainer(qwen2(hidden=WIDE), device=device, token_budget=10, **knobs)
+    rows = batch(num_groups=micro_batches, num_samples=2, lengths=[4, 3] * micro_batches, logp_ref=None)
+    made.learn(rows)
+    record.waits.clear()
+    made.learn(rows)
+    return {f"{w.where} {w.operation}": count for w, count in record.waits.most_common()}
+
+
+def main(file: Path) -> None:
+    rank, world, device = distributed.join_group()
+    assert device.type == "cuda"
+    result: dict[str, Any] = {"twins": {}, "waits": {}}
+    with tempfile.TemporaryDirectory() as directory:
+        if rank == 0:
+            qwen2(hidden=WIDE).save_pretrained(directory)
+        base = Path(distributed.gather([directory])[0][0])
+        chosen = OF_CASES if world == 1 else ON_TWO_RANKS
+        for name, knobs in {**{each: CASES[each] for each in chosen}, **(MORE if world == 1 else {})}.items():
+            result["twins"][name] = asdict(beside_its_twin(knobs, device))
+        for name, knobs in SHARDED.items():
+            result["twins"][f"{name}, read by rank"] = asdict(beside_its_twin(knobs, device, base))
+        distributed.barrier()
+    if world == 1:
+        for dtype in ("float32", "bfloat16"):
+            knobs = {"dtype": dtype, "kl": 0.1, "base_kl": True}
+            result["waits"][dtype] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
+    if rank == 0:
+        file.write_text(json.dumps(result))
+    distributed.end_process(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,46 @@
+"""The trainer on a CUDA that is not there (tests/support/fake_cuda) computes what it computes on a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import fake_cuda
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not fake_cuda.can_build(), reason="needs g++")]
+
+# Waits in an optimiser step are those for its metrics and the gradient's norm, however many micro-batches it has.
+WAITS_PER_MICRO_BATCH, WAITS_PER_STEP = 0, 2
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file: Path = tmp_path_factory.mktemp("twins") / "seen.json"
+    fake_cuda.run("tests.trainer.cuda_twins", str(file), ranks=request.param)
+    return json.loads(file.read_text())
+
+
+def test_every_configuration_learns_as_its_twin_on_the_cpu(seen: dict[str, Any]) -> None:
+    """No operation mixed devices, or it would have failed. Half precision rounds other sums: 8 bits of mantissa."""
+    assert len(seen["twins"]) > 5
+    for name, outcome in seen["twins"].items():
+        half = any("bfloat16" in kernel for kernel in outcome["kernels"])
+        close = 0.05 if half else 1e-5
+        assert max(outcome["logp"], outcome["gradient"]) < close, (name, outcome)
+        assert outcome["metrics"] < close, (name, outcome)
+
+
+def test_no_attention_in_half_precision_keeps_its_scores(seen: dict[str, Any]) -> None:
+    kernels = {kernel for outcome in seen["twins"].values() for kernel in outcome["kernels"]}
+    assert "varlen torch.bfloat16" in kernels
+    assert "math torch.bfloat16" not in kernels
+
+
+def test_the_host_waits_for_the_gpu_twice_in_an_optimiser_step(seen: dict[str, Any]) -> None:
+    for dtype, waits in seen["waits"].items():
+        two, four = (sum(waits[number].values()) for number in ("2", "4"))
+        assert (four - two) / 2 <= WAITS_PER_MICRO_BATCH, (dtype, waits["4"])
+        assert two <= WAITS_PER_STEP, (dtype, waits["2"])
