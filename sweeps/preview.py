@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvr.config import memory
+from rlvr.config import cost, memory
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
-from rlvr.ledger import layout
+from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import checkpoints
 from rlvr.ledger.identity import EXPECTED, LINES, NOT_IDENTITY
@@ -29,6 +29,15 @@ from sweeps.slurm.jobs import cluster_of, workers
 
 Flat = dict[str, Any]  # dotted key -> value
 
+MEASURED = 20  # finished runs that the cost model looks at
+# Metrics that are seconds of the parts of a run.
+TIMERS = {
+    "sampling": ("time/rollout_s", "time/reward_s"),
+    "weights": ("time/sync_s",),
+    "log-probabilities": ("time/batch_s",),
+    "training": ("time/train_s",),
+    "evaluation": ("time/evaluation_s",),
+}
 # What a step costs hangs on the rest; runs that differ in these alone are taken to cost the same per step.
 SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "loss", *NOT_IDENTITY}
 
@@ -53,7 +62,9 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | Non
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
     past = _past(ledger, {_kind(run.config) for run in todo})
-    lines += [*_memory(todo), _time(todo, states, past, slurm=slurm), *_disk(todo, past, ledger)]
+    unlike = [run for run in todo if _kind(run.config) not in past]
+    lines += [*_memory(todo), _time(todo, states, past, slurm=slurm), *_modelled(unlike, states, ledger, slurm=slurm)]
+    lines += _disk(todo, past, ledger)
     return "\n".join(lines)
 
 
@@ -153,6 +164,57 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *
     num_past = sum(len(past[kind]) for kind in {kinds[run.run_id] for run in like})
     unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
+
+
+def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: Ledger, *, slurm: bool) -> list[str]:
+    """Hours of runs like none that has finished, from their FLOPs and bytes, and how far such estimates were off.
+
+    Parts are those of all these runs together, the largest first.
+    """
+    models = [(run, model) for run in runs if (model := memory.of_model(run.config["model"])) is not None]
+    if not models:
+        return []
+    finished, parts, hours = _measured(ledger), Counter[str](), Counter[str]()
+    for run, model in models:
+        guess = cost.estimate(run.config, model, finished)
+        left = 1 - states[run.run_id].step / run.config["steps"]
+        parts.update({name: left * seconds for name, seconds in guess.parts.items()})
+        kind, share = _share(run.config, slurm=slurm)
+        hours[kind] += share * left * guess.total_s / 3600
+    device = cost.device_of(models[0][0].config["cluster"])
+    shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
+    text = ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items())
+    sure = "no finished run of its kind to compare with: right within a factor of two"
+    if guess.num_finished:
+        off = "" if guess.error is None else f", off by {guess.error:.0%} on them"
+        sure = f"calibrated by {_count(guess.num_finished, 'finished run')}{off}"
+    total = sum(parts.values()) / 3600
+    return [f"Cost model ({device}): about {total:.2g} hours of runs, {text} ({shown}; {sure})."]
+
+
+def _measured(ledger: Ledger) -> list[cost.Finished]:
+    """The newest finished runs of models of known size, and what they took."""
+    ended = [state for state in ledger.states(ledger.runs()) if state.state is State.FINISHED and state.seconds]
+    runs = list[cost.Finished]()
+    for state in ended[-MEASURED:]:
+        run_dir = ledger.run_dir(state.run_id)
+        try:
+            config = read_config(run_dir)
+        except Unreadable:
+            continue
+        model = memory.of_model(config["model"])
+        steps = [record.metrics for record in journal.read(layout.journal(run_dir)).records]
+        lengths = [metrics["response/length"] for metrics in steps if "response/length" in metrics]
+        if model is None or not lengths:
+            continue
+        parts = {
+            part: sum(metrics.get(name, 0.0) for metrics in steps for name in names) for part, names in TIMERS.items()
+        }
+        sampled = sum(metrics.get("tokens/rollout", 0.0) for metrics in steps) / statistics.mean(lengths)
+        wanted = config["steps"] * config["rollout"]["prompts"] * config["rollout"]["samples"]
+        seen = statistics.mean(lengths), max(1.0, sampled / wanted)
+        runs.append(cost.Finished(config, model, parts, state.seconds, *seen))
+    return runs
 
 
 def _share(config: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:

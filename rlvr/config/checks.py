@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import engine, memory, pairing
 from rlvr.config.binding import bind, components
+from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen
 from rlvr.config.pairing import Abilities
 from rlvr.config.registry import Registry, reads
@@ -108,6 +109,9 @@ def check_ranges(config: DictConfig) -> None:
     for key in ("rollout.top_p", "evaluation.top_p"):
         if not 0 < OmegaConf.select(config, key) <= 1:
             raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")
+    if config.cluster.gpu is not None and config.cluster.gpu not in DEVICES:
+        known = ", ".join(name for name in DEVICES if name != "cpu")
+        raise ValueError(f"cluster.gpu={config.cluster.gpu} is not known. Pass one of {known}, or null.")
     if config.max_kl is not None and not (config.max_kl > 0 and config.trainer.base_kl):
         raise ValueError(f"max_kl={config.max_kl} must be greater than 0 and needs trainer.base_kl=true.")
     if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):

@@ -1,6 +1,6 @@
 """What a model takes: parameters, bytes on a GPU, bytes of a checkpoint, from the numbers of its config.json. No torch.
 
-Estimates, to be right within a fifth: caching allocators, kernels' workspaces and other processes come on top.
+Estimates, to be right within a fifth.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from rlvr.config.signature import declared
 
 GB = 2**30
 STATE = 12  # bytes per parameter of what is trained: the float32 weight and AdamW's two averages
+CONTEXT_GB = 3.0  # CUDA's context, NCCL's buffers, blocks of memory that fit nothing
+SLEEPING_GB = 2.0  # the context of a vLLM that sleeps beside a rank, and what it does not give back
 LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
 
 
@@ -116,6 +118,7 @@ class Setting:
     engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
     engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
     cache_gb: float = 0.0  # the engine's keys and values
+    beside_gb: float = 0.0  # what no tensor accounts for
 
 
 def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
@@ -134,6 +137,8 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
         "optimiser": trained * 8 * n / r,
         "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
     }
+    if setting.beside_gb:
+        stays["contexts and fragments"] = setting.beside_gb * GB
     engine = {"engine weights": float(setting.engine_width * n)}
     step = {"gradients": trained * 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
     learning = step | {
@@ -166,6 +171,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
     trainer, rollout = config["trainer"], config["rollout"]
     engine, moves = rollout["engine"], trainer.get("reference_every") is not None
     adapters = trainer.get("lora_rank") is not None
+    sleeps = engine["_target_"].endswith("VllmEngine")
     elsewhere = "workers" in engine  # on GPUs of its own
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
@@ -181,7 +187,8 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         adapters=adapters,
         engine_width=0 if elsewhere else _width(engine["dtype"]),
         cache_gb=0 if elsewhere else engine["max_cache_gb"],
-        engine_sleeps=engine["_target_"].endswith("VllmEngine"),
+        engine_sleeps=sleeps,
+        beside_gb=(CONTEXT_GB + sleeps * SLEEPING_GB) if config["cluster"].get("gpus") else 0.0,
     )
 
 

@@ -69,6 +69,7 @@ class ClusterConfig:
     qos: str | None = None
     time_min: int = MISSING
     gpus: int = MISSING
+    gpu: str | None = None
     gpu_memory_gb: float | None = None
     cpus: int | None = None
     memory_gb: float = MISSING

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -13,6 +12,19 @@ import torch
 from torch import Tensor
 
 EXPLORE, REHEARSE = 0, 1  # Batch.kind: sampled by the policy; a stored response of the base policy (DPH-RL)
+
+
+class CutGroups(Tensor):
+    """`Batch.group` of rows whose groups have further rows in other micro-batches: to compute with it is refused."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "__get__":  # its shape and device
+            return super().__torch_function__(func, types, args, kwargs)
+        raise ValueError(
+            "the loss reads Batch.group, and a group longer than trainer.token_budget is cut into several "
+            "micro-batches: declare the loss with @whole_groups (rlvr/objective/batch.py)."
+        )
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Batch:
             value = getattr(self, name)
             if value is not None and tuple(value.shape) not in {(B,), (B, T)}:
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected [{B}] or [{B}, {T}]")
-        if self.group.is_cuda:
+        if self.group.is_cuda or isinstance(self.group, CutGroups):
             return  # values were looked at on the CPU, where batches are made: to look here makes the host wait
         if B and (bool((self.group.diff() < 0).any()) or int(self.group.min()) < 0 or int(self.group.max()) >= P):
             raise ValueError("Batch.group must be non-decreasing row numbers of Batch.prompt: groups stay whole")
@@ -91,6 +103,10 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         return Batch(**{name: onto(device, value) for name, value in self._tensors()})
 
+    def with_cut_groups(self) -> Batch:
+        """The same rows for a loss that must not take anything over a group, because not all of one are here."""
+        return replace(self, group=self.group.as_subclass(CutGroups))  # type: ignore[arg-type]
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Name and value of every field that is there."""
         for each in fields(self):
@@ -104,24 +120,6 @@ def onto(device: torch.device, tensor: Tensor) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
-
-
-class PartOfGroups(Batch):
-    """Rows of groups that have further rows in other micro-batches: what is taken over a group would be wrong."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("group", "num_groups"):
-            raise ValueError(
-                f"the loss reads Batch.{name}, and a group longer than trainer.token_budget is cut into several "
-                "micro-batches: declare the loss with @whole_groups (rlvr/objective/batch.py)."
-            )
-        return object.__getattribute__(self, name)
-
-    @classmethod
-    def of(cls, batch: Batch) -> Batch:
-        part = copy.copy(batch)
-        object.__setattr__(part, "__class__", cls)
-        return part
 
 
 @dataclass(frozen=True)

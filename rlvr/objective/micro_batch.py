@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlvr.objective import penalty, reduce
-from rlvr.objective.batch import Batch, Loss, PartOfGroups, Policy, marks_of, needed
+from rlvr.objective.batch import Batch, Loss, Policy, marks_of, needed
 
 # What a loss may need; "solution" is the batch itself: rlvr/job/loop.py.
 AVAILABLE = {"entropy", "value", "log_z", "reference", "noise", "returns", "solution"}
@@ -77,7 +77,7 @@ class Objective:
             num_sequences=counts[0, 1],
             max_tokens=self.max_tokens,
         )
-        terms = self.loss(self.visible(policy), PartOfGroups.of(batch) if cut else batch)
+        terms = self.loss(self.visible(policy), batch.with_cut_groups() if cut else batch)
         losses = terms.loss if batch.weight is None else _weighed(terms.loss, batch.weight)
         total = reduce.aggregate_streams(
             losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens

@@ -186,7 +186,7 @@ def test_activations_are_what_the_trainer_keeps(kind: str, dtype: str, monkeypat
 def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
     """(bytes, tokens) of a micro-batch of four responses of this length."""
     batch = make_batch(num_groups=2, num_samples=2, num_tokens=length, lengths=[length] * 4)
-    ((part, layout, _),) = made._split(batch)
+    (micro,) = made._split(batch)
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -194,8 +194,8 @@ def kept_bytes(made: Trainer, length: int) -> tuple[int, int]:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        made._loss_of(part, layout, counts_of_streams(batch.mask, batch.kind), measure_base=False)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), layout.num_tokens
+        made._loss_of(micro, counts_of_streams(batch.mask, batch.kind), measure_base=False)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), micro.layout.num_tokens
 
 
 def test_logits_stop_growing_at_one_chunk() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hydra import compose
 from omegaconf import OmegaConf
 
-from rlvr.config import memory
+from rlvr.config import cost, memory
 from tests.support.composed import REGISTRY
 
 ROOT = Path(__file__).parents[2]
@@ -246,27 +246,42 @@ def test_expected_values_are_those_of_the_papers_tables() -> None:
     assert printed(cells["PACS", "training", "Mini batch size"]) == 256
 
 
-def documented() -> dict[str, tuple[int, int, int]]:
-    """{recipe: (GPUs, GB of each, GB needed)} of the table in docs/recipes.md."""
+def documented() -> dict[str, tuple[int, ...]]:
+    """{recipe: (GPUs, GB of each, GB needed, hours, hours with vLLM)} of the table in docs/recipes.md."""
     rows = re.findall(
-        r"^\| `paper=(\w+)` \|.*\| (\d+) × (\d+) GB \| (\d+) GB \|", (ROOT / "docs/recipes.md").read_text(), re.M
+        r"^\| `paper=(\w+)` \|.*\| (\d+) × (\d+) GB \| (\d+) GB \| (\d+) \| (\d+) \|",
+        (ROOT / "docs/recipes.md").read_text(),
+        re.M,
     )
-    return {name: (int(gpus), int(size), int(need)) for name, gpus, size, need in rows}
+    return {name: tuple(map(int, numbers)) for name, *numbers in rows}
+
+
+def rounded(hours: float) -> int:
+    """To two digits."""
+    return int(float(f"{max(1.0, hours):.2g}"))
 
 
 @pytest.mark.parametrize("recipe", sorted(MODELS))
-def test_a_recipe_fits_its_gpus_and_needs_what_the_documentation_says(recipe: str, tmp_path: Path) -> None:
+def test_a_recipe_fits_its_gpus_and_takes_what_the_documentation_says(recipe: str, tmp_path: Path) -> None:
+    """Native and with vLLM: both compose, with all that is checked before launch but whether vLLM is installed here."""
     name = MODELS[recipe]
     if name is not None:
         (tmp_path / "config.json").write_text(json.dumps(ARCHITECTURES[name]))
-    plain = composed(recipe, *([f"model.path={tmp_path}"] if name else []))
-    memory.check(plain)
-    model = memory.of_model(plain["model"])
-    assert model is not None
-    need = sum(memory.per_gpu(model, memory.setting_of(plain)).values()) / memory.GB
+    where = [f"model.path={tmp_path}"] if name else []
+    hours = []
+    for engine in ("rollout=native", "rollout=vllm"):
+        plain = composed(recipe, engine, *where)
+        memory.check(plain)
+        model = memory.of_model(plain["model"])
+        assert model is not None
+        hours.append(rounded(cost.estimate(plain, model).total_s / 3600))
+        need = sum(memory.per_gpu(model, memory.setting_of(plain)).values()) / memory.GB
+        assert need < plain["cluster"]["gpu_memory_gb"]
+    native = memory.setting_of(composed(recipe, *where))
+    need = sum(memory.per_gpu(model, native).values()) / memory.GB
     cluster = plain["cluster"]
     assert cluster["ranks"] == cluster["gpus"]
-    assert documented()[recipe] == (cluster["gpus"], cluster["gpu_memory_gb"], round(need))
+    assert documented()[recipe] == (cluster["gpus"], cluster["gpu_memory_gb"], round(need), *hours)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def test_every_configuration_learns_as_its_twin_on_the_cpu(seen: dict[str, Any]) -> None:
     """No operation mixed devices, or it would have failed. Half precision rounds other sums: 8 bits of mantissa."""
-    assert len(seen["twins"]) > 5
+    assert len(seen["twins"]) > 3
     for name, outcome in seen["twins"].items():
         half = any("bfloat16" in kernel for kernel in outcome["kernels"])
         close = 0.05 if half else 1e-5

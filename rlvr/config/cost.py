@@ -1,0 +1,283 @@
+"""What a run takes in time, from its floating-point operations and bytes. No torch.
+
+Each part of a step has a formula with the rates of a device (`DEVICES`) and the share of them that is reached
+(`Reached`). Formulas are rough; runs that have finished on the same devices say by how much (`calibrated`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlvr.config.memory import GB, Architecture
+from rlvr.config.signature import declared
+
+Parts = dict[str, float]  # seconds by part of a run
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a data sheet says of one GPU, or of a core of a CPU. FLOP/s without sparsity."""
+
+    half: float  # FLOP/s in bfloat16, sums in float32
+    single: float  # FLOP/s in float32
+    bandwidth: float  # bytes/s of its memory
+    memory_gb: float
+
+
+# NVIDIA's data sheets (SXM where there are several), and a core with AVX-512 as measured with square products.
+DEVICES: Mapping[str, Device] = {
+    "rtx4090": Device(165e12, 82.6e12, 1.01e12, 24),
+    "l40s": Device(362e12, 91.6e12, 0.86e12, 48),
+    "a100": Device(312e12, 19.5e12, 2.04e12, 80),
+    "h100": Device(989e12, 67e12, 3.35e12, 80),
+    "h200": Device(989e12, 67e12, 4.8e12, 141),
+    "b200": Device(2250e12, 75e12, 8.0e12, 180),
+    "cpu": Device(400e9, 100e9, 20e9, 4),
+}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Shares of a device's rates, and what is paid whatever the size."""
+
+    training: float = 0.4  # of FLOP/s
+    decoding: float = 0.6  # of bandwidth and of FLOP/s
+    step_s: float = 0.004  # of one token for all sequences, beside its bytes and FLOPs: vLLM
+    layer_s: float = 0.0025  # of a layer whose kernels are launched one by one, forward, or
+    native_s: float = 0.0015  # of one token of all sequences in the native engine
+    sync: float = 1.2e9  # bytes/s of weights through main memory into vLLM
+
+
+GPU = Reached()
+CPU = Reached(training=0.5, decoding=0.4, step_s=0.001, layer_s=0.001, native_s=0.0005, sync=1e9)
+# Without finished runs to tell: responses are this share of the longest, prompts so many tokens, benchmarks so large,
+# and so many groups of ten are kept by dynamic sampling.
+MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
+UNKNOWN_LENGTH = 64  # tokens of the longest response, where only the task knows
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What, beside the model, decides how long a run takes."""
+
+    device: Device
+    reached: Reached
+    devices: int  # that train
+    engines: int  # that sample
+    own_engines: bool  # on devices of their own
+    threads: int  # of a rank: cores of a CPU; 1 on a GPU
+    steps: int
+    responses: int  # of a step, kept
+    rounds: float  # sampled for each that is kept
+    prompts: int
+    longest: int  # tokens of a response
+    mean: float
+    prompt: float
+    epochs: int
+    own_logp: bool  # the trainer's own log-probabilities of the samples
+    frozen: float  # forward passes of frozen copies for each token that is learned from
+    half: bool  # trained in half precision
+    engine_width: int  # bytes of an engine's number
+    vllm: bool
+    sequences: int
+    cache_gb: float
+    token_budget: int
+    recomputed: bool
+    evaluations: int
+    evaluated: int  # responses of one evaluation
+
+
+def device_of(cluster: Mapping[str, Any]) -> str:
+    """Name of the devices that a run of this `cluster` has: as it says, else by the memory that it says, h100."""
+    if not cluster["gpus"]:
+        return "cpu"
+    if cluster.get("gpu"):
+        return str(cluster["gpu"])
+    memory = cluster.get("gpu_memory_gb") or 80
+    fitting = [name for name, device in DEVICES.items() if name != "cpu" and device.memory_gb >= memory]
+    return "h100" if memory == 80 else min(fitting or ["b200"], key=lambda name: DEVICES[name].memory_gb)
+
+
+def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Setting:
+    """Of a run's resolved config. seen: what runs like it had on average: "length", "rounds"."""
+    seen = seen or {}
+    rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
+    engine, ranks, name = rollout["engine"], cluster["ranks"], device_of(cluster)
+    longest = rollout["max_tokens"] or UNKNOWN_LENGTH
+    refills = rollout["dynamic_sampling"] == "refill"
+    loss = declared(config["loss"]["_target_"])
+    reference = trainer["kl"] > 0 or "reference" in loss
+    tests = config["task"].get("test")
+    benchmarks = len(tests) if isinstance(tests, Mapping) else 1
+    problems = evaluation["problems"] or config["task"].get("test_problems") or BENCHMARK
+    return Setting(
+        device=DEVICES[name],
+        reached=CPU if name == "cpu" else GPU,
+        devices=ranks,
+        engines=engine.get("workers") or ranks,
+        own_engines="workers" in engine,
+        threads=cluster["threads"] if name == "cpu" else 1,
+        steps=config["steps"],
+        responses=rollout["prompts"] * rollout["samples"],
+        rounds=seen.get("rounds", 1 / KEPT if refills else 1.0),
+        prompts=rollout["prompts"],
+        longest=longest,
+        mean=seen.get("length", max(1.0, MEAN_LENGTH * longest)),
+        prompt=PROMPT,
+        epochs=trainer["epochs"],
+        own_logp=rollout["logp_old"] == "trainer",
+        frozen=max(float(reference), bool(trainer["base_kl"]) / trainer["updates"]),
+        half=trainer["dtype"] != "float32",
+        engine_width=4 if engine["dtype"] == "float32" else 2,
+        vllm="python" in engine,
+        sequences=engine["max_batch_sequences"],
+        cache_gb=engine["max_cache_gb"],
+        token_budget=trainer["token_budget"],
+        recomputed=trainer["activation_checkpointing"],
+        evaluations=1 + -(-config["steps"] // evaluation["every"]),
+        evaluated=benchmarks * problems * evaluation["samples"],
+    )
+
+
+def seconds(model: Architecture, setting: Setting) -> Parts:
+    """Seconds of a whole run by part."""
+    forward = _passes(model, setting, backward=False)
+    return {
+        "sampling": setting.steps * _sampling(model, setting, setting.responses * setting.rounds),
+        "weights": setting.steps * _sync(model, setting),
+        "log-probabilities": setting.steps * setting.own_logp * forward,
+        "training": setting.steps
+        * setting.epochs
+        * (_passes(model, setting, backward=True) + setting.frozen * forward),
+        "evaluation": setting.evaluations * _sampling(model, setting, setting.evaluated),
+    }
+
+
+def _sampling(model: Architecture, setting: Setting, responses: float) -> float:
+    """Seconds of so many responses on all engines.
+
+    Every token of the sequences at work reads the weights once and the keys and values of each; what is left when
+    the others have ended is a tail of the longest response.
+    """
+    reached, device = setting.reached, setting.device
+    own = responses / setting.engines
+    width = setting.engine_width
+    # The native engine reads a prompt's keys once for all its responses.
+    context = setting.prompt / (1 if setting.vllm else setting.responses / setting.prompts) + setting.mean / 2
+    cache = 2 * model.layers * model.key * width * context
+    at_once = max(1.0, min(own, setting.sequences, setting.cache_gb * GB / cache))
+    flops = (device.half if width == 2 else device.single) * setting.threads * reached.decoding
+    bandwidth = device.bandwidth * reached.decoding
+    launches = 0.0 if setting.vllm else model.layers * reached.native_s  # vLLM replays a graph of them
+
+    def token_s(sequences: float) -> float:
+        read = (width * model.parameters + sequences * cache) / bandwidth
+        return max(read, 2 * model.parameters * sequences / flops, launches) + reached.step_s
+
+    tail = max(0.0, setting.longest - setting.mean)
+    if setting.vllm:  # a place that is free is taken at once
+        return own * setting.mean / at_once * token_s(at_once) + tail * token_s(1)
+    return math.ceil(own / at_once) * (setting.mean * token_s(at_once) + tail * token_s(at_once / 8))
+
+
+def _sync(model: Architecture, setting: Setting) -> float:
+    """Seconds to hand all weights to the engines."""
+    num_bytes = setting.engine_width * model.parameters
+    return num_bytes / (setting.reached.sync if setting.vllm else setting.device.bandwidth * setting.reached.decoding)
+
+
+def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:
+    """Seconds in which all ranks read the step's tokens once, with the backward pass or without.
+
+    2 FLOPs for each weight and token, four more backward and two to compute activations anew; attention's scores and
+    sums, 4·layers·width for each pair of tokens, half of which are masked. The head is for responses alone.
+    """
+    read = setting.prompts * setting.prompt + setting.responses * setting.mean
+    body = 2.0 * model.layers * model.layer_parameters * read
+    body += 2.0 * model.layers * model.query * setting.responses * setting.mean * (2 * setting.prompt + setting.mean)
+    head = 2.0 * model.vocab * model.hidden * setting.responses * setting.mean
+    factor = (4 if setting.recomputed else 3) if backward else 1
+    work = factor * body + (4 if backward else 1) * head  # the head's logits are always computed anew
+    rate = (setting.device.half if setting.half else setting.device.single) * setting.threads * setting.reached.training
+    passes = math.ceil(read / setting.devices / setting.token_budget)
+    return max(work / setting.devices / rate, factor * passes * model.layers * setting.reached.layer_s)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a finished run took: seconds by part, in all, and what it saw."""
+
+    config: Mapping[str, Any]
+    model: Architecture
+    parts: Parts
+    total_s: float
+    length: float  # mean tokens of a response
+    rounds: float  # sampled for each response that was kept
+
+    @property
+    def seen(self) -> dict[str, float]:
+        return {"length": self.length, "rounds": self.rounds}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a run by part."""
+
+    parts: Parts
+    error: float | None  # of such estimates on the runs that have finished: the median; None: of fewer than two
+    num_finished: int
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.parts.values())
+
+
+def estimate(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished] = ()) -> Estimate:
+    """Of a run's resolved config. finished: runs on any devices; those of the same kind calibrate it."""
+    same = [run for run in finished if _kind(run.config) == _kind(config)]
+    errors = list[float]()
+    for number, run in enumerate(same):
+        others = [*same[:number], *same[number + 1 :]]
+        if others:
+            predicted = sum(calibrated(run.config, run.model, others, seen=run.seen).values())
+            errors.append(abs(predicted / run.total_s - 1))
+    parts = calibrated(config, model, same)
+    return Estimate(parts, statistics.median(errors) if errors else None, len(same))
+
+
+def calibrated(
+    config: Mapping[str, Any],
+    model: Architecture,
+    finished: Sequence[Finished],
+    *,
+    seen: Mapping[str, float] | None = None,
+) -> Parts:
+    """Seconds by part, each times the median of measured over modelled of the finished runs, and what they took beside.
+
+    seen: lengths and rounds, where they are known; None: the median of finished runs of the same task, if there are.
+    """
+    if seen is None:
+        alike = [run.seen for run in finished if run.config["task"] == config["task"]]
+        seen = {key: statistics.median(each[key] for each in alike) for key in ("length", "rounds")} if alike else {}
+    parts = seconds(model, setting_of(config, seen))
+    if not finished:
+        return parts
+    modelled = [seconds(run.model, setting_of(run.config, run.seen)) for run in finished]
+    for name in parts:
+        ratios = [
+            run.parts[name] / its[name]
+            for run, its in zip(finished, modelled, strict=True)
+            if run.parts.get(name, 0) > 0 and its[name] > 0
+        ]
+        parts[name] *= statistics.median(ratios) if ratios else 1.0
+    beside = statistics.median(max(0.0, run.total_s - sum(run.parts.values())) for run in finished)
+    return {**parts, "start and checkpoints": beside}
+
+
+def _kind(config: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Of devices and engine: what a finished run must have in common with another to say something of its pace."""
+    return device_of(config["cluster"]), config["rollout"]["engine"]["_target_"], config["trainer"]["dtype"]

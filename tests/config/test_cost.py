@@ -1,0 +1,135 @@
+"""Seconds worked by hand, laws of scale, and calibration by runs that have finished."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlvr.config import cost
+from rlvr.config.cost import DEVICES, GPU, Finished, Setting, calibrated, device_of, estimate, seconds
+from rlvr.config.memory import Architecture
+
+# Qwen2.5-7B
+MODEL = Architecture(28, 3584, 18944, 152064, 28, 4, 128, tied=False, qkv_bias=True)
+# lad_math on 8 H100 with vLLM, were all its responses 2000 tokens long.
+LAD_MATH = Setting(
+    device=DEVICES["h100"],
+    reached=GPU,
+    devices=8,
+    engines=8,
+    own_engines=False,
+    threads=1,
+    steps=1,
+    responses=2048,
+    rounds=2.0,
+    prompts=256,
+    longest=8192,
+    mean=2000,
+    prompt=150,
+    epochs=1,
+    own_logp=True,
+    frozen=0.0,
+    half=True,
+    engine_width=2,
+    vllm=True,
+    sequences=512,
+    cache_gb=32,
+    token_budget=16384,
+    recomputed=True,
+    evaluations=0,
+    evaluated=0,
+)
+
+
+def test_a_step_of_seven_billion_parameters_by_hand() -> None:
+    """4.096M response and 38k prompt tokens. Training: 6.526e9 parameters in layers, 4 · 2 FLOPs each for 4.134M tokens
+    with recomputation, 2.158e17; the head's 0.545e9 for responses, 1.79e16; attention's pairs, 28 layers · 3584 · 2 · 4
+    for 4.096M tokens that see 150 + 1000 others, twice, 7.6e15: 2.41e17 over 8 · 989e12 · 0.4 = 3.165e15 FLOP/s are
+    76.2 s. A forward pass of log-probabilities is a quarter of it."""
+    parts = seconds(MODEL, LAD_MATH)
+    assert parts["training"] == pytest.approx(76.2, rel=0.01)
+    assert parts["log-probabilities"] == pytest.approx(76.2 / 4, rel=0.01)
+    # 15.2 GB through main memory at 1.2 GB/s.
+    assert parts["weights"] == pytest.approx(12.7, rel=0.01)
+    # 512 responses an engine, of 1150 tokens on average 57 kB each: 512 at once are 34 GB of cache, 32 fit, 523 at
+    # 1150 tokens each. A token for all of them: (15.2 + 33.7) GB / (0.6 · 3.35 TB/s) + 4 ms = 28 ms, 2000 of them; and
+    # a tail of 6192 tokens, 11.6 ms each.
+    assert parts["sampling"] == pytest.approx(2000 * 0.0283 + 6192 * 0.0116, rel=0.03)
+
+
+def test_what_costs_more_and_what_does_not() -> None:
+    def total(**changes: Any) -> float:
+        return sum(seconds(MODEL, replace(LAD_MATH, **changes)).values())
+
+    usual = total()
+    assert total(vllm=False) > 1.5 * usual
+    assert total(steps=10) == pytest.approx(10 * usual)
+    assert total(devices=16, engines=16) < usual < total(device=DEVICES["a100"])
+    assert total(longest=16384) > usual  # the tail
+    assert total(frozen=1.0) - usual == pytest.approx(76.2 / 4, rel=0.01)
+
+
+def test_devices_by_name_by_memory_and_none() -> None:
+    assert device_of({"gpus": 0}) == "cpu"
+    assert device_of({"gpus": 8, "gpu": "b200", "gpu_memory_gb": 80}) == "b200"
+    assert [device_of({"gpus": 1, "gpu_memory_gb": gb}) for gb in (None, 24, 40, 80, 96, 140)] == [
+        "h100",
+        "rtx4090",
+        "l40s",
+        "h100",
+        "h200",
+        "h200",
+    ]
+
+
+def finished(config: dict[str, Any], factor: float, beside: float) -> Finished:
+    """A run that took `factor` times what the formulas say, and something beside."""
+    parts = {
+        name: factor * s for name, s in seconds(MODEL, cost.setting_of(config, {"length": 9.0, "rounds": 1.0})).items()
+    }
+    return Finished(config, MODEL, parts, sum(parts.values()) + beside, 9.0, 1.0)
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {
+        "loss": {"_target_": "rlvr.loss.grpo.grpo"},
+        "task": {"_target_": "maze", "test_problems": 16},
+        "steps": 100,
+        "rollout": {
+            "prompts": changes.get("prompts", 8),
+            "samples": 8,
+            "max_tokens": 32,
+            "dynamic_sampling": "none",
+            "logp_old": "engine",
+            "engine": {"_target_": "native", "dtype": "float32", "max_batch_sequences": 512, "max_cache_gb": 8.0},
+        },
+        "trainer": {
+            "kl": 0.0,
+            "base_kl": False,
+            "epochs": 1,
+            "updates": 1,
+            "dtype": "float32",
+            "token_budget": 8192,
+            "activation_checkpointing": False,
+        },
+        "cluster": {"gpus": 0, "ranks": 1, "threads": 1},
+        "evaluation": {"problems": None, "samples": 8, "every": 50},
+    }
+
+
+def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_was() -> None:
+    """All ran at a third of the modelled pace: so will a new one, and each is predicted by the others."""
+    past = [finished(config(prompts=p), 3.0, beside=7.0) for p in (4, 8, 32)]
+    new = config(prompts=16)
+    expected = 3 * sum(seconds(MODEL, cost.setting_of(new, {"length": 9.0, "rounds": 1.0})).values()) + 7
+    guess = estimate(new, MODEL, past)
+    assert guess.total_s == pytest.approx(expected)
+    assert guess.error == pytest.approx(0, abs=1e-9)
+    assert guess.num_finished == 3
+    on_a_gpu = {**new, "cluster": {**new["cluster"], "gpus": 1, "gpu_memory_gb": 80}}
+    assert estimate(on_a_gpu, MODEL, past).num_finished == 0  # they say nothing of other devices
+    slow = [*past, finished(config(prompts=64), 6.0, beside=7.0)]
+    assert estimate(new, MODEL, slow).error == pytest.approx(0, abs=1e-9)  # the median
+    assert calibrated(new, MODEL, [])["training"] == seconds(MODEL, cost.setting_of(new))["training"]
