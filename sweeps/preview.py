@@ -175,8 +175,8 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     if not models:
         return []
     finished, parts, hours = _measured(ledger), Counter[str](), Counter[str]()
-    for run, model in models:
-        guess = cost.estimate(run.config, model, finished)
+    guesses = [cost.estimate(run.config, model, finished) for run, model in models]
+    for (run, _), guess in zip(models, guesses, strict=True):
         left = 1 - states[run.run_id].step / run.config["steps"]
         parts.update({name: left * seconds for name, seconds in guess.parts.items()})
         kind, share = _share(run.config, slurm=slurm)
@@ -185,9 +185,9 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
     text = ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items())
     sure = "no finished run of its kind to compare with: right within a factor of two"
-    if guess.num_finished:
-        off = "" if guess.error is None else f", off by {guess.error:.0%} on them"
-        sure = f"calibrated by {_count(guess.num_finished, 'finished run')}{off}"
+    if (first := guesses[0]).num_finished:
+        off = "" if first.error is None else f", off by {first.error:.0%} on them"
+        sure = f"calibrated by {_count(first.num_finished, 'finished run')}{off}"
     total = sum(parts.values()) / 3600
     return [f"Cost model ({device}): about {total:.2g} hours of runs, {text} ({shown}; {sure})."]
 

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rlvr.config.memory import GB, Architecture
 from rlvr.config.signature import declared
@@ -111,8 +111,8 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
     refills = rollout["dynamic_sampling"] == "refill"
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
-    tests = config["task"].get("test")
-    benchmarks = len(tests) if isinstance(tests, Mapping) else 1
+    tests: object = config["task"].get("test")
+    benchmarks = len(cast("Mapping[str, str]", tests)) if isinstance(tests, Mapping) else 1
     problems = evaluation["problems"] or config["task"].get("test_problems") or BENCHMARK
     return Setting(
         device=DEVICES[name],

@@ -28,9 +28,10 @@ class WideHead:
 
     def __init__(self, head: nn.Module) -> None:
         self.head = head
-        half = isinstance(head, nn.Linear) and head.weight.dtype != torch.float32
-        self.weight = factor(head.weight) if half else None
-        self.bias = head.bias if half else None
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+        if isinstance(head, nn.Linear) and head.weight.dtype != torch.float32:
+            self.weight, self.bias = factor(head.weight), head.bias
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[n, V] of hidden [n, h]"""

@@ -20,7 +20,7 @@ class CutGroups(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "__get__":  # its shape and device
-            return super().__torch_function__(func, types, args, kwargs)
+            return cast(Any, super()).__torch_function__(func, types, args, kwargs)
         raise ValueError(
             "the loss reads Batch.group, and a group longer than trainer.token_budget is cut into several "
             "micro-batches: declare the loss with @whole_groups (rlvr/objective/batch.py)."

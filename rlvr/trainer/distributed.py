@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from datetime import timedelta
-from typing import NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -35,17 +35,19 @@ def join_group() -> tuple[int, int, torch.device]:
             dist.init_process_group(backend, timeout=TIMEOUT)
         else:
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
-        for each in device_backends(device):
-            if each.name() == "nccl":
-                each._set_default_timeout(GPU_TIMEOUT)
+        _be_less_patient(device)
     return dist.get_rank(), dist.get_world_size(), device
 
 
-def device_backends(device: torch.device) -> list[dist.Backend]:
-    """What carries tensors of a GPU between ranks; nothing else than the group's own on a CPU."""
+def _be_less_patient(device: torch.device) -> None:
+    """With what carries tensors of GPUs between ranks, if they have some."""
+    if device.type != "cuda":
+        return
     world = dist.group.WORLD
     assert world is not None
-    return [world._get_backend(device)] if device.type == "cuda" else []
+    backend: Any = world._get_backend(device)
+    if backend.name() == "nccl":
+        backend._set_default_timeout(GPU_TIMEOUT)
 
 
 def _device() -> torch.device:
