@@ -80,9 +80,14 @@ def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str]
     logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
     if logp_old not in ("engine", "trainer"):
         raise ValueError(f"rollout.logp_old={logp_old} must be engine or trainer.")
-    if importance not in ("none", "truncate", "mask"):
-        raise ValueError(f"rollout.importance={importance} must be none or truncate or mask.")
-    weighs = importance != "none"
+    if importance not in ("none", "truncate", "clip", "mask"):
+        raise ValueError(f"rollout.importance={importance} must be none or truncate or mask or clip.")
+    weighs, level = importance != "none", rollout.importance_level
+    if level is not None and (level not in ("token", "sequence", "geometric") or not weighs):
+        raise ValueError(
+            f"rollout.importance_level={level} is token, sequence or geometric and needs rollout.importance=truncate, "
+            "clip or mask."
+        )
     if not cap > 1 or (cap != default.importance_cap and not weighs):
         raise ValueError(f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate or mask.")
     if not weighs and rollout.max_mismatch is None:
@@ -99,10 +104,10 @@ def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str]
         )
     if "solution" in loss:
         raise ValueError(f"{asked} has no effect with loss={choices.get('loss')}: no engine samples what it learns.")
-    if weighs and "per_response" in loss:
+    if weighs and level in (None, "token") and "per_response" in loss:
         raise ValueError(
             f"{asked} weighs tokens and loss={choices.get('loss')} has one term per response. "
-            "Pass rollout.importance=none."
+            "Pass rollout.importance=none, or rollout.importance_level=sequence or geometric."
         )
 
 

@@ -25,6 +25,7 @@ class RolloutConfig:
     max_tokens: int | None = None
     dynamic_sampling: str = MISSING
     max_rounds: int = MISSING
+    overdraw: float | None = None
     filter: str = MISSING
     overlong_buffer: float | None = None
     overlong_penalty: float = MISSING
@@ -32,6 +33,7 @@ class RolloutConfig:
     logp_old: str = MISSING
     importance: str = MISSING
     importance_cap: float = MISSING
+    importance_level: str | None = None
     max_mismatch: float | None = None
     ahead: int = MISSING
     engine: Any = MISSING

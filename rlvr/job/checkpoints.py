@@ -43,10 +43,17 @@ class Checkpoints:
             return False
         return late or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
 
-    def save(self, step: int, position: int, metrics: Mapping[str, float], ahead: StepGroups | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        position: int,
+        metrics: Mapping[str, float],
+        ahead: StepGroups | None = None,
+        share: float = 1.0,
+    ) -> None:
         """Save the state after a step, `position` problems into the stream, unless it is saved already.
 
-        ahead: the groups of the next step, if there are some.
+        ahead: the groups of the next step, if there are some. share: of problems drawn whose groups were kept.
         """
         path = layout.checkpoint(self.directory, step)
         self._last = time.monotonic()
@@ -56,6 +63,7 @@ class Checkpoints:
         score = self._score(metrics)
         self.best = self.best if score is None else score
         state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
+        state["share"] = share
         how: dict[str, Any] = {"background": self.config.background, "when_visible": self._drop}
         if ahead is not None:
             state["ahead"], how["write_more"] = ahead.rest, ahead.write

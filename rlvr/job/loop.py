@@ -111,7 +111,8 @@ class Run:
             write_rollouts(sampled.groups, layout.rollouts(self.dir, step))
         collating = time.perf_counter()
         batch = self.batch(sampled.groups, step)
-        apart = mismatch.measure(batch, self.config.rollout.max_mismatch)
+        level = self.config.rollout.get("importance_level") or "token"
+        apart = mismatch.measure(batch, self.config.rollout.max_mismatch, level)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
@@ -139,7 +140,8 @@ class Run:
         if rollout.overlong_filter:
             batch = without_cut(batch, groups)
         batch = batch if self.mixture is None else self.mixture.add(batch, step)
-        return mismatch.weigh(batch, rollout.importance, rollout.importance_cap)
+        level = rollout.get("importance_level") or "token"
+        return mismatch.weigh(batch, rollout.importance, rollout.importance_cap, level)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
@@ -199,7 +201,7 @@ class Run:
         if self.spool is not None:
             self.spool.flush()  # a checkpoint never knows of a step that the record does not
         ahead = self.step_sampler.prefetched()  # before the position: to sample draws problems
-        self.checkpoints.save(step, self.stream.position, metrics, ahead)
+        self.checkpoints.save(step, self.stream.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
         (recorded,) = distributed.gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
@@ -207,6 +209,7 @@ class Run:
         if extra is None:
             return 0
         self.stream.position = extra["position"]
+        self.step_sampler.share = extra.get("share", 1.0)
         self.step_sampler.restore(extra["ahead"])
         return extra["step"]
 

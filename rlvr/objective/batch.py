@@ -46,7 +46,7 @@ class Batch:
     returns: Tensor | None = None  # [B, T] what the value head learns
     noise: Tensor | None = None  # [B, T] in (0, 1), uniform: a function of seed, update, row's content and position
     logp_engine: Tensor | None = None  # [B, T] nats, what the engine said of `logp_old`; NaN: it did not say
-    weight: Tensor | None = None  # [B, T] of each token's loss (rlvr/objective/mismatch.py); None: 1
+    weight: Tensor | None = None  # [B] or [B, T] of each token's loss (rlvr/objective/mismatch.py); None: 1
     extra: Tensor | None = None  # [B] or [B, T] what the loss's own `first_pass` found in the whole mini-batch
 
     def __post_init__(self) -> None:
@@ -65,13 +65,12 @@ class Batch:
             "returns": (B, T),
             "noise": (B, T),
             "logp_engine": (B, T),
-            "weight": (B, T),
         }
         for name, shape in expected.items():
             value: Tensor | None = getattr(self, name)
             if value is not None and tuple(value.shape) != shape:
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected {list(shape)}")
-        for name in ("advantage", "extra"):
+        for name in ("advantage", "extra", "weight"):
             value = getattr(self, name)
             if value is not None and tuple(value.shape) not in {(B,), (B, T)}:
                 raise ValueError(f"Batch.{name} has shape {list(value.shape)}, expected [{B}] or [{B}, {T}]")
@@ -105,7 +104,8 @@ class Batch:
 
     def with_cut_groups(self) -> Batch:
         """The same rows for a loss that must not take anything over a group, because not all of one are here."""
-        return replace(self, group=self.group.as_subclass(CutGroups))  # type: ignore[arg-type]
+        refused = torch.zeros(len(self.tokens), dtype=torch.int64).as_subclass(CutGroups)  # type: ignore[arg-type]
+        return replace(self, group=refused)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Name and value of every field that is there."""

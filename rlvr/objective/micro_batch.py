@@ -99,13 +99,13 @@ class Objective:
 
 
 def _weighed(losses: Tensor, weight: Tensor) -> Tensor:
-    """[B, T] losses by the importance of their tokens. ValueError for a loss of one term per response, [B]."""
-    if losses.dim() != 2:
+    """Losses [B, T] or [B] by the importance of their tokens or responses. ValueError for [B] and weights of tokens."""
+    if losses.dim() < weight.dim():
         raise ValueError(
-            "rollout.importance weighs tokens and this loss has one term per response: pass rollout.importance=none, "
-            "and declare the loss with @per_response."
+            "rollout.importance weighs tokens and this loss has one term per response: pass rollout.importance=none "
+            "or rollout.importance_level=sequence, and declare the loss with @per_response."
         )
-    return losses * weight
+    return losses * (weight if losses.dim() == weight.dim() else weight[:, None])
 
 
 def _policy_metrics(

@@ -30,6 +30,7 @@ class Spent:
     reward_s: float = 0.0
     tokens: int = 0
     rounds: int = 0
+    share: float = 1.0  # of problems drawn, whose groups were kept
     rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
 
     @property

@@ -10,6 +10,8 @@ from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollout.sampler import Sampler, Spent
 from rlvr.rollout.stream import Stream
 
+MOST = 8  # times the groups of a step: at most so many are drawn at once, however small the share kept
+
 
 class NothingToLearn(ValueError):
     """Every group of every generation round was all right or all wrong."""
@@ -24,12 +26,17 @@ class Selection:
     dynamic: str  # rollout.dynamic_sampling: none | drop | refill
     max_rounds: int  # of generation, under refill
     filter: str = "none"  # | greedy_fails
+    overdraw: float | None = None  # of what the share kept asks for, under refill; None: P at first, never more at once
 
 
 def select_groups(
-    sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection
+    sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection, share: float = 1.0
 ) -> tuple[list[Rollout], Spent]:
     """The groups to train on in one step: `prompts` of them, fewer under `dynamic="drop"` or a filter without refill.
+
+    share: of problems whose groups were kept in the step before. With `overdraw` c the first round has c·P/share
+    problems, and each that follows c times what is missing over the share so far: one round, and one tail of long
+    responses, nearly always. What is kept beyond P is not learned from.
 
     Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
     "refill" draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
@@ -37,7 +44,7 @@ def select_groups(
     problem. Raises NothingToLearn after `max_rounds` rounds of refill, or if nothing is left.
     """
     spent, kept = Spent(), list[Rollout]()
-    wanted, drawn = selection.prompts, 0
+    wanted, drawn = _first_draw(selection, share), 0
     while True:
         problems = stream.draw(wanted)
         drawn += wanted
@@ -55,14 +62,23 @@ def select_groups(
             )
         # The share kept so far says how many to draw: fewer, larger rounds.
         missing = selection.prompts - len(kept)
-        wanted = min(selection.prompts, math.ceil(missing * (drawn + 1) / (len(kept) + 1)))
+        asked = math.ceil((selection.overdraw or 1.0) * missing * (drawn + 1) / (len(kept) + 1))
+        wanted = min(asked, (MOST if selection.overdraw else 1) * selection.prompts)
     if not kept:
         raise NothingToLearn(
             f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, "
             f"rollout.filter={selection.filter}). Pass more rollout.prompts or rollout.samples, "
             "rollout.dynamic_sampling=refill, or other problems."
         )
+    spent.share = max(len(kept), 1) / drawn
     return kept[: selection.prompts], spent
+
+
+def _first_draw(selection: Selection, share: float) -> int:
+    """Problems of the first round."""
+    if selection.overdraw is None or selection.dynamic != "refill":
+        return selection.prompts
+    return min(math.ceil(selection.overdraw * selection.prompts / share), MOST * selection.prompts)
 
 
 def _greedy_fails(sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: Spent) -> list[Problem]:

@@ -34,6 +34,7 @@ class StepGroups:
     updates: int  # behind the policy that they were sampled from
     groups: list[Rollout]
     metrics: dict[str, float]  # of all that was sampled for them, and what it cost
+    share: float = 1.0  # of problems drawn, whose groups were kept: the next step draws by it
 
     def write(self, directory: Path) -> None:
         """Keep the groups on disk."""
@@ -43,7 +44,7 @@ class StepGroups:
     @property
     def rest(self) -> dict[str, Any]:
         """JSON: what `read` wants beside the file."""
-        return {"step": self.step, "updates": self.updates, "metrics": self.metrics}
+        return {"step": self.step, "updates": self.updates, "metrics": self.metrics, "share": self.share}
 
     @classmethod
     def read(cls, directory: Path, rest: dict[str, Any]) -> StepGroups:
@@ -67,8 +68,14 @@ class StepSampler:
         self._hand_over = hand_over
         self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
         self._selection = Selection(
-            rollout.prompts, rollout.samples, rollout.dynamic_sampling, rollout.max_rounds, rollout.filter
+            rollout.prompts,
+            rollout.samples,
+            rollout.dynamic_sampling,
+            rollout.max_rounds,
+            rollout.filter,
+            rollout.get("overdraw"),
         )
+        self.share = 1.0  # kept, of the problems drawn for the newest step that was sampled
         self._thread = ThreadPoolExecutor(1, "rollouts")
         self._prefetched: Future[StepGroups] | None = None
 
@@ -106,6 +113,7 @@ class StepSampler:
     def restore(self, groups: StepGroups | None) -> None:
         """Go on with what was prefetched before a checkpoint."""
         if groups is not None:
+            self.share = groups.share
             self._prefetched = Future()
             self._prefetched.set_result(groups)
 
@@ -113,5 +121,7 @@ class StepSampler:
         self._thread.shutdown()
 
     def _sample(self, step: int, updates: int) -> StepGroups:
-        groups, spent = select_groups(self.sampler, self.stream, replace(self._sampling, step=step), self._selection)
-        return StepGroups(step, updates, groups, spent.metrics())
+        sampling = replace(self._sampling, step=step)
+        groups, spent = select_groups(self.sampler, self.stream, sampling, self._selection, self.share)
+        self.share = spent.share
+        return StepGroups(step, updates, groups, spent.metrics(), spent.share)

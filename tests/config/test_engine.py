@@ -102,7 +102,9 @@ MISMATCH = {
     "rollout.importance_cap=3": "rollout.importance_cap=3.0 is more than 1 and needs rollout.importance=truncate",
     "rollout.logp_old=trainer rollout.importance=mask rollout.importance_cap=1": "is more than 1",
     "rollout.logp_old=mine": "rollout.logp_old=mine must be engine or trainer.",
-    "rollout.importance=some": "rollout.importance=some must be none or truncate or mask.",
+    "rollout.importance=some": "rollout.importance=some must be none or truncate or mask",
+    "rollout.importance_level=sequence": "needs rollout.importance=truncate",
+    "rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=word": "is token, sequence or geometric",
     "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
     "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
     "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",
@@ -141,3 +143,13 @@ def test_a_run_of_before_has_the_identity_it_had() -> None:
 
 def test_the_engine_computes_as_the_trainer_does() -> None:
     assert composed("rollout=vllm", "trainer.dtype=bfloat16")[0].rollout.engine.dtype == "bfloat16"
+
+
+def test_weights_of_responses_go_with_losses_of_one_term_per_response() -> None:
+    check("loss=gspo", "rollout.logp_old=trainer", "rollout.importance=clip", "rollout.importance_level=geometric")
+
+
+def test_a_level_that_is_not_given_leaves_every_run_what_it_was() -> None:
+    truncated = ("rollout.logp_old=trainer", "rollout.importance=truncate")
+    assert identity(*truncated, "rollout.importance_level=null") == identity(*truncated)
+    assert identity(*truncated, "rollout.importance_level=sequence") != identity(*truncated)

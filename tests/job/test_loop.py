@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 import torch
 from hydra import compose
 from omegaconf import OmegaConf
@@ -37,6 +38,9 @@ OVERRIDES = (
     "evaluation.samples=1",
     "evaluation.k=[1]",
 )
+
+# Problems are drawn by the share of groups that the step before has kept.
+OVERDRAW = ("task.classes=4", "rollout.dynamic_sampling=refill", "rollout.overdraw=1.1", "rollout.samples=8", "lr=0.1")
 
 
 def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, journal: bool = False) -> Run:
@@ -112,9 +116,10 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     assert len(pq.read_table(layout.evaluation(run_dir, 1))) == 4 * 2
 
 
-def test_steps_that_the_record_lost_are_taken_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("draws", [(), OVERDRAW], ids=["", "overdraw"])
+def test_steps_that_the_record_lost_are_taken_again(draws: tuple[str, ...], tmp_path: Path) -> None:
     """Lines of steps 3 and 4 are gone after checkpoints of both: the run goes on after step 2, and ends the same."""
-    every = ["checkpoint.every=1", "checkpoint.keep=9"]
+    every = ["checkpoint.every=1", "checkpoint.keep=9", *draws]
 
     def trained(folder: str, *more: str) -> list[tuple[int, dict[str, float]]]:
         run = make_run(tmp_path / folder, *every, *more, journal=True)

@@ -11,6 +11,7 @@ import torch
 from rlvr.job.canary import EngineDisagrees
 from rlvr.job.mixture import mix
 from rlvr.objective.batch import Batch
+from rlvr.objective.micro_batch import _weighed
 from rlvr.objective.mismatch import measure, weigh
 from rlvr.trainer.collate import collate
 from tests.support.factories import make_batch
@@ -107,3 +108,48 @@ def test_the_trainers_own_log_probabilities_stand_beside_the_engines() -> None:
     torch.testing.assert_close(own.logp_engine, engine.logp_old)
     torch.testing.assert_close(own.logp_old, policy(engine).logp.cpu())
     assert collate([group], lambda r, g: r, pad_token_id=0, policy_of=policy).logp_engine is None
+
+
+def responses() -> Batch:
+    """Log-ratios ln 2, ln 2, ln ½ (product 2, geometric mean 2^⅓) and ln ¼, unknown (both ¼), padding."""
+    batch = make_batch(num_groups=1, num_samples=2, num_tokens=4, lengths=[3, 2])
+    d = torch.tensor([[TWICE, TWICE, HALF, 0.0], [FOURTH, math.nan, 0.0, 0.0]])
+    return replace(batch, logp_engine=batch.logp_old - d)
+
+
+@pytest.mark.parametrize(
+    ("importance", "level", "cap", "expected"),
+    [
+        ("truncate", "sequence", 1.5, [1.5, 0.25]),
+        ("clip", "sequence", 1.5, [1.5, 1 / 1.5]),
+        ("mask", "sequence", 3.0, [2.0, 0.0]),
+        ("truncate", "geometric", 1.2, [1.2, 0.25]),
+        ("clip", "geometric", 2.0, [2 ** (1 / 3), 0.5]),
+        ("mask", "geometric", 1.3, [2 ** (1 / 3), 0.0]),
+    ],
+)
+def test_weights_of_responses_by_hand(importance: str, level: str, cap: float, expected: list[float]) -> None:
+    weighed = weigh(responses(), importance, cap, level)  # type: ignore[arg-type]
+    assert weighed.weight is not None
+    assert weighed.weight.tolist() == pytest.approx(expected, rel=1e-5)
+    found = measure(weighed, None, level)  # type: ignore[arg-type]
+    assert found["mismatch/weight"] == pytest.approx((3 * expected[0] + expected[1]) / 4, rel=1e-5)  # of known tokens
+    ratios = [2.0, 0.25] if level == "sequence" else [2 ** (1 / 3), 0.25]
+    cut = [abs(w - r) > 1e-3 for w, r in zip(expected, ratios, strict=True)]
+    assert found["mismatch/cut"] == pytest.approx((3 * cut[0] + cut[1]) / 4)
+    assert found["mismatch/sequence"] == pytest.approx(2 * TWICE, rel=1e-5)
+
+
+def test_clipping_bounds_tokens_at_both_ends() -> None:
+    weight = weigh(apart(HALF, 0.0, TWICE, FOURTH, math.nan), "clip", 1.5).weight
+    assert weight is not None
+    assert weight[0].tolist() == pytest.approx([1 / 1.5, 1, 1.5, 1 / 1.5, 1, 1], rel=1e-5)
+
+
+def test_the_weight_of_a_response_weighs_its_one_term_and_each_of_its_tokens() -> None:
+    batch = replace(make_batch(num_groups=1, num_samples=2), weight=torch.tensor([2.0, 0.5]))
+    assert _weighed(torch.tensor([3.0, 8.0]), batch.weight).tolist() == [6.0, 4.0]  # type: ignore[arg-type]
+    per_token = _weighed(torch.ones(2, 3), batch.weight)  # type: ignore[arg-type]
+    assert per_token.tolist() == [[2.0] * 3, [0.5] * 3]
+    with pytest.raises(ValueError, match="importance_level=sequence"):
+        _weighed(torch.ones(2), torch.ones(2, 3))

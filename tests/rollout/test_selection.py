@@ -90,3 +90,24 @@ def test_a_group_with_a_failed_verifier_is_never_trained_on() -> None:
     kept, spent, _ = run(["+!", "+-"], "none", prompts=2)
     assert [g.problem.prompt for g in kept] == ["1"]
     assert spent.metrics()["reward/error"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("overdraw", "share", "position", "rounds"),
+    [
+        (None, 0.5, 8, 2),  # 4, then 4
+        (1.0, 0.5, 8, 1),  # 4 / ½
+        (1.25, 0.5, 10, 1),  # 1.25 · 4 / ½: five are kept, and four learned from
+        (1.0, 1.0, 8, 2),  # nothing is known yet: 4, of which 2 are kept; then ⌈2 · 5/3⌉
+        (2.0, 0.01, 32, 1),  # eight times the groups of a step are the most
+    ],
+)
+def test_problems_are_drawn_by_the_share_of_groups_that_was_kept(
+    overdraw: float | None, share: float, position: int, rounds: int
+) -> None:
+    task = ScriptedTask(["++", "+-"])  # every odd problem is mixed
+    stream = Stream(task, seed=0)
+    selection = Selection(4, 2, "refill", 10, overdraw=overdraw)
+    kept, spent = select_groups(sampler(task), stream, SAMPLING, selection, share)
+    assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
+    assert (stream.position, spent.rounds, spent.share) == (position, rounds, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from rlvr.config.compose import composing
 from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.journal import Spool
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import differences, preview
@@ -180,3 +182,23 @@ def test_what_a_study_expects_is_kept_with_the_sweep_and_makes_no_other_run(tmp_
 def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched(claim: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"claim 1: .*{re.escape(message)}"):
         planned(["study=eta", "eta=2", f"claims=[{claim}]"])
+
+
+def test_hours_of_runs_like_none_are_modelled_and_finished_runs_say_how_well(tmp_path: Path) -> None:
+    """Three runs of other sizes have finished, with a journal of what their parts took."""
+    ledger = Ledger(tmp_path)
+    coming = planned(["steps=40", "rollout.prompts=64"])
+    assert re.search(
+        r"Cost model \(cpu\): about \S+ hours of runs, \S+ CPU-hours \(.*training \d+%.*no finished run of its kind",
+        preview(coming, ledger, slurm=False),
+    )
+    past = planned(*([f"steps={n}", f"rollout.prompts={p}"] for n, p in ((2, 4), (2, 8), (3, 16))))
+    write(past, ledger)
+    for run in past.runs:
+        steps, prompts = run.config["steps"], run.config["rollout"]["prompts"]
+        with contextlib.closing(Spool(ledger.run_dir(run.run_id), 1)) as spool:
+            for step in range(1, steps + 1):
+                spool.record(step, {"response/length": 20.0, "time/rollout_s": prompts, "time/train_s": 2.0 * prompts})
+        finish(ledger, run.run_id, steps, 3.0 * steps * prompts + 5)
+    text = preview(coming, ledger, slurm=False)
+    assert re.search(r"Cost model \(cpu\): .*; calibrated by 3 finished runs, off by \d+% on them\)", text), text
