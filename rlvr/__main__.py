@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Command] = {
     "evaluate": Command("rlvr.evaluate", "sample and judge policies: runs, checkpoints, models, on any task"),
     "export": Command("rlvr.export", "a checkpoint as a model for transformers or vLLM"),
     "replay": Command("rlvr.diagnostics.replay", "objectives on the same stored rollouts, before a GPU is spent"),
+    "diversity": Command("rlvr.diagnostics.diversity", "how different the responses of evaluations are"),
     "weights": Command("rlvr.diagnostics.weights", "how much objectives weigh problems of each pass rate"),
     "landscape": Command("rlvr.diagnostics.landscape", "where objectives lead on three arms"),
     "tracking": Command("rlvr.tracker.server", "an MLflow server with PostgreSQL on this machine: up, down"),

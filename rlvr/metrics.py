@@ -90,6 +90,55 @@ def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:
     return len(set(grams)) / len(grams) if grams else float("nan")
 
 
+def embedding_diversity(embeddings: ArrayLike) -> float:
+    """1 − mean cosine similarity over all pairs of a set of responses: Div of PACS (arXiv:2509.02522, Eq. 13).
+
+    embeddings: [K, d], a row per response, of any length but 0. Σ_{m<n} cos = (|Σ v|² − K)/2 with unit rows v.
+    NaN of fewer than two responses: there is no pair.
+    """
+    rows = np.asarray(embeddings, dtype=np.float64)
+    K = len(rows)
+    if K < 2:
+        return math.nan
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return float(1 - (np.sum(unit.sum(0) ** 2) - K) / (K * (K - 1)))
+
+
+def approach_score(answers: Sequence[Hashable]) -> int:
+    """LAD's scale of logical diversity (arXiv:2602.20132, Box C.0), by a rule: 1 minimal to 5 maximum.
+
+    answers: what names the approach of each response. Of 16, the most common one has 14 or more: 1; 11 to 13: 2; 7 to
+    10: 3; 4 to 6: 4; at most 3: 5. Of other numbers the same shares, 14/16 and so on.
+    """
+    if not answers:
+        raise ValueError("no response: there is no approach to count.")
+    most = 16 * max(Counter(answers).values()) / len(answers)
+    return 1 + sum(most < least for least in (4, 7, 11, 14))
+
+
+def elo_rating(solved: ArrayLike, ratings: ArrayLike) -> float:
+    """The rating r at which Σ 1/(1 + 10^((d − r)/400)) over problems of ratings d is what was solved.
+
+    The maximum-likelihood rating of the Elo model, on CodeForces' scale if `ratings` are its own. solved: [P] share of
+    samples that solve each problem. NaN where none or all of them are solved: no rating is too low, or too high.
+    """
+    p, d = np.asarray(solved, dtype=np.float64), np.asarray(ratings, dtype=np.float64)
+    total = float(p.sum())
+    if not 0 < total < len(p):
+        return math.nan
+    low, high = float(d.min()) - 8000, float(d.max()) + 8000
+    for _ in range(100):
+        middle = (low + high) / 2
+        expected = float(np.sum(1 / (1 + 10 ** ((d - middle) / 400))))
+        low, high = (middle, high) if expected < total else (low, middle)
+    return (low + high) / 2
+
+
+def percentile(rating: float, contestants: ArrayLike) -> float:
+    """Share of the contestants whose rating is below. contestants: their ratings."""
+    return float(np.mean(np.asarray(contestants, dtype=np.float64) < rating))
+
+
 def coverage(c: ArrayLike) -> float:
     """Fraction of problems with a correct sample. c: [P] number of correct samples. NaN without problems."""
     return _mean(np.asarray(c) > 0)

@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 
 from rlvr.metrics import (
     accuracy,
+    approach_score,
     avg_at_k,
     coverage,
     distinct_at_k,
     distinct_n,
+    elo_rating,
+    embedding_diversity,
     exploration_rate,
     keep_rate,
     maj_at_k,
     pass_at_k,
+    percentile,
     weight_grpo,
     weight_maxrl,
     weight_ml,
@@ -165,3 +169,35 @@ def test_accuracy_is_that_of_the_validation_split_where_it_is_measured() -> None
     """(0.5 + 0.625)/2: what is chosen by it, is chosen on other problems than those that are reported."""
     validation = {"validation/maze_7x7/avg_at_8": 0.5, "validation/maze_9x9/avg_at_8": 0.625}
     assert accuracy({"evaluation/maze_7x7/avg_at_8": 1.0, "validation/maze_7x7/pass_at_8": 1.0} | validation) == 0.5625
+
+
+def test_embedding_diversity_is_the_mean_distance_of_all_pairs() -> None:
+    rows = np.random.default_rng(0).normal(size=(5, 3))
+    pairs = [
+        1 - rows[m] @ rows[n] / (math.sqrt(rows[m] @ rows[m]) * math.sqrt(rows[n] @ rows[n]))
+        for m in range(5)
+        for n in range(m + 1, 5)
+    ]
+    assert embedding_diversity(rows) == pytest.approx(sum(pairs) / 10)
+    assert embedding_diversity([[1, 0], [3, 0]]) == pytest.approx(0)
+    assert embedding_diversity([[1, 0], [0, 2]]) == pytest.approx(1)
+    assert math.isnan(embedding_diversity([[1.0, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("most", "score"), [(16, 1), (14, 1), (13, 2), (11, 2), (10, 3), (7, 3), (6, 4), (4, 4), (3, 5), (1, 5)]
+)
+def test_the_scale_of_approaches_is_that_of_lad(most: int, score: int) -> None:
+    answers = ["common"] * most + [f"other {i}" for i in range(16 - most)]
+    assert approach_score(answers) == score
+    assert approach_score(answers * 2) == (score if most > 1 else 5)  # shares of 32
+
+
+def test_a_rating_is_where_the_expected_number_is_what_was_solved() -> None:
+    # One problem of 1500 solved half the time: 1500. At 10/11 of the time, 400 points above it.
+    assert elo_rating([0.5], [1500]) == pytest.approx(1500)
+    assert elo_rating([10 / 11], [1500]) == pytest.approx(1900)
+    assert elo_rating([1, 0], [1000, 2000]) == pytest.approx(1500)  # by symmetry
+    assert math.isnan(elo_rating([0, 0], [1000, 2000]))
+    assert math.isnan(elo_rating([1, 1], [1000, 2000]))
+    assert percentile(1500, [1000, 1499, 1500, 2000]) == 0.5

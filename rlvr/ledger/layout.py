@@ -18,10 +18,12 @@
                 checkpoints/step-<S>/ trainer.json, beside tensors
                 samples/              test-<S>.parquet policy-<S>.parquet
                 rollouts/             step-<S>.parquet
+                diversity/            problems.parquet embeddings-<model>.parquet, of `rlvr.diagnostics.diversity`
             sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; of a search its study
                 lock                  held by the launch at work on this machine
             stages/<stage_id>/        stage.json, beside what was built; <stage_id>.lock
             evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
+            judgements.jsonl          what judges of diversity have said
             submissions/<token>/      submission.json job.json end.json end_<run_id>.json, scripts and logs; lock
             replay/                   stages of `python -m rlvr.diagnostics.replay`
 
@@ -201,6 +203,26 @@ def policy(run_dir: Path, step: int) -> Path:
 def policies(run_dir: Path) -> list[Path]:
     """Those there are, by step."""
     return sorted((run_dir / "samples").glob("policy-*.parquet"))
+
+
+def diversity(run_dir: Path) -> Path:
+    """What was measured of an evaluation's texts, a row per problem and measure."""
+    return run_dir / "diversity" / "problems.parquet"
+
+
+def embeddings(run_dir: Path, embedder: str) -> Path:
+    """Of the right answers of an evaluation."""
+    return run_dir / "diversity" / f"embeddings-{re.sub(r'[^A-Za-z0-9.-]+', '-', embedder).strip('-')}.parquet"
+
+
+def all_embeddings(run_dir: Path) -> list[Path]:
+    """Those there are."""
+    return sorted((run_dir / "diversity").glob("embeddings-*.parquet"))
+
+
+def judgements(home: Path) -> Path:
+    """What judges have said, so that none is asked twice."""
+    return runs(home) / "judgements.jsonl"
 
 
 def rollouts(run_dir: Path, step: int) -> Path:

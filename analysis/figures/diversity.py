@@ -1,0 +1,89 @@
+"""Right answers of two policies in the plane of their principal components (PACS, arXiv:2509.02522, Figure 5b).
+
+Each problem has a plane of its own, fitted to the right answers of all policies together after each policy's own mean
+is taken away, so that what is seen is how far the answers of one policy lie apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from analysis.frames.frames import Frames
+from analysis.report import style
+from analysis.report.lines import legend, look
+from analysis.tables.policies import evaluations, label
+from rlvr.ledger import layout
+
+QUESTION = "How far apart do the right answers of a policy lie?"
+PANELS, LEAST = 6, 4  # problems shown, and right answers of each policy that a problem is shown with
+
+Array = NDArray[np.float64]
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless the right answers of some problem were embedded."""
+    found = _embeddings(frames)
+    shown = _problems(found)
+    return style.drawn(lambda: _draw(found, shown)) if shown else None
+
+
+def _embeddings(frames: Frames) -> dict[str, pd.DataFrame]:
+    """By policy, of its first seed that has some; of one embedder."""
+    found: dict[str, pd.DataFrame] = {}
+    chosen = ""
+    if frames.home is None:
+        return found
+    for arm in evaluations(frames):
+        for run in arm.runs:
+            files = {file.name: file for file in layout.all_embeddings(layout.run(frames.home, run.run_id))}
+            chosen = chosen or next(iter(files), "")
+            if chosen in files and label(arm) not in found:
+                found[label(arm)] = pd.read_parquet(files[chosen])
+    return found
+
+
+def _problems(found: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
+    """The first problems to which every policy has enough right answers."""
+    if not found:
+        return []
+    sizes = [frame.groupby(["source", "problem_id"], sort=False).size() for frame in found.values()]
+    enough = [{key for key, size in each.items() if size >= LEAST} for each in sizes]
+    return [key for key in sizes[0].index if all(key in each for each in enough)][:PANELS]
+
+
+def projected(groups: Mapping[str, Array]) -> dict[str, Array]:
+    """By policy, [n, 2]: its centred embeddings [n, d] along the two directions in which those of all vary most."""
+    centred = {name: rows - rows.mean(0) for name, rows in groups.items()}
+    _, _, directions = np.linalg.svd(np.concatenate(list(centred.values())), full_matrices=False)
+    return {name: rows @ directions[:2].T for name, rows in centred.items()}
+
+
+def _draw(found: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) -> Figure:
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    drawing = Figure(figsize=(style.WIDTH, 2.3 * rows + 0.35), layout="constrained")
+    grid = drawing.subplots(rows, columns, squeeze=False).flatten()
+    handles: dict[str, Artist] = {}
+    for axes in grid[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (source, problem) in zip(grid, shown, strict=False):
+        groups = {
+            name: np.array(
+                frame.loc[(frame["source"] == source) & (frame["problem_id"] == problem), "embedding"].tolist(), float
+            )
+            for name, frame in found.items()
+        }
+        for number, (name, points) in enumerate(projected(groups).items()):
+            colour, marker = look(number, "")
+            handles[name] = axes.scatter(points[:, 0], points[:, 1], color=colour, marker=marker, s=12, alpha=0.7)
+        axes.set_title(problem, loc="left")
+        axes.set_aspect("equal", adjustable="datalim")  # else rounding fills an axis along which nothing varies
+    legend(drawing, handles)
+    return drawing

@@ -1,0 +1,121 @@
+"""The judge of diversity against a real server of a real model, which always says 4."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from rlvr.diagnostics.judge import Judge, messages, score
+
+CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [("4", 4), ("Score: 3", 3), ("**2**", 2), ("4/5", 4), ("5.0", 5), ("1.", 1), ("4 4 4", 4), ("I say 2 of 5", 2)],
+)
+def test_a_verdict_is_a_number_from_one_to_five(said: str, expected: int) -> None:
+    assert score(said) == expected
+
+
+@pytest.mark.parametrize("said", ["", "none", "6", "0", "3.5", "12", "45"])
+def test_anything_else_is_no_verdict(said: str) -> None:
+    assert math.isnan(score(said))
+
+
+def test_the_question_is_that_of_the_paper() -> None:
+    system, user = messages("What is {count}?", ["first {problem}", "second"])
+    assert system["content"].startswith("You are evaluating the DIVERSITY of solution approaches for a mathematics")
+    assert "PROBLEM: What is {count}?" in user["content"]
+    assert "2 SOLUTION ATTEMPTS:\n[Response 1]\nfirst {problem}\n\n[Response 2]\nsecond" in user["content"]
+    assert user["content"].endswith("Return ONLY a number from 1 to 5.")
+
+
+def make_model(path: Path) -> Path:
+    """It says 4 whatever it is asked: what it puts out does not depend on what it reads."""
+    words = [*"12345", "PAD", "END", *{w for m in messages("p", ["q"]) for w in m["content"].split()}]
+    vocabulary = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="PAD"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="END", pad_token="PAD", unk_token="PAD")
+    tokenizer.chat_template = CHAT
+    size = GPT2Config(vocab_size=len(vocabulary), n_positions=2048, n_embd=8, n_layer=1, n_head=1)
+    size.eos_token_id = size.bos_token_id = size.pad_token_id = vocabulary["END"]
+    model = GPT2LMHeadModel(size)
+    with torch.no_grad():
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.copy_(torch.eye(8)[0])
+        model.transformer.wte.weight[:, 0] = 0
+        model.transformer.wte.weight[vocabulary["4"], 0] = 9
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = vocabulary["END"]
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """(address, name of the model)."""
+    model = make_model(tmp_path_factory.mktemp("model"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = Path(sys.executable).with_name("transformers")
+    command = [program, "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    log = (model / "log").open("w")
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        while True:
+            assert process.poll() is None, (model / "log").read_text()
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except OSError:
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/v1", str(model)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_each_question_is_asked_once_and_what_was_said_is_kept(server: tuple[str, str], tmp_path: Path) -> None:
+    url, model = server
+    cache = tmp_path / "judgements.jsonl"
+    first = Judge(url, model, cache)
+    assert first.scores([("p", ["q"] * 4), ("r", ["q"] * 4)]) == [4.0, 4.0]
+    assert first.asked == 2
+    line = json.loads(cache.read_text().splitlines()[0])
+    assert line["said"].split()[0] == "4"
+    cache.write_text(cache.read_text() + '{"torn')
+    again = Judge(url, model, cache)
+    assert again.scores([("r", ["q"] * 4), ("s", ["q"] * 4), ("p", ["q"] * 4)]) == [4.0] * 3
+    assert again.asked == 1
+    assert Judge(url, model, cache).scores([("s", ["q"] * 4)]) == [4.0]
+    assert len([line for line in cache.read_text().splitlines() if line.endswith("}")]) == 3
+
+
+def test_a_server_that_is_gone_is_named_and_what_it_said_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(RuntimeError, match="does not answer"):
+        Judge(f"http://127.0.0.1:{port}/v1", "m", tmp_path / "said").scores([("p", ["q"])])
