@@ -82,7 +82,7 @@ COMPOSED: dict[str, str] = {}
 def _compose(divergence: str) -> str:
     from omegaconf import OmegaConf
 
-    config = rlvr.compose(["loss=lad", f"divergence={divergence}", "eta=777.5", "seed=777"])
+    config = rlvr.compose(["loss=lad", f"divergence={divergence}", "eta=777.5", "seed=777", "tracker=none"])
     COMPOSED[divergence] = OmegaConf.to_yaml(config)
     return COMPOSED[divergence]
 
