@@ -75,7 +75,7 @@
   const dash = (arm) => DASHES[Math.floor(arm / COLOURS.length) % DASHES.length];
   const MOST_AT_FIRST = 24;
   const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
-  const state = { window: 9, log: false, bands: true };
+  const state = { window: 9, log: false, bands: data.arms.length <= 12 }; // of more arms they hide one another
   const panels = [];
 
   function smoothed(values, window) {
@@ -212,6 +212,7 @@
     });
     $("log").addEventListener("change", () => { state.log = $("log").checked; redraw(); });
     $("bands").addEventListener("change", () => { state.bands = $("bands").checked; redraw(); });
+    $("bands").checked = state.bands;
     drawLegend();
     let width = innerWidth;
     addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
