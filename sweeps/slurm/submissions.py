@@ -122,8 +122,9 @@ def read_queue(ledger: Ledger, patience_s: float = client.PATIENCE_S) -> Queue:
         tasks = client.queue(PREFIX, patience_s)
     except ValueError:
         return Queue({}, answered=False)
-    waves = waiting_for_room(ledger) if tasks else {}
-    return Queue(by_run(ledger, tasks), stages=by_word(ledger, tasks, "stage"), later=frozenset(waves))
+    runs = by_run(ledger, tasks)
+    later = frozenset(waiting_for_room(ledger)) if runs else frozenset[str]()  # only their jobs submit more
+    return Queue(runs, stages=by_word(ledger, tasks, "stage"), later=later)
 
 
 def by_run(ledger: Ledger, tasks: Iterable[Task]) -> dict[str, Task]:

@@ -1,0 +1,378 @@
+"""Random faults on a real SLURM while sweep after sweep is launched, then the same commands until all is done.
+
+python -m tests.bench.soak --minutes 60 [--seed N] [--write-docs]
+
+Every few seconds something is broken: a process killed, a file torn, a bit flipped in a checkpoint, a server stopped.
+At the end each run is compared, by step and metric, with the same run trained in peace on this machine, and with
+MLflow. Needs root and Debian's SLURM. Exit code 1: something was lost, doubled or wrong, and no word says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from rlvr.ledger import journal, layout
+from rlvr.ledger.attempt import newest_attempt
+from rlvr.ledger.cause import State
+from rlvr.ledger.files import read_json
+from rlvr.ledger.sweeps import Ledger
+from slurm.local_cluster import cluster as local
+from slurm.local_cluster import processes
+from slurm.local_cluster.settings import Settings
+from tests.bench.__main__ import machine
+from tests.slurm.place import BANDIT, Place
+
+DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->"
+RUN = ["steps=400", "evaluation.every=100", "checkpoint.every=40", "cluster.memory_gb=0.8", "cluster.requeues=50"]
+SEEDS = 3  # runs of a launch
+PAUSE_S = (1.0, 4.0)  # between two faults
+TRIES = 12  # of the same commands, at the end
+SILENT = ("time/", "throughput/")  # what no two runs share
+
+
+@dataclass
+class Fault:
+    """One kind: how often it was tried, and on which runs."""
+
+    strike: Callable[[Soak], str | None]  # returns the run that was struck, "" for none in particular, None: no target
+    times: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+
+
+class Soak:
+    """The home that is tormented, and the cluster that works on it."""
+
+    def __init__(self, place: Place, seed: int) -> None:
+        self.place, self.ledger, self.random = place, Ledger(place.home), random.Random(seed)
+        self.launches: list[list[str]] = []
+
+    def launch(self) -> None:
+        """One sweep more; a launch may itself be struck."""
+        first = SEEDS * len(self.launches)
+        self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}"])
+        self.repeat(self.launches[-1])
+
+    def repeat(self, words: Sequence[str]) -> str:
+        return self.place.python("-m", "rlvr.run", *BANDIT, *words, "cluster=slurm")[1]
+
+    # --- what can be struck
+
+    def at_work(self) -> tuple[Path, psutil.Process] | None:
+        """A run whose process lives, and that process."""
+        found: list[tuple[Path, psutil.Process]] = []
+        for run_id in self.ledger.runs():
+            run_dir = self.ledger.run_dir(run_id)
+            attempt = layout.attempt(run_dir, newest_attempt(run_dir))
+            job = read_json(layout.job(attempt))
+            if job and not layout.end(attempt).exists():
+                with suppress(psutil.Error):
+                    found.append((run_dir, psutil.Process(job["pid"])))
+        return self.random.choice(found) if found else None
+
+    def any_file(self, pattern: str) -> Path | None:
+        found = sorted(self.place.home.glob(pattern))
+        return self.random.choice(found) if found else None
+
+    def tear(self, path: Path) -> None:
+        """Cut somewhere, in place, as a machine that dies leaves a file that was not written with care."""
+        size = path.stat().st_size
+        os.truncate(path, self.random.randrange(size) if size else 0)
+
+    def flip(self, path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        if data:
+            bit = self.random.randrange(8 * len(data))
+            data[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(data)
+
+
+def kill_run(soak: Soak) -> str | None:
+    if (target := soak.at_work()) is None:
+        return None
+    target[1].kill()
+    return target[0].name
+
+
+def kill_supervisor(soak: Soak) -> str | None:
+    if (target := soak.at_work()) is None:
+        return None
+    for parent in target[1].parents():
+        if "sweeps.slurm.job_of_runs" in parent.cmdline():
+            parent.kill()
+            return target[0].name
+    return None
+
+
+def preempt(soak: Soak) -> str | None:
+    if (target := soak.at_work()) is None:
+        return None
+    os.kill(target[1].pid, signal.SIGTERM)
+    return target[0].name
+
+
+def flip_checkpoint(soak: Soak) -> str | None:
+    """And kill the run, that it reads it."""
+    if (target := soak.at_work()) is None:
+        return None
+    files = [path for path in layout.checkpoints(target[0]).glob("step-*/*") if path.is_file()]
+    if not files:
+        return None
+    target[1].kill()
+    soak.flip(soak.random.choice(files))
+    return target[0].name
+
+
+def tear_journal(soak: Soak) -> str | None:
+    """And kill the run: a file that another process has open is not torn by a crash of a third."""
+    if (target := soak.at_work()) is None or not layout.journal(target[0]).exists():
+        return None
+    target[1].kill()
+    target[1].wait(10)
+    soak.tear(layout.journal(target[0]))
+    return target[0].name
+
+
+def tear(name: str) -> Callable[[Soak], str | None]:
+    def strike(soak: Soak) -> str | None:
+        path = soak.any_file(name)
+        if path is None:
+            return None
+        soak.tear(path)
+        return path.parent.name if path.name in ("run.json", "config.yaml", "mlflow.json", "stages.json") else ""
+
+    return strike
+
+
+def remove_mlflow(soak: Soak) -> str | None:
+    path = layout.mlflow_database(soak.place.home)
+    path.unlink(missing_ok=True)
+    return ""
+
+
+def kill_daemon(kind: str) -> Callable[[Soak], str | None]:
+    def strike(soak: Soak) -> str | None:
+        found = processes.daemons(soak.place.cluster.root, kind)
+        if not found:
+            return None
+        command = psutil.Process(pid := soak.random.choice(found)).cmdline()
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(1)
+        if kind == "slurmctld":
+            local.start_controller(soak.place.cluster)
+        else:
+            local.start_node(soak.place.cluster, command[command.index("-N") + 1])
+        return ""
+
+    return strike
+
+
+FAULTS: dict[str, Callable[[Soak], str | None]] = {
+    "kill -9 of a run": kill_run,
+    "kill -9 of a run's supervisor": kill_supervisor,
+    "SIGTERM to a run": preempt,
+    "a bit flipped in a checkpoint": flip_checkpoint,
+    "metrics.jsonl cut, run killed": tear_journal,
+    "run.json cut": tear("runs/*/run.json"),
+    "config.yaml cut": tear("runs/*/config.yaml"),
+    "heartbeat.json cut": tear("runs/*/attempts/*/heartbeat.json"),
+    "sweep.json cut": tear("runs/sweeps/*/sweep.json"),
+    "manifest.jsonl cut": tear("runs/sweeps/*/manifest.jsonl"),
+    "mlflow.json (a cursor) cut": tear("runs/*/mlflow.json"),
+    "mlflow.db deleted": remove_mlflow,
+    "kill -9 of slurmctld": kill_daemon("slurmctld"),
+    "kill -9 of a slurmd": kill_daemon("slurmd"),
+}
+
+
+# --- what came of it
+
+
+def metrics_of(run_dir: Path) -> dict[tuple[int, str], float]:
+    """Every metric that is not a time, by step and name."""
+    follower = journal.Follower(layout.journal(run_dir))
+    return {
+        (record.step, name): value
+        for record in follower.all()
+        for name, value in record.metrics.items()
+        if not name.startswith(SILENT)
+    }
+
+
+def differing(mine: dict[tuple[int, str], float], theirs: dict[tuple[int, str], float]) -> list[tuple[int, str]]:
+    """Where two runs have other values; not-a-number equals itself."""
+    return [key for key in mine.keys() & theirs.keys() if repr(mine[key]) != repr(theirs[key])]
+
+
+def stored(database: Path, run_id: str) -> Counter[tuple[int, str]]:
+    """How many rows of each step and metric MLflow has of a run, in MLflow runs that are not deleted."""
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        rows = connection.execute(
+            "select m.step, m.key from metrics m join runs r using (run_uuid) join tags t using (run_uuid) "
+            "where t.key = 'rlvr.run_id' and t.value = ? and r.lifecycle_stage = 'active'",
+            [run_id],
+        ).fetchall()
+    finally:
+        connection.close()
+    return Counter((step, key) for step, key in rows)
+
+
+@dataclass
+class Harm:
+    """What came of one run."""
+
+    lost: bool = False  # it has not finished, and nothing says why
+    explained: bool = False  # it has not finished, and says why
+    rows_lost: int = 0
+    rows_doubled: int = 0
+    wrong: int = 0
+
+    def __bool__(self) -> bool:
+        return self.lost or bool(self.rows_lost or self.rows_doubled or self.wrong)
+
+
+def harm_of(soak: Soak, run_dir: Path, reference: Path) -> Harm:
+    state = soak.ledger.state(run_dir.name)
+    if state.state is not State.FINISHED:
+        return Harm(lost=not state.message, explained=bool(state.message))
+    mine, theirs = metrics_of(run_dir), metrics_of(reference)
+    rows = stored(layout.mlflow_database(soak.place.home), run_dir.name)
+    missing = theirs.keys() - mine.keys()
+    unshipped = {key for key, value in mine.items() if key not in rows and abs(value) < float("inf")}
+    return Harm(
+        rows_lost=len(missing) + len(unshipped),
+        rows_doubled=sum(count - 1 for count in rows.values()),
+        wrong=len(differing(mine, theirs)),
+    )
+
+
+def heal(soak: Soak) -> None:
+    """The same commands, until every run has finished or says why not; then what is left goes to MLflow."""
+    for _ in range(TRIES):
+        _drain(soak, 600)
+        for words in soak.launches:
+            soak.repeat(words)
+        if not soak.place.queue() and all(s.state is State.FINISHED for s in soak.ledger.states(soak.ledger.runs())):
+            break
+    _drain(soak, 600)
+    print(soak.place.python("-m", "sweeps", "sync")[1].strip(), flush=True)
+
+
+def _drain(soak: Soak, patience_s: float) -> None:
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        with suppress(Exception):
+            if not soak.place.queue():
+                return
+        time.sleep(1)
+
+
+def torment(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
+    until, next_launch = time.monotonic() + 60 * minutes, 0.0
+    while time.monotonic() < until:
+        with suppress(Exception):
+            if time.monotonic() > next_launch and len(soak.place.queue()) < SEEDS:
+                soak.launch()
+                next_launch = time.monotonic() + 20
+        name = soak.random.choice(list(faults))
+        with suppress(FileNotFoundError, ProcessLookupError, psutil.Error, ValueError):
+            struck = faults[name].strike(soak)
+            if struck is not None:
+                faults[name].times += 1
+                faults[name].struck[struck] += 1
+                print(f"{time.strftime('%H:%M:%S')} {name} {struck}", flush=True)
+        time.sleep(soak.random.uniform(*PAUSE_S))
+
+
+def table(faults: dict[str, Fault], harms: dict[str, Harm]) -> str:
+    """A row for each kind, with all that came of the runs that it struck, whatever else struck them."""
+    head = "| fault | times | runs lost | rows lost | rows doubled | wrong numbers |\n|---|---|---|---|---|---|\n"
+    lines: list[str] = []
+    everything = list(harms.values())
+    for name, fault in faults.items():
+        of = everything if "" in fault.struck else [harms[run_id] for run_id in fault.struck if run_id in harms]
+        lines.append(_row(name, fault.times, of))
+    lines.append(_row("**all together**", sum(fault.times for fault in faults.values()), everything))
+    return head + "\n".join(lines) + "\n"
+
+
+def _row(name: str, times: int, of: Sequence[Harm]) -> str:
+    sums = [sum(h.lost for h in of), sum(h.rows_lost for h in of), sum(h.rows_doubled for h in of)]
+    return "| " + " | ".join(map(str, [name, times, *sums, sum(h.wrong for h in of)])) + " |"
+
+
+def write_docs(text: str) -> None:
+    content = DOCS.read_text()
+    begin, end = content.index(BEGIN) + len(BEGIN), content.index(END)
+    DOCS.write_text(content[:begin] + text + content[end:])
+
+
+def run(cluster: Settings, home: Path, minutes: float, seed: int) -> tuple[str, bool]:
+    """(what docs/reliability.md is to say, whether anything was lost, doubled or wrong without a word)."""
+    soak = Soak(Place(home / "struck", cluster), seed)
+    faults = {name: Fault(strike) for name, strike in FAULTS.items()}
+    torment(soak, faults, minutes)
+    heal(soak)
+    calm = Place(home / "calm", cluster)
+    for words in soak.launches:
+        calm.launch(*words, "cluster=local", "tracker=none", "cluster.report=false")
+    harms = {
+        run_dir.name: harm_of(soak, run_dir, calm.home / "runs" / run_dir.name)
+        for run_dir in sorted((calm.home / "runs").glob("*"))
+        if (run_dir / "run.json").exists()
+    }
+    for run_id, harm in harms.items():
+        if harm or harm.explained:
+            print(run_id, harm, soak.ledger.state(run_id).message, flush=True)
+    explained = sum(harm.explained for harm in harms.values())
+    about = machine()
+    text = (
+        f"`python -m tests.bench.soak --minutes {minutes:g} --seed {seed}`, {about['cores']} cores: {len(harms)} runs, "
+    )
+    text += f"of which {explained} did not finish and say why.\n\n{table(faults, harms)}"
+    return text, any(harms.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60, help="of faults; what follows takes about as long again")
+    parser.add_argument("--seed", type=int, default=0, help="of what is struck when")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reliability.md")
+    options = parser.parse_args(arguments)
+    root = Path(tempfile.mkdtemp(prefix="rlvr-soak-", dir="/tmp"))
+    root.chmod(0o711)  # the cluster's database runs as a user of its own, whom the way there must not end
+    cluster = local.up(root / "c", nodes=4)
+    try:
+        text, harmed = run(cluster, root, options.minutes, options.seed)
+    finally:
+        local.down(root / "c")
+    print(text)
+    if options.write_docs:
+        write_docs(text)
+    if not harmed:
+        shutil.rmtree(root)
+    else:
+        print(f"what is left: {root}", file=sys.stderr)
+    return int(harmed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

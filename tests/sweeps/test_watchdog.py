@@ -1,0 +1,54 @@
+"""When a run without progress is taken to hang: by what it said itself, not by what its process uses."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rlvr.ledger.attempt import Attempt, read_end
+from rlvr.ledger.cause import Cause, State
+from rlvr.ledger.files import write_json
+from sweeps.watchdog import START, STEPS, Watchdog
+from sweeps.worker import new_tag
+
+MINUTES = 0.002  # 0.12 s, in which it looks four times
+
+
+def silent_for(watchdog: Watchdog, seconds: float) -> bool:
+    """Was the run ended within that time? A slow machine looks less often, and then counts less."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if watchdog.ended_it():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def beating(run_dir: Path, **beat: object) -> Attempt:
+    run_dir.mkdir(exist_ok=True)
+    attempt = Attempt.open(run_dir)
+    write_json(attempt.path / "heartbeat.json", {"time": time.time(), "phase": "train", "step": 3, **beat})
+    return attempt
+
+
+def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a_name(tmp_path: Path) -> None:
+    attempt = beating(tmp_path, origin={"step": 1, "time": 0.0})
+    assert silent_for(Watchdog(tmp_path, 0, MINUTES, new_tag()), 30)
+    end = read_end(attempt.path)
+    assert end is not None
+    assert end.cause is Cause.HUNG
+    assert end.cause.goes_on
+    assert end.cause.state is State.PREEMPTED
+    assert "phase 'train': ended. What its threads were doing is at the end of" in end.message
+
+
+def test_long_steps_the_way_to_the_first_one_and_no_limit_give_a_run_more_time(tmp_path: Path) -> None:
+    """Each has more than ten times the patience; what is measured can only be less than the time that passes."""
+    beats = {"slow": {"origin": {"step": 1, "time": 0.0}, "longest": 10.0}, "new": {}}
+    assert STEPS * 10.0 > START * 60 * MINUTES > 1.4
+    for name, beat in beats.items():
+        attempt = beating(tmp_path / name, **beat)
+        assert not silent_for(Watchdog(tmp_path / name, 0, MINUTES, new_tag()), 0.7)
+        assert read_end(attempt.path) is None
+    assert not silent_for(Watchdog(tmp_path / "slow", 0, None, new_tag()), 0.3)
+    assert not silent_for(Watchdog(tmp_path / "slow", 1, MINUTES, new_tag()), 0.7)  # of an attempt before
