@@ -232,7 +232,7 @@ def _memory(todo: Sequence[Planned]) -> list[str]:
     """A line where runs have GPUs and a model whose size is known: the run that needs most of one."""
     most: dict[str, float] = {}
     for run in todo:
-        model = _model(run) if run.config["cluster"]["gpus"] else None
+        model = memory.of_model(run.config["model"]) if run.config["cluster"]["gpus"] else None
         if model is not None:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
     has = todo[0].config["cluster"]["gpu_memory_gb"]
@@ -244,7 +244,7 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     """Room for what runs leave: as much as finished runs alike did, else the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, alike = _model(run), past.get(_kind(run.config))
+        model, alike = memory.of_model(run.config["model"]), past.get(_kind(run.config))
         kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if alike:
             one = statistics.median(each.checkpoint for each in alike)
@@ -257,11 +257,6 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     free = shutil.disk_usage(next(p for p in (ledger.home, *ledger.home.absolute().parents) if p.exists())).free
     full = " NOT ENOUGH." if sum(sizes) > free else ""
     return [f"Disk: about {_size(sum(sizes))}{unknown}, {_size(free)} free.{full}"]
-
-
-def _model(run: Planned) -> memory.Architecture | None:
-    """Of known size; an evaluation trains none."""
-    return memory.of_model(run.config["model"]) if run.config["model"] else None
 
 
 def _size(num_bytes: float) -> str:

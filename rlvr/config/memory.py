@@ -81,10 +81,12 @@ def architecture(config: Mapping[str, Any]) -> Architecture | None:
     )
 
 
-def of_model(model: Mapping[str, Any]) -> Architecture | None:
+def of_model(model: Mapping[str, Any] | None) -> Architecture | None:
     """Of the `model` of a run's config: its own numbers, a directory's config.json, or that of a hub name which was
     downloaded before. None if none of them is at hand: nothing is downloaded to know.
     """
+    if model is None:  # of an evaluation, which trains none
+        return None
     if "architecture" in model:
         return architecture(model["architecture"])
     return _of_path(str(model["path"])) if model.get("path") else None
