@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag
+from mlflow.entities import Experiment, Metric, Param, RunStatus, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,6 +23,7 @@ METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
 # The dashboard opens such an experiment on its runs and curves, not on traces of agents.
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 IDENTITY = "rlvr.identity"
+DEFAULT = "Default"  # what MLflow calls its own experiment
 # What MLflow says when this one run or experiment is the trouble; everything else is taken for trouble of the store.
 _OF_ONE_RUN = {
     "INVALID_PARAMETER_VALUE",
@@ -83,12 +84,22 @@ class Client:
                 except MlflowException as error:
                     if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another home was faster
                         raise
+                if self._artifacts is not None and name != DEFAULT:
+                    self._delete_empty_default()
                 found = self._mlflow.get_experiment_by_name(name)
             assert found is not None
             _check_active(found)
             if IDENTITY not in found.tags:  # made by hand
                 self._mlflow.set_experiment_tag(found.experiment_id, IDENTITY, uuid.uuid4().hex)
         return found.experiment_id
+
+    def _delete_empty_default(self) -> None:
+        """MLflow's own experiment, which the dashboard shows first, goes from a store of ours while it is empty."""
+        default = self._mlflow.get_experiment_by_name(DEFAULT)
+        if default is None or default.lifecycle_stage != "active":
+            return
+        if not self._mlflow.search_runs([default.experiment_id], run_view_type=ViewType.ALL, max_results=1):
+            self._mlflow.delete_experiment(default.experiment_id)
 
     def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
         """Id of the oldest run that has the tags `key`; None if there is none."""

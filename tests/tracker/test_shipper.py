@@ -187,6 +187,20 @@ def test_params_are_the_config_without_places_and_long_values_are_cut_and_said_t
     assert tags_of(any_store, name)["rlvr.params_cut"] == "prompt"
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_mlflows_own_experiment_goes_while_it_is_empty(home, monkeypatch, used):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if used:
+        from mlflow import MlflowClient
+
+        MlflowClient(tracking_uri=f"sqlite:///{home}/mlflow.db").create_run("0")
+    make_run(home, "a", steps=1)
+    assert Shipper(home, None).ship(run_dirs(home)).complete
+    active = query(home / "mlflow.db", "select name from experiments where lifecycle_stage = 'active'")
+    assert (("Default",) in active) == used
+    assert len(active) == 1 + used
+
+
 def test_a_run_has_its_name_its_tags_and_its_parent(local, home):
     for run_id in ("a", "b"):
         make_run(home, run_id, steps=1)
