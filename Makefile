@@ -32,7 +32,8 @@ quickstart: $(STAMP)  ## base policy, twelve runs, tables and figures (about fiv
 	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs"
 
 browse: $(STAMP)  ## the MLflow dashboard on loopback
-	$(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri sqlite:///$(CURDIR)/mlflow.db
+	store=$$($(BIN)/python -c 'from rlvr.ledger import layout; print(layout.mlflow_database(layout.home()))') && \
+	exec $(BIN)/mlflow ui --host 127.0.0.1 --port $(or $(PORT),5000) --backend-store-uri "sqlite:///$$store"
 
 .PHONY: vllm-env
 vllm-env: $(VLLM)/.installed  ## an environment with vLLM for the CPU, for the tests (3.5 GB)

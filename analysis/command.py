@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ VERBS = (["bundle"], ["import"], ["findings"])
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code. Nothing found, and bad input, is one line on standard error."""
+    terminal.write_ascii_where_needed()
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, record=True)
     try:
@@ -52,17 +53,22 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"analysis: {error.args[0]}", file=sys.stderr)
         return BAD_INPUT
+    except BrokenPipeError:  # the reader, `head` for instance, has seen enough: the report stands on disk
+        sys.stderr.close()
+        return DONE
+    except OSError as error:
+        print(f"analysis: {terminal.one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
     if not options.exit_code or outcomes <= {"holds"}:
         return DONE
     return CONTRADICTED if "contradicted" in outcomes else OPEN
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+def parser() -> terminal.Parser:
+    made = terminal.Parser(
         "python -m analysis",
         description="Rebuild tables, figures and the report page of a study from the ledger (runs/) or from MLflow.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("files", nargs="*", type=Path, metavar="FILE", help="bundles (.rlvr), in the place of runs/")
     which = made.add_mutually_exclusive_group()
@@ -117,7 +123,10 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
     # Here, so that --help answers at once.
     from analysis.frames.load import catalogue, frames
 
-    home = (options.home or layout.home()).expanduser().resolve()
+    try:
+        home = terminal.home(options.home)
+    except ValueError as error:
+        raise LookupError(str(error)) from None
     if options.files:
         from analysis.frames import bundle
 

@@ -1,38 +1,40 @@
 """A checkpoint of a run as a directory in Hugging Face format, for transformers, vLLM or `model=hf model.path=…`.
 
-python -m rlvr.export runs/RUN_ID DIRECTORY                                  the newest checkpoint
-python -m rlvr.export runs/RUN_ID DIRECTORY --best --dtype bfloat16          the best one (checkpoint.keep_best)
+python -m rlvr.export RUN DIRECTORY                                  the newest checkpoint; RUN: its id or name
+python -m rlvr.export RUN DIRECTORY --best --dtype bfloat16          the best one (checkpoint.keep_best)
 python -m rlvr.export runs/RUN_ID/checkpoints/step-00000040 DIRECTORY
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
+from rlvr.ledger.sweeps import Ledger
 
 
-def chosen(source: Path, *, best: bool) -> Path:
-    """The checkpoint that is meant. Raises ValueError if there is none."""
+def chosen(typed: str, *, best: bool) -> Path:
+    """The checkpoint that a path, or the id or name of a run, stands for. Raises ValueError if there is none."""
+    source = Path(typed).expanduser()
+    if not source.exists():
+        ledger = Ledger(layout.home())
+        source = ledger.run_dir(ledger.resolve_run(typed.removeprefix("runs/")))
     if layout.trainer_state(source).is_file():
         return source
     directory = layout.checkpoints(source)
     found = best_checkpoint(directory) if best else (checkpoints(directory) or [None])[-1]
     if found is None:
         kind = "checkpoint of a best evaluation (checkpoint.keep_best=true keeps it)" if best else "checkpoint"
-        raise ValueError(f"{source} is no checkpoint, and no run with a {kind}. Pass runs/RUN_ID.")
+        raise ValueError(f"{source} is no checkpoint, and no run with a {kind}. Pass the id or the name of a run.")
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rlvr.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("source", type=Path, metavar="RUN", help="the directory of a run, or of one of its checkpoints")
+    parser = terminal.Parser(prog="python -m rlvr.export", description=__doc__)
+    parser.add_argument("source", metavar="RUN", help="id or name of a run; or a directory, of it or a checkpoint")
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="where to write; must not exist yet")
     parser.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
@@ -42,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         checkpoint = chosen(options.source, best=options.best)
         export(checkpoint, options.directory, dtype=options.dtype)
-    except ValueError as error:
-        print(f"rlvr.export: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"rlvr.export: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     print(f"{checkpoint} is now a model: {options.directory}")
     return 0

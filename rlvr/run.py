@@ -26,8 +26,9 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import __version__
 from rlvr.config import imports, schema
 from rlvr.config.explain import BAD_INPUT, explain
+from rlvr.config.overrides import check, command_line
 from rlvr.config.registry import Registry
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.identity import LINES
 from rlvr.ledger.sweeps import Ledger
 
@@ -47,11 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rlvr {__version__}")
         return 0
     words = [word for word in given if word not in OWN_FLAGS]
+    terminal.write_ascii_where_needed()
     try:
         with one_line_errors(words) as registry:
             session = carried_out(words, registry, dry_run="--dry-run" in given)
     except ValueError as error:
-        if "--debug" in given or os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if "--debug" in given:
             raise
         print(f"rlvr: {error}", file=sys.stderr)
         return 2
@@ -63,6 +65,7 @@ def one_line_errors(words: Sequence[str]) -> Generator[Registry, None, None]:
     """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path."""
     if problem := imports.foreign():
         raise ValueError(problem)
+    layout.home()  # ValueError for a RLVR_HOME that is a file
     registry = None
     try:
         registry = Registry.of(words)
@@ -84,13 +87,14 @@ def carried_out(
     from sweeps.preview import preview
     from sweeps.session import Session
 
+    options = command_line(quoted(words))
+    check(options.overrides, registry.groups())
     session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
     with session.current(), _hydra_of_its_own():
-        parser = get_args_parser()
         # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.
         _run_hydra(
-            args=parser.parse_intermixed_args(deferred(quoted(words), registry)),
-            args_parser=parser,
+            args=command_line(deferred(quoted(words), registry)),
+            args_parser=get_args_parser(),
             task_function=_single_point_of(session),
             config_path=str(schema.CONF),
             config_name="run",
@@ -111,7 +115,9 @@ def _single_point_of(session: Session) -> Callable[[DictConfig], None]:
         hydra_config = HydraConfig.get()
         choices = OmegaConf.to_container(hydra_config.runtime.choices)
         assert isinstance(choices, dict)
-        overrides = [str(override) for override in hydra_config.overrides.task]
+        typed = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+        assert isinstance(typed, list)
+        overrides = [str(override) for override in typed]
         session.single = overrides, config, {str(key): value for key, value in choices.items()}
 
     return take
@@ -216,9 +222,8 @@ def load(
     """
     frames = importlib.import_module("analysis.frames.load")  # by name: nothing here depends on it
     which = sweep if sweep is None or isinstance(sweep, str) else sweep.sweep_id
-    place = layout.home() if home is None else Path(home).expanduser().resolve()
     try:
-        return frames.load(place, study=study, sweep=which, source=source, uri=uri)
+        return frames.load(home, study=study, sweep=which, source=source, uri=uri)
     except LookupError as error:
         raise ValueError(str(error.args[0])) from error
 

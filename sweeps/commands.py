@@ -12,9 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import denied
 from rlvr.ledger.runs import Unreadable, grouped, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep, sweep_id
@@ -39,16 +38,11 @@ MANY = 100  # runs: beyond, arms are shown in their place
 NOTHING = "Nothing has been launched yet. Start with: python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="python -m sweeps",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> terminal.Parser:
+    made = terminal.Parser(prog="python -m sweeps", description=__doc__, epilog=EPILOG)
     commands = made.add_subparsers(dest="command", metavar="command")
 
-    def command(name: str, run: Callable[[argparse.Namespace, Ledger], int], about: str) -> argparse.ArgumentParser:
+    def command(name: str, run: Callable[[argparse.Namespace, Ledger], int], about: str) -> terminal.Parser:
         added = commands.add_parser(name, help=about)
         added.add_argument("--home", type=Path, help="directory of runs/ (default: $RLVR_HOME, the checkout)")
         added.set_defaults(run=run)
@@ -85,18 +79,19 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0, or 2 for what does not exist; of `retry` those of a launch."""
+    terminal.write_ascii_where_needed()
     made = parser()
     options = made.parse_args(arguments)
     if options.command is None:
         made.print_help()
         return 0
     try:
-        return options.run(options, Ledger(options.home or layout.home()))
+        return options.run(options, Ledger(terminal.home(options.home)))
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         sys.stderr.close()
         return 0
     except (ValueError, OSError) as error:
-        print(f"sweeps: {denied(error, options.home or layout.home()) or error}", file=sys.stderr)
+        print(f"sweeps: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

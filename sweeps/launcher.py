@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -45,6 +46,7 @@ def launch(planned: Plan) -> Outcome:
     cluster, tracker = first.cluster, first.tracker
     on_slurm = is_for_slurm(cluster.backend)
     _check_shared(planned, on_slurm=on_slurm)
+    _check_machine(planned, on_slurm=on_slurm, dry_run=now.dry_run)
     outcome = Outcome()
     if not now.dry_run:
         ledger = Ledger(home())
@@ -78,6 +80,37 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
         raise ValueError(
             f"cluster.nodes={nodes} needs SLURM, and this launch is for this machine. Pass cluster.nodes=1."
         )
+
+
+def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
+    """Is the SLURM here that the launch asks for, or the GPUs? A dry run may look at a recipe for other machines."""
+    if on_slurm:
+        if not is_configured():
+            raise ValueError(
+                "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster. Pass "
+                "cluster=local, or log in where it is."
+            )
+        return
+    runs = [run for run in planned.runs if not dry_run or _typed_gpus(run.overrides)]
+    gpus, has = max((run.config["cluster"]["gpus"] for run in runs), default=0), num_gpus()
+    if gpus > has:
+        raise ValueError(
+            f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
+            "or cluster=slurm where there is one."
+        )
+
+
+def _typed_gpus(overrides: Sequence[str]) -> bool:
+    return any(override.lstrip("+").startswith("cluster.gpus=") for override in overrides)
+
+
+def num_gpus() -> int:
+    """GPUs that processes of this machine may use, by the devices of NVIDIA's and AMD's drivers."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
+    of_amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) + len(of_amd) + Path("/dev/dxg").exists()  # the last: WSL
 
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,10 +116,17 @@ def plan(
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
         for run in runs.values()
     )
+    named = _with_names_of_their_own(named)
     _check_claims(named[0].config)
     study = named[0].config["choices"].get("study") or "main"
     registry = checker.registry
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
+
+
+def _with_names_of_their_own(runs: Sequence[Planned]) -> tuple[Planned, ...]:
+    """A name stands for one run of a sweep: where two would share it, each has the beginning of its id too."""
+    num = Counter(run.name for run in runs)
+    return tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in runs)
 
 
 def _check_claims(config: Mapping[str, Any]) -> None:

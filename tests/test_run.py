@@ -49,9 +49,9 @@ MISTAKES = {
         ["+task.sise=9"],
         "task.sise is unknown: task takes loops, mistakes, seed, size, test_problems, ",
     ),
-    "a malformed number": (["eta=abc"], "eta"),
+    "a malformed number": (["eta=abc"], "eta=abc: a number is expected, greater than 0, or null."),
     "a malformed component knob": (["task.size=big"], "task.size=big"),
-    "a malformed grid": (["-m", "eta=0.5,1,x"], "eta"),
+    "a malformed grid": (["-m", "eta=0.5,1,x"], "eta=x: a number is expected, greater than 0, or null."),
     "groups that do not divide": (["rollout.prompts=30", "trainer.updates=4"], "do not divide into"),
     "more mini-batches than groups": (["rollout.prompts=1", "trainer.updates=2"], "a group never splits"),
     "k beyond the samples": (["evaluation.k=[1,16]"], "evaluation.k=16 is larger than evaluation.samples=8"),
@@ -72,7 +72,11 @@ MISTAKES = {
         ["cluster.nodes=2", "cluster.ranks=2", "cluster=local"],
         "cluster.nodes=2 needs SLURM",
     ),
-    "a syntax error": (["eta=[1,"], "eta"),
+    "a syntax error": (["eta=[1,"], "eta=[1,: the value cannot be read. Type KEY=VALUE"),
+    "a knob of another option": (["task=classes", "task.class=3"], "Did you mean task.classes?"),
+    "no option": (["--dryrun"], "there is no option --dryrun."),
+    "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
+    "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
 }
 
 
@@ -164,7 +168,8 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = rlvr("loss=grpo", "eta=2", "--debug", home=tmp_path)
     assert done.returncode != 0
     assert "Traceback" in done.stderr
-    assert "Traceback" in rlvr("loss=grpo", "eta=2", home=tmp_path, HYDRA_FULL_ERROR="1").stderr
+    of_hydra = rlvr("loss=grpo", "eta=2", home=tmp_path, HYDRA_FULL_ERROR="1")  # set for another tool, perhaps
+    assert (of_hydra.returncode, of_hydra.stderr.count("\n")) == (2, 1)
 
 
 def test_help_fits_a_screen_and_imports_no_torch(tmp_path: Path) -> None:

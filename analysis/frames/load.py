@@ -70,7 +70,7 @@ def _store(home: Path, uri: str) -> str:
 
 
 def load(
-    home: Path,
+    home: Path | str | None = None,
     *,
     source: Source = "ledger",
     uri: str | None = None,
@@ -78,8 +78,12 @@ def load(
     sweep: str | None = None,
     every_sample: bool = False,
 ) -> Frames:
-    """The frames of one study or sweep (default: the newest study). Raises LookupError when there is no such thing."""
-    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep, every_sample=every_sample)
+    """The frames of one study or sweep (default: the newest study). Raises LookupError when there is no such thing.
+
+    home: where runs/ lies; None: $RLVR_HOME, else the checkout.
+    """
+    place = layout.home() if home is None else Path(home).expanduser().resolve()
+    return frames(catalogue(place, source=source, uri=uri), study=study, sweep=sweep, every_sample=every_sample)
 
 
 def frames(

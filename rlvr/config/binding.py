@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import functools
-import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
+from rlvr.config import values
 from rlvr.config.signature import signature
 
 # Arguments that rlvr/job/loop.py passes: no YAML gives them.
@@ -41,8 +38,11 @@ def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConf
     return walk(section, config[section])
 
 
-def bind(path: str, node: DictConfig) -> None:
-    """Check a component's knobs against its parameters. Raises ValueError."""
+def bind(path: str, node: DictConfig, usual: Callable[[str], object] = lambda _: None) -> None:
+    """Check a component's knobs against its parameters. Raises ValueError.
+
+    usual: the value that a knob, by its dotted key, has as its option is written; None where it has none.
+    """
     known = signature(node["_target_"])
     parameters = {p.name: p for p in known.parameters}
     knobs = parameters.keys() - PROVIDED.get(path, set[str]())
@@ -56,46 +56,17 @@ def bind(path: str, node: DictConfig) -> None:
         if OmegaConf.is_missing(node, key):
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
         if key in knobs:
-            _check_type(f"{path}.{key}", parameters[key].annotation, node[key])
+            _check_type(f"{path}.{key}", parameters[key].annotation, node[key], usual)
     missing = [name for name, p in parameters.items() if p.required and name in knobs and name not in node]
     if missing:
         raise ValueError(f"{path} needs {', '.join(missing)}: pass {path}.{missing[0]}=...")
 
 
-# What annotations of knobs are written in; one with any other name is of a type that is not checked here.
-_TYPES: dict[str, object] = {
-    "Any": Any,
-    "Literal": typing.Literal,
-    "Optional": typing.Optional,
-    "Union": typing.Union,
-    "Path": Path,
-    "Sequence": Sequence,
-    "Mapping": Mapping,
-}
-
-
-@functools.cache
-def _wanted(annotation: str) -> Any:
-    """What validates values of an annotation; None for a type of the component's own, built from a nested component."""
-    from pydantic import PydanticUserError, TypeAdapter
-
-    try:
-        return TypeAdapter(eval(annotation, dict(_TYPES)))  # of the component's source, which is run anyway
-    except (NameError, AttributeError, TypeError, PydanticUserError):
-        return None
-
-
-def _check_type(key: str, annotation: str, value: object) -> None:
-    from pydantic import ValidationError
-
-    wanted = _wanted(annotation)
-    if wanted is None:
-        return
-    plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-    try:
-        wanted.validate_python(plain)
-    except ValidationError as error:
-        raise ValueError(f"{key}={plain}: {error.errors()[0]['msg']}; {annotation} is expected.") from None
+def _check_type(key: str, annotation: str, value: object, usual: Callable[[str], object]) -> None:
+    kind = values.type_of(annotation)
+    if kind is not None:
+        plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        values.check(key, plain, kind, usual)
 
 
 def close_match(key: str, known: Collection[str]) -> str:

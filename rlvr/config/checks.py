@@ -4,15 +4,16 @@ allowed, what to type.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from rlvr.config import engine, memory, pairing
-from rlvr.config.binding import bind, components
+from rlvr.config import base_model, engine, memory, pairing, schema, values
+from rlvr.config.binding import bind, close_match, components
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen
 from rlvr.config.pairing import Abilities
@@ -20,16 +21,7 @@ from rlvr.config.registry import Registry, reads
 from rlvr.config.signature import declared
 
 Choices = Mapping[str, str | None]
-
-# Knobs that are numbers above 0 where they are given at all, by the group that they stand in.
-POSITIVE: Mapping[str, str] = {
-    "": "eta beta lr steps min_entropy",
-    "rollout": "prompts samples temperature max_tokens max_rounds max_mismatch overlong_buffer overlong_penalty",
-    "evaluation": "every samples problems validation",
-    "cluster": "workers threads ranks nodes pack time_min cpus memory_gb max_parallel gpu_memory_gb",
-    "checkpoint": "every keep minutes",
-    "trainer": "updates epochs token_budget",
-}
+MOST_DIVISORS = 1000  # the largest number of mini-batches that is proposed
 
 
 class Checker:
@@ -44,16 +36,17 @@ class Checker:
     def check(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
         """All but the task, which `check_task` builds. Raises ValueError. plain: the config, resolved."""
         plain = plain or frozen(config, choices)
-        self._bind(config, plain)
+        self._check_values(config, choices, plain)
         if config.get("policy"):
-            check_ranges(config)
+            check_choices(config)
             check_evaluation(config)
             return
         self._check_shorthands(config, choices)
-        check_ranges(config)
+        check_choices(config)
         check_shapes(config, choices)
         pairing.check(config, choices, self.registry)
         engine.check(config, choices, self.registry)
+        base_model.check(config)
         memory.check(plain)
 
     def check_task(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
@@ -66,14 +59,19 @@ class Checker:
             self._tasks[setting] = built(node, choices)
         if not config.get("policy"):
             pairing.check_task(config, choices, self._tasks[setting])
+            base_model.check_context(config, choices, self._tasks[setting])
 
-    def _bind(self, config: DictConfig, plain: Mapping[str, Any]) -> None:
+    def _check_values(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any]) -> None:
+        """Every knob is known, of its type and in its range."""
+        usual = functools.partial(self.registry.as_written, choices)
+        check_schema(plain, usual)
         for section in map(str, config):
             part = f"{section}={plain[section]!r}"
             if part not in self._bound:
                 for path, node in components(config, section):
-                    bind(path, node)
+                    bind(path, node, usual)
                 self._bound.add(part)
+        values.check_finite(plain)
 
     def _check_shorthands(self, config: DictConfig, choices: Choices) -> None:
         for name in ("eta", "beta"):
@@ -92,28 +90,40 @@ def built(node: Mapping[str, Any], choices: Choices) -> Abilities:
     try:
         task = instantiate(node, _convert_="all")
     except InstantiationException as error:
-        raise (error.__cause__ if isinstance(error.__cause__, ValueError | OSError) else error) from None
+        cause = innermost(error)
+        if isinstance(cause, ValueError | OSError):
+            raise cause from None
+        raise ValueError(f"task={choices.get('task')} cannot be built: {type(cause).__name__}: {cause}") from error
     abilities = Abilities.of(task, choices.get("task"))
     task.close()
     return abilities
 
 
-def check_ranges(config: DictConfig) -> None:
-    for key in (f"{group}.{name}".lstrip(".") for group, names in POSITIVE.items() for name in names.split()):
-        value = OmegaConf.select(config, key)
-        if value is not None and not value > 0:
-            raise ValueError(f"{key}={value} must be greater than 0.")
-    for key in ("seed", "keep_rollouts"):
-        if config[key] < 0:
-            raise ValueError(f"{key}={config[key]} must be 0 or more.")
-    for key in ("rollout.top_p", "evaluation.top_p"):
-        if not 0 < OmegaConf.select(config, key) <= 1:
-            raise ValueError(f"{key}={OmegaConf.select(config, key)} must be in (0, 1].")
+def innermost(error: BaseException) -> BaseException:
+    """What an error comes from in the end: Hydra wraps what a component raises."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object]) -> None:
+    """Raises ValueError for a key that the schema does not know, or a value that is not of its type or in its range."""
+    known = values.types_of(schema.RunConfig)
+    sections = values.sections_of(schema.RunConfig)
+    for section, names in sections.items():
+        for name in values.at(plain, section).keys() - names - {"choices"}:
+            key = f"{section}.{name}".lstrip(".")
+            raise ValueError(f"{key} is not a knob.{close_match(key, known)} `python -m rlvr.run --cfg job` lists all.")
+    for key, kind in known.items():
+        values.check(key, values.at(plain, key), kind, usual)
+
+
+def check_choices(config: DictConfig) -> None:
     if config.cluster.gpu is not None and config.cluster.gpu not in DEVICES:
         known = ", ".join(name for name in DEVICES if name != "cpu")
         raise ValueError(f"cluster.gpu={config.cluster.gpu} is not known. Pass one of {known}, or null.")
-    if config.max_kl is not None and not (config.max_kl > 0 and config.trainer.base_kl):
-        raise ValueError(f"max_kl={config.max_kl} must be greater than 0 and needs trainer.base_kl=true.")
+    if config.max_kl is not None and not config.trainer.base_kl:
+        raise ValueError(f"max_kl={config.max_kl} needs trainer.base_kl=true.")
     if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
         raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
     overdraw = config.rollout.overdraw
@@ -135,7 +145,7 @@ def check_shapes(config: DictConfig, choices: Choices) -> None:
             f"Pass trainer.updates={P} or less."
         )
     if P % U:
-        fits = [u for u in range(1, P + 1) if P % u == 0]
+        fits = [u for u in range(1, min(P, MOST_DIVISORS) + 1) if P % u == 0]
         raise ValueError(
             f"rollout.prompts={P} groups do not divide into trainer.updates={U} equal mini-batches. "
             f"Divisors of {P}: {', '.join(map(str, fits))}."

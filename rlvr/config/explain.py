@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import yaml
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
+from rlvr.config import schema, values
 from rlvr.config.binding import close_match
 from rlvr.config.registry import Registry
 from rlvr.ledger.files import denied
 from rlvr.ledger.layout import home
+from rlvr.ledger.terminal import one_line
 
 # What a command reports in one line and with exit code 2; anything else is a fault of ours, with its traceback.
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
+LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
 
 def explain(error: BaseException, arguments: Sequence[str], registry: Registry) -> str:
@@ -30,30 +33,60 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry) 
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
     if said := denied(error, home()):
         return said
+    if isinstance(error, OSError) and error.filename is not None:
+        return one_line(error)
+    if isinstance(error, yaml.YAMLError):
+        return _of_yaml(error)
     error = _innermost(error)
-    text = str(error)
+    if isinstance(error, InterpolationResolutionError):
+        return _of_interpolation(error)
+    return next(_of_text(str(error), arguments, registry))
+
+
+def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
+    """Explanations of a message, the most precise first; the message itself where there is no better one."""
     keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
     losses = keys.get("loss", "lad")
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        return _idle(f"divergence={keys['divergence']}", "divergence", keys.get("loss", "?"), registry)
+        yield _idle(f"divergence={keys['divergence']}", "divergence", keys.get("loss", "?"), registry)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
-        group, option = unknown.groups()
-        known = registry.options(group)
-        return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
+        yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
         key = unknown.group(1)
         if idle := _idle(key, key.split(".")[0], losses, registry):
-            return idle
-        return f"{key} is not a knob.{_near(key, registry)} `python -m rlvr.run --cfg job` lists all."
-    if mixed := re.search(r"Error merging override \+*([\w.]+)=", text):
-        key = mixed.group(1)
-        return (
-            f"{key}: a list cannot take the place of a mapping, nor a mapping that of a list. Type {key}=VALUE for one "
-            f"value, {key}={{name: value}} to set entries of a mapping, ~{key}.name to drop one."
-        )
+            yield idle
+        yield f"{key} is not a knob.{_near(key, arguments, registry)} {LIST_ALL}"
+    if mixed := re.search(r"Error merging override \+*([\w./]+)=(.*)", text):
+        yield _not_merged(mixed.group(1), mixed.group(2), registry)
     if missing := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        return f"{missing.group(1)} has no value: pass {missing.group(1)}=..."
-    return " ".join(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("    ref"))
+        yield f"{missing.group(1)} has no value: pass {missing.group(1)}=..."
+    if again := re.search(r"Multiple values for ([\w./]+)\.", text):
+        yield f"{again.group(1)} is chosen already: type {again.group(1)}=OPTION without +."
+    if kept := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
+        key = kept.group(1)
+        yield f"~{key}: there is no such entry to drop. A knob that is off is {key}=null."
+    if folder := re.search(r"config directory '(.*)' not found", text):
+        yield f"--config-dir={folder.group(1)}: there is no such directory."
+    yield _plain(text)
+
+
+def _plain(text: str) -> str:
+    """A message of a library without what is for its own users: references, addresses, types."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    internal = ("ref", "full_key:", "object_type=", "reference_type=", "See https://hydra.cc")
+    return " ".join(line for line in lines if not line.startswith(internal))
+
+
+def _of_yaml(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"a config is no YAML: {_plain(str(error))}"
+    mark = error.problem_mark
+    return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: no YAML, {error.problem}."
+
+
+def _of_interpolation(error: InterpolationResolutionError) -> str:
+    key, reason = str(error.full_key), _plain(str(error))
+    return f"{key} cannot be resolved: {reason}. Type {key}=VALUE." if key else f"{reason}."
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -63,6 +96,27 @@ def _innermost(error: BaseException) -> BaseException:
             break
         error = error.__cause__
     return error
+
+
+def _no_option(group: str, option: str, registry: Registry) -> str:
+    known = registry.options(group)
+    return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
+
+
+def _not_merged(key: str, text: str, registry: Registry) -> str:
+    """Of a value that has not the type of its knob."""
+    types = values.types_of(schema.RunConfig)
+    if key in types:
+        return values.not_read(key, text, types[key], registry.as_written({}, key))
+    above = key.rpartition(".")[0]
+    if above in types:
+        return f"{key} is not a knob: {values.not_read(above, '...', types[above])}"
+    if key.startswith("hydra."):
+        return f"{key}={text} is not of the type that Hydra takes there. `python -m rlvr.run --cfg hydra` lists all."
+    return (
+        f"{key}: a list cannot take the place of a mapping, nor a mapping that of a list. Type {key}=VALUE for one "
+        f"value, {key}={{name: value}} to set entries of a mapping, ~{key}.name to drop one."
+    )
 
 
 def _idle(said: str, group: str, losses: str, registry: Registry) -> str:
@@ -76,13 +130,19 @@ def _idle(said: str, group: str, losses: str, registry: Registry) -> str:
     )
 
 
-def _near(key: str, registry: Registry) -> str:
-    """Did you mean ...? over every knob and group of the default config."""
-    default, _ = registry.compose()
-    known = [*_paths("", OmegaConf.to_container(default)), *registry.groups()]
+def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:
+    """Did you mean ...? over every knob and group of the config with the options that were chosen."""
+    groups = registry.groups()
+    chosen = [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
+    try:
+        config, _ = registry.compose(chosen)
+    except BAD_INPUT:
+        config, _ = registry.compose()
+    known = [*_paths("", OmegaConf.to_container(config)), *groups]
     match = close_match(key, known)
     if not match and "." in key:  # a knob under the wrong group
-        match = close_match(key.rsplit(".", 1)[1], [k.rsplit(".", 1)[-1] for k in known])
+        name = key.rsplit(".", 1)[1]
+        match = close_match(name, {k.rsplit(".", 1)[-1]: k for k in known})
     return match
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from rlvr.config.schema import as_dict
 from rlvr.config.signature import signature
@@ -25,6 +25,9 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     """
     try:
         plain = as_dict(config, resolve=True, throw_on_missing=True)
+    except InterpolationResolutionError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{error.full_key} cannot be resolved: {reason}. Type {error.full_key}=VALUE.") from None
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
     for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():

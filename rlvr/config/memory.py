@@ -103,7 +103,12 @@ def _of_path(path: str) -> Architecture | None:
             file = try_to_load_from_cache(path, "config.json")
         except HFValidationError:  # a path of no repository's form
             return None
-    return architecture(json.loads(Path(file).read_text())) if isinstance(file, str | Path) else None
+    if not isinstance(file, str | Path):
+        return None
+    try:
+        return architecture(json.loads(Path(file).read_text()))
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):  # rlvr/config/base_model.py says what is wrong with it
+        return None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Abilities:
     knows_solutions: bool
     teaches: bool  # a base policy can be made from its demonstrations
     validates: bool  # it has problems of a validation split to sample answers to
+    prompt_words: int  # of a demonstration's prompt; 0: it gives none
 
     @classmethod
     def of(cls, task: object, option: str | None) -> Abilities:
@@ -51,12 +52,14 @@ class Abilities:
                 f"task={option} has no {', '.join(lacking)}: {type(task).__module__}.{type(task).__qualname__} is not "
                 "what `Task` in rlvr/records.py asks for."
             )
+        taught = isinstance(task, TaughtTask)
         return cls(
             max_tokens=task.max_tokens,
             gives_graded_rewards=isinstance(task, GradedTask) and task.graded,
             knows_solutions=isinstance(task, SolvedTask),
-            teaches=isinstance(task, TaughtTask),
+            teaches=taught,
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
+            prompt_words=len(task.demonstration(0)[0].split()) if taught else 0,
         )
 
 
@@ -131,8 +134,6 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConf
         raise ValueError(
             f"trainer.reference_every={every} has no effect: nothing reads a reference. Drop it or set trainer.kl."
         )
-    if every is not None and every < 1:
-        raise ValueError(f"trainer.reference_every={every} must be 1 or more, or null for a reference that stays.")
     if trainer.reference_resets_optimiser and every is None:
         raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
     _check_schedule(trainer)
@@ -146,16 +147,12 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConf
             f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "
             "Drop trainer.head_lr."
         )
-    if head_lr is not None and not head_lr > 0:
-        raise ValueError(f"trainer.head_lr={head_lr} must be greater than 0, or null for the model's own rate.")
 
 
 def _check_lora(trainer: DictConfig, default: DictConfig) -> None:
     rank, alpha = trainer.lora_rank, trainer.lora_alpha
     if rank is None and alpha != default.lora_alpha:
         raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
-    if rank is not None and (rank < 1 or alpha <= 0):
-        raise ValueError(f"trainer.lora_rank={rank} must be 1 or more and trainer.lora_alpha={alpha} greater than 0.")
     if rank is not None and (trainer.reference_every is not None or trainer.reference_offload):
         raise ValueError(
             f"trainer.lora_rank={rank} makes no copy of the policy: the reference is the policy without its adapters. "
@@ -202,15 +199,19 @@ def _check_schedule(trainer: DictConfig) -> None:
             f"trainer.decay_steps={decay} has no effect with trainer.schedule={schedule}. "
             "Pass trainer.schedule=wsd or drop it."
         )
-    if decay is not None and decay < 1:
-        raise ValueError(f"trainer.decay_steps={decay} must be 1 or more, or null for a tenth of all.")
+    updates = trainer.steps * trainer.epochs * trainer.updates
+    for name in ("warmup_steps", "decay_steps"):
+        if (trainer[name] or 0) >= updates:
+            raise ValueError(
+                f"trainer.{name}={trainer[name]} takes up all {updates} optimiser steps of the run (steps="
+                f"{trainer.steps} x trainer.epochs={trainer.epochs} x trainer.updates={trainer.updates}). Pass "
+                f"trainer.{name}={updates // 10}, for example, or more steps."
+            )
     if final and schedule == "constant":
         raise ValueError(
             f"trainer.final_lr={final} has no effect with trainer.schedule=constant. "
             "Pass trainer.schedule=cosine, linear or wsd, or drop it."
         )
-    if not 0 <= final <= 1:
-        raise ValueError(f"trainer.final_lr={final} must be a share of lr, 0 to 1.")
 
 
 def _check_group_size(config: DictConfig) -> None:

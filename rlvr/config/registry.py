@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ConfigDefault, GroupDefault, InputDefault
 from hydra.core.object_type import ObjectType
@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlvr.config import schema
-from rlvr.config.overrides import parse
+from rlvr.config.overrides import command_line, parse
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Registry:
     @staticmethod
     def of(arguments: Sequence[str]) -> Registry:
         """Of the search path that a command line means. What Hydra refuses in it, Hydra refuses later."""
-        known, _ = get_args_parser().parse_known_intermixed_args(list(arguments))
+        known = command_line(arguments)
         return Registry([*([known.config_dir] if known.config_dir else []), *_search_path(known.overrides)])
 
     @property
@@ -81,6 +81,16 @@ class Registry:
         merged = OmegaConf.merge(*bases, config)
         assert isinstance(merged, DictConfig)
         return merged
+
+    def as_written(self, choices: Mapping[str, str | None], key: str) -> object:
+        """The plain value of a knob in the file of the option that was chosen, or in run.yaml; None if it has none."""
+        group, _, knob = key.partition(".")
+        option = choices.get(group)
+        node = self.node(group, option) if option else self._load("run")[0]
+        value: Any = OmegaConf.to_container(node, resolve=False)
+        for name in (knob if option else key).split("."):
+            value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+        return None if isinstance(value, str) and ("${" in value or value == "???") else value
 
     def brought(self, group: str, option: str) -> list[Brought]:
         """What comes with an option: its defaults list, and those of the options that it is based on."""

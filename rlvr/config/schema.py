@@ -4,50 +4,55 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+from annotated_types import Interval
 from hydra import version
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.ledger.layout import home
 
 PACKAGE = Path(__file__).parents[1]
 CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())  # of a wheel, of a checkout
 
+Share = Annotated[float, Interval(gt=0, le=1)]
+Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, logits leave float32 or lose their differences
+
 
 @dataclass
 class RolloutConfig:
-    prompts: int = MISSING
-    samples: int = MISSING
-    temperature: float = MISSING
-    top_p: float = MISSING
-    max_tokens: int | None = None
+    prompts: PositiveInt = MISSING
+    samples: PositiveInt = MISSING
+    temperature: Temperature = MISSING
+    top_p: Share = MISSING
+    max_tokens: PositiveInt | None = None
     dynamic_sampling: str = MISSING
-    max_rounds: int = MISSING
+    max_rounds: PositiveInt = MISSING
     overdraw: float | None = None
     filter: str = MISSING
-    overlong_buffer: float | None = None
-    overlong_penalty: float = MISSING
+    overlong_buffer: PositiveFloat | None = None
+    overlong_penalty: PositiveFloat = MISSING
     overlong_filter: bool = MISSING
     logp_old: str = MISSING
     importance: str = MISSING
     importance_cap: float = MISSING
     importance_level: str | None = None
-    max_mismatch: float | None = None
+    max_mismatch: PositiveFloat | None = None
     ahead: int = MISSING
     engine: Any = MISSING
 
 
 @dataclass
 class EvaluationConfig:
-    every: int = MISSING
-    samples: int = MISSING
+    every: PositiveInt = MISSING
+    samples: PositiveInt = MISSING
     k: list[int] = field(default_factory=list[int])
-    temperature: float = MISSING
-    top_p: float = MISSING
-    problems: int | None = None
-    validation: int | None = None
+    temperature: Temperature = MISSING
+    top_p: Share = MISSING
+    problems: PositiveInt | None = None
+    validation: PositiveInt | None = None
 
 
 @dataclass
@@ -59,24 +64,24 @@ class TrackerConfig:
 @dataclass
 class ClusterConfig:
     backend: str = MISSING
-    workers: int | None = None
-    threads: int = 1
-    ranks: int = 1
-    nodes: int = 1
-    pack: int = 1
-    retries: int = 1
-    hung_min: float | None = None
+    workers: PositiveInt | None = None
+    threads: PositiveInt = 1
+    ranks: PositiveInt = 1
+    nodes: PositiveInt = 1
+    pack: PositiveInt = 1
+    retries: NonNegativeInt = 1
+    hung_min: PositiveFloat | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    time_min: int = MISSING
-    gpus: int = MISSING
+    time_min: PositiveInt = MISSING
+    gpus: NonNegativeInt = MISSING
     gpu: str | None = None
-    gpu_memory_gb: float | None = None
-    cpus: int | None = None
-    memory_gb: float = MISSING
-    max_parallel: int | None = None
-    requeues: int = MISSING
+    gpu_memory_gb: PositiveFloat | None = None
+    cpus: PositiveInt | None = None
+    memory_gb: PositiveFloat = MISSING
+    max_parallel: PositiveInt | None = None
+    requeues: NonNegativeInt = MISSING
     report: bool = MISSING
     setup: list[str] = field(default_factory=list[str])
     environment: dict[str, str] = field(default_factory=dict[str, str])
@@ -88,9 +93,9 @@ class ClusterConfig:
 
 @dataclass
 class CheckpointConfig:
-    every: int = MISSING
-    minutes: float | None = None
-    keep: int = MISSING
+    every: PositiveInt = MISSING
+    minutes: PositiveFloat | None = None
+    keep: PositiveInt = MISSING
     keep_best: bool = False
     background: bool = False
 
@@ -99,13 +104,13 @@ class CheckpointConfig:
 class RunConfig:
     """One run. Components (`Any`) are described by the signature of their `_target_`."""
 
-    eta: float | None = None
-    beta: float | None = None
-    seed: int = MISSING
-    steps: int = MISSING
-    lr: float = MISSING
-    min_entropy: float | None = None
-    max_kl: float | None = None
+    eta: PositiveFloat | None = None
+    beta: PositiveFloat | None = None
+    seed: NonNegativeInt = MISSING
+    steps: PositiveInt = MISSING
+    lr: PositiveFloat = MISSING
+    min_entropy: PositiveFloat | None = None
+    max_kl: PositiveFloat | None = None
     loss: Any = MISSING
     divergence: Any = None
     advantage: Any = MISSING
@@ -118,7 +123,7 @@ class RunConfig:
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    keep_rollouts: int = 0
+    keep_rollouts: NonNegativeInt = 0
     policy: Any = None
     also: list[str] = field(default_factory=list[str])
     zip: list[str] = field(default_factory=list[str])

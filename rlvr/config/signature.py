@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +35,7 @@ MARKS = {
 }
 NEEDS, FIRST_PASS, PARTIAL = "rlvr.objective.batch.needs", "rlvr.objective.batch.first_pass", "functools.partial"
 DATACLASS, FIELD = "dataclasses.dataclass", "dataclasses.field"
+LIBRARIES_OF_TYPES = ("typing", "collections", "pathlib", "pydantic", "annotated_types")
 WITHOUT_INIT = ("typing.Protocol", "typing.Generic", "abc.ABC")
 
 
@@ -123,20 +126,41 @@ def _text(annotation: ast.expr | None) -> str:
 
 
 def _named(defined: Definition, parameter: Parameter) -> Parameter:
-    """`ratio: Ratio` with `Ratio = Literal[...]`, here or where it is imported from, takes that value for its type."""
-    module, name = defined.module, parameter.annotation
-    if not name.isidentifier() or (name not in module.bindings and name not in module.origins):
-        return parameter
-    origin = module.origins.get(name, f"{module.name}.{name}")
-    if origin.split(".")[0] not in ("rlvr", module.name.split(".")[0]):  # torch's own types are none of these
-        return parameter
+    """`ratio: Ratio | None` with `Ratio = Literal[...]`, here or where it is imported from, is of that value's type."""
     try:
-        named = definition(origin)
-    except (Unclear, ValueError):
+        written = ast.parse(parameter.annotation, mode="eval")
+    except SyntaxError:
         return parameter
-    if not isinstance(named.node, ast.Assign | ast.AnnAssign) or named.node.value is None:
-        return parameter
-    return replace(parameter, annotation=ast.unparse(named.node.value))
+    return replace(parameter, annotation=ast.unparse(_InWordsOfTypes(defined.module).visit(written)))
+
+
+class _InWordsOfTypes(ast.NodeTransformer):
+    """An annotation as the module means it: aliases by what they stand for, names of `values.VOCABULARY` as there."""
+
+    def __init__(self, module: source.Module) -> None:
+        self.module = module
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._meant(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._meant(node)
+
+    def _meant(self, node: ast.expr) -> ast.expr:
+        dotted = self.module.dotted(node)
+        if dotted is None:
+            return node
+        if dotted.split(".")[0] in LIBRARIES_OF_TYPES:
+            return ast.Name(dotted.rpartition(".")[2])
+        if dotted.split(".")[0] not in ("rlvr", self.module.name.split(".")[0]):  # torch's own types are none of these
+            return node
+        try:
+            named = definition(dotted)
+        except (Unclear, ValueError):
+            return node
+        if not isinstance(named.node, ast.Assign | ast.AnnAssign) or named.node.value is None:
+            return node
+        return _InWordsOfTypes(named.module).visit(copy.deepcopy(named.node.value))
 
 
 def _of_class(defined: Definition, node: ast.ClassDef) -> Signature:
@@ -225,17 +249,31 @@ def _inspected(target: str) -> Signature:
     parameters = inspect.signature(component).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return Signature(
-        tuple(_inspected_parameter(each) for each in named),
+        tuple(_inspected_parameter(each, component) for each in named),
         frozenset(_declared_by(component)),
         takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
     )
 
 
-def _inspected_parameter(parameter: inspect.Parameter) -> Parameter:
-    annotation = parameter.annotation
+def _inspected_parameter(parameter: inspect.Parameter, component: Any) -> Parameter:
+    annotation = _evaluated(parameter.annotation, component)
     if not isinstance(annotation, str):
         annotation = "Any" if annotation is parameter.empty else inspect.formatannotation(annotation)
+    annotation = re.sub(rf"\b(?:{'|'.join(LIBRARIES_OF_TYPES)})\.(?:\w+\.)*", "", annotation)
     return Parameter(parameter.name, annotation, parameter.default is parameter.empty)
+
+
+def _evaluated(annotation: Any, component: Any) -> Any:
+    """An annotation that is text as the type that it means, where that is not one of the component's own."""
+    while isinstance(component, functools.partial):
+        component = component.func
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        meant = eval(annotation, vars(sys.modules[component.__module__]))
+    except (NameError, AttributeError, TypeError, KeyError, SyntaxError):
+        return annotation
+    return annotation if isinstance(meant, type) else meant
 
 
 def _declared_by(component: Any) -> Iterable[str]:

@@ -40,9 +40,15 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else where you are."""
+    """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else where you are.
+
+    ValueError for a RLVR_HOME that is no directory. It need not exist yet.
+    """
     if chosen := os.environ.get("RLVR_HOME"):
-        return Path(chosen).expanduser().resolve()
+        directory = Path(chosen).expanduser().resolve()
+        if directory.exists() and not directory.is_dir():
+            raise ValueError(f"RLVR_HOME={chosen} is a file. Set it to a directory, which may be a new one.")
+        return directory
     if (_ROOT / "pyproject.toml").is_file() and (_ROOT / "conf").is_dir():
         return _ROOT
     return Path.cwd()

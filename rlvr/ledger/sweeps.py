@@ -181,11 +181,15 @@ class Ledger:
     # --- what people type
 
     def resolve_run(self, text: str) -> str:
-        """The run id that an id, a name or the beginning of one stands for. Raises ValueError if none or several."""
+        """The run id that an id, a name or the beginning of one stands for. Raises ValueError if none or several.
+
+        Of runs that have one name, in sweeps of another time, it stands for the one of the newest sweep.
+        """
         names = {run_id: self._name(run_id) for run_id in self.runs()}
+        namesakes = [r for r, name in names.items() if name == text]
         for matches in (
             [r for r in names if r == text],
-            [r for r, name in names.items() if name == text],
+            self._in_newest_sweep(namesakes) if len(namesakes) > 1 else namesakes,
             [r for r, name in names.items() if text and (r.startswith(text) or name.startswith(text))],
         ):
             if len(matches) > 1:
@@ -194,6 +198,13 @@ class Ledger:
             if matches:
                 return matches[0]
         raise ValueError(f"There is no run {text} in {self.root}. `python -m sweeps status --all` lists all.")
+
+    def _in_newest_sweep(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of the newest sweep that has any of them; all, if none has."""
+        for sweep in self.sweeps():
+            if here := [run_id for run_id in run_ids if run_id in sweep.run_ids]:
+                return here
+        return list(run_ids)
 
     def _name(self, run_id: str) -> str:
         """ "" of a run that cannot be read: its id finds it all the same."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Interval
+from pydantic import NonNegativeFloat
 
 from rlvr.objective.batch import Batch, Policy, Terms
 
 
-def cispo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float) -> Terms:
+def cispo(
+    policy: Policy, batch: Batch, *, clip_low: Annotated[float, Interval(ge=0, le=1)], clip_high: NonNegativeFloat
+) -> Terms:
     """−sg(clip(r, 1 − clip_low, 1 + clip_high))·A·logp per token [B, T] (CISPO, MiniMax-M1, arXiv:2506.13585, Eq. 4).
 
     r = π/π_old, without gradient (sg): where the clipped surrogate drops a token, its weight stays at the bound here.

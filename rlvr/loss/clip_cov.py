@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
+from annotated_types import Interval
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlvr.loss.grpo import grpo
@@ -14,7 +17,14 @@ from rlvr.objective.batch import Batch, Policy, Terms, first_pass, needs
 
 @needs("noise")
 def dropped(
-    policy: Policy, batch: Batch, *, fraction: float, low: float, high: float, clip_low: float, clip_high: float
+    policy: Policy,
+    batch: Batch,
+    *,
+    fraction: Annotated[float, Interval(gt=0, le=1)],
+    low: float,
+    high: float,
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
 ) -> Tensor:
     """[B, T] bool: the tokens that lose their gradient, of a whole mini-batch of N tokens.
 
@@ -38,11 +48,11 @@ def clip_cov(
     policy: Policy,
     batch: Batch,
     *,
-    fraction: float,  # noqa: ARG001
+    fraction: Annotated[float, Interval(gt=0, le=1)],  # noqa: ARG001
     low: float,  # noqa: ARG001
     high: float,  # noqa: ARG001
-    clip_low: float,
-    clip_high: float,
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
 ) -> Terms:
     """Clipped surrogate [B, T] that is 0 for the dropped tokens, which stay in the mean (Clip-Cov, arXiv:2505.22617).
 

@@ -20,8 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import torch
+from annotated_types import Interval
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
@@ -36,7 +39,9 @@ LIMIT = 20.0  # nats
 Generator = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def forward_kl(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float) -> Terms:
+def forward_kl(
+    policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat, coef: NonNegativeFloat
+) -> Terms:
     """f = u − 1 − log u: KL(π_ref ‖ π), the paper's coef 0.01.
 
     Differs from the paper: it writes f = −log u, whose expectation over π_ref is the same (E[u] = 1); this form is
@@ -45,12 +50,22 @@ def forward_kl(policy: Policy, batch: Batch, *, clip_low: float, clip_high: floa
     return _mixed(policy, batch, _forward_kl, clip_low=clip_low, clip_high=clip_high, coef=coef)
 
 
-def js(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float) -> Terms:
+def js(
+    policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat, coef: NonNegativeFloat
+) -> Terms:
     """f = u log u − (u + 1) log((u + 1)/2): twice the Jensen-Shannon divergence, the paper's coef 0.2."""
     return _mixed(policy, batch, _js, clip_low=clip_low, clip_high=clip_high, coef=coef)
 
 
-def alpha(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float, alpha: float) -> Terms:
+def alpha(
+    policy: Policy,
+    batch: Batch,
+    *,
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
+    coef: NonNegativeFloat,
+    alpha: Annotated[float, Interval(gt=0, lt=1)],
+) -> Terms:
     """f = (u^{1−α} − (1 − α)u − α)/(α(α − 1)), 0 < α < 1: α → 1 is the forward KL, α → 0 the reverse. coef 0.01."""
     if not 0 < alpha < 1:
         raise ValueError(
@@ -60,13 +75,15 @@ def alpha(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, co
     return _mixed(policy, batch, partial(_alpha, alpha), clip_low=clip_low, clip_high=clip_high, coef=coef)
 
 
-def none(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float) -> Terms:
+def none(policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat) -> Terms:
     """No pull on D_pef: the clipped surrogate on D_exp alone. Rehearsed rows are only measured."""
     return _mixed(policy, batch, _forward_kl, clip_low=clip_low, clip_high=clip_high, coef=0.0)
 
 
 @needs("reference")
-def js_definition(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float) -> Terms:
+def js_definition(
+    policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat, coef: NonNegativeFloat
+) -> Terms:
     """The two halves of Jensen-Shannon where their samples are: KL(π_ref ‖ M) on D_pef, KL(π ‖ M) on D_exp.
 
     M = (π_ref + π)/2 per token; the reference runs along, since D_exp's rows are the policy's own. With
@@ -86,7 +103,9 @@ def js_definition(policy: Policy, batch: Batch, *, clip_low: float, clip_high: f
 
 
 @needs("reference")
-def reverse_kl(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float) -> Terms:
+def reverse_kl(
+    policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat, coef: NonNegativeFloat
+) -> Terms:
     """The baseline: 1/u − 1 + log u (k3 of KL(π ‖ π_ref)) on the rows of both streams, the paper's coef 0.01.
 
     Its gradient is that of the value, as everywhere in GRPO; beyond |log u| = 20 the derivative stays where it is.
@@ -97,7 +116,9 @@ def reverse_kl(policy: Policy, batch: Batch, *, clip_low: float, clip_high: floa
     return _also_explored(mixed, policy, batch, lambda v, _: _reverse_kl(v), coef)
 
 
-def reverse_kl_pef(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, coef: float) -> Terms:
+def reverse_kl_pef(
+    policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat, coef: NonNegativeFloat
+) -> Terms:
     """f = u log u − u + 1: KL(π ‖ π_ref) on D_pef alone, where the other generators act; `alpha` as α → 0. coef 0.01.
 
     Differs from the paper, whose baseline is `reverse_kl`: that one also holds back what is explored, so that it and

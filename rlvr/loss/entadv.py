@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
+from annotated_types import Gt
+from pydantic import NonNegativeFloat
 
 from rlvr.loss.grpo import grpo
 from rlvr.objective.batch import Batch, Policy, Terms, needs
@@ -15,11 +18,11 @@ def entadv(
     policy: Policy,
     batch: Batch,
     *,
-    alpha: float,
-    kappa: float,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
+    alpha: NonNegativeFloat,
+    kappa: Annotated[float, Gt(1)],
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
+    dual_clip: Annotated[float, Gt(1)] | None,
 ) -> Terms:
     """`rlvr.loss.grpo` on A + min(α·H, |A|/κ) per token [B, T] (arXiv:2506.14758).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from rlvr.objective.batch import Batch, Policy, Terms, needs, per_response
@@ -15,7 +16,15 @@ CAP = 10.0
 
 @per_response
 @needs("log_z", "reference")
-def flowrl(policy: Policy, batch: Batch, *, beta: float, weight: Weight, clip_low: float, clip_high: float) -> Terms:
+def flowrl(
+    policy: Policy,
+    batch: Batch,
+    *,
+    beta: PositiveFloat,
+    weight: Weight,
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
+) -> Terms:
     """w·δ² of each response [B] with δ = log Z + mean_t logp − β·A − mean_t logp_ref (FlowRL, arXiv:2509.15207).
 
     log Z is learned from the prompt, with gradient into the model. β > 0; A: one advantage per response. w, without

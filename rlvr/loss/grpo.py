@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Gt
+from pydantic import NonNegativeFloat
 
 from rlvr.objective.batch import Batch, Policy, Terms
 
 
-def grpo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float, dual_clip: float | None) -> Terms:
+def grpo(
+    policy: Policy,
+    batch: Batch,
+    *,
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
+    dual_clip: Annotated[float, Gt(1)] | None,
+) -> Terms:
     """max(−A·r, −A·clip(r, 1 − clip_low, 1 + clip_high)) per token [B, T] (GRPO, arXiv:2402.03300; separate
     bounds: DAPO, arXiv:2503.14476, section 3.1).
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from pydantic import NonNegativeFloat
 
 from rlvr.objective.batch import Batch, Policy, Terms, per_response
 
 
 @per_response
-def gspo(policy: Policy, batch: Batch, *, clip_low: float, clip_high: float) -> Terms:
+def gspo(policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high: NonNegativeFloat) -> Terms:
     """max(−A·s, −A·clip(s, 1 − clip_low, 1 + clip_high)) per response [B], s = e^{mean_t(logp − logp_old)}
     (GSPO, arXiv:2507.18071, Eq. 5 to 7).
 

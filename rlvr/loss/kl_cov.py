@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Interval
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass
@@ -20,7 +24,7 @@ def covariance(policy: Policy, batch: Batch) -> Tensor:
     return torch.zeros(mask.shape, dtype=A.dtype, device=A.device).masked_scatter(mask, centred * (logp - logp.mean()))
 
 
-def largest(policy: Policy, batch: Batch, *, fraction: float) -> Tensor:
+def largest(policy: Policy, batch: Batch, *, fraction: Annotated[float, Interval(gt=0, le=1)]) -> Tensor:
     """[B, T] 1 for the max(1, ⌊N·fraction⌋) of N tokens with the largest covariance, else 0.
 
     Tokens that tie for the last places share them: a choice among equals would depend on the order of rows.
@@ -38,7 +42,13 @@ def largest(policy: Policy, batch: Batch, *, fraction: float) -> Tensor:
 
 
 @first_pass(largest)
-def kl_cov(policy: Policy, batch: Batch, *, fraction: float, coefficient: float) -> Terms:  # noqa: ARG001
+def kl_cov(
+    policy: Policy,
+    batch: Batch,
+    *,
+    fraction: Annotated[float, Interval(gt=0, le=1)],  # noqa: ARG001
+    coefficient: NonNegativeFloat,
+) -> Terms:
     """−A·r per token [B, T], plus coefficient·|logp − logp_old| on the chosen ones (KL-Cov, arXiv:2505.22617).
 
     No clipping of the ratio r; log r is clamped to ±20 in it, and beyond that has no gradient there. Chosen are the

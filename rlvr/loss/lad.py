@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from rlvr.objective.batch import Batch, Divergence, Policy, Terms
@@ -12,7 +13,7 @@ from rlvr.objective.batch import Batch, Divergence, Policy, Terms
 Ratio = Literal["token", "sequence", "sequence_geomean"]
 
 
-def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: float, ratio: Ratio) -> Terms:
+def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFloat, ratio: Ratio) -> Terms:
     """w·f(r/w) with w = e^{A/η} and r = π/π_old (LAD, arXiv:2602.20132).
 
     divergence: a function of `rlvr.objective.divergence`. eta: > 0, the paper's η; small η means sharp targets.

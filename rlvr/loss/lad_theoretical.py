@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from rlvr.objective.batch import Batch, Divergence, Policy, Terms, one_token_responses, whole_groups
@@ -12,7 +13,7 @@ from rlvr.objective.batch import Batch, Divergence, Policy, Terms, one_token_res
 
 @one_token_responses
 @whole_groups
-def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta: float) -> Terms:
+def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFloat) -> Terms:
     """(w/Z_A)·f((r/w)·(Z_A/Z_π)) per response, [B], with w = e^{A/η}, r = π/π_old, Z_A = mean w, Z_π = mean r.
 
     The means run over the responses to one prompt: all answers of a small action space, once each or as sampled by

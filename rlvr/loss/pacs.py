@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -29,7 +30,9 @@ EPSILON = 1e-6
 @per_response
 @whole_groups
 @needs("reference")
-def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float) -> Terms:
+def pacs(
+    policy: Policy, batch: Batch, *, beta: PositiveFloat, score: Score, weight: Weight, std_floor: PositiveFloat
+) -> Terms:
     """weight·BCE(σ(ψ), R) per response, [B], for rewards 0 and 1. The gradient flows through ψ's baseline and std.
 
     The implicit reward r̂ = β·Σ_t (logp − logp_ref) of the G responses to one prompt gives the score ψ:
@@ -60,7 +63,14 @@ def pacs(policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Wei
 @whole_groups
 @needs("reference")
 def pacs_actor(
-    policy: Policy, batch: Batch, *, beta: float, score: Score, weight: Weight, std_floor: float, actor: float
+    policy: Policy,
+    batch: Batch,
+    *,
+    beta: PositiveFloat,
+    score: Score,
+    weight: Weight,
+    std_floor: PositiveFloat,
+    actor: NonNegativeFloat,
 ) -> Terms:
     """`pacs` plus actor·sg(loss)·Σ_t logp per response, [B]: the first term of Eq. 5, which the released code omits.
 

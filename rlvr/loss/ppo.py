@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
+from annotated_types import Gt
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from rlvr.loss.grpo import grpo
@@ -16,11 +19,11 @@ def ppo(
     policy: Policy,
     batch: Batch,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
-    value_coefficient: float,
-    value_clip: float | None,
+    clip_low: NonNegativeFloat,
+    clip_high: NonNegativeFloat,
+    dual_clip: Annotated[float, Gt(1)] | None,
+    value_coefficient: NonNegativeFloat,
+    value_clip: PositiveFloat | None,
 ) -> Terms:
     """Clipped surrogate + value_coefficient · value loss, per token [B, T] (PPO, arXiv:1707.06347).
 

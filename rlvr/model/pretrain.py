@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
@@ -30,13 +31,13 @@ def pretrain(
     store: Path,
     *,
     architecture: Mapping[str, Any],
-    steps: int,
-    batch: int,
-    lr: float,
-    weight_decay: float,
-    warmup_steps: int,
-    held_out: int,
-    seed: int,
+    steps: PositiveInt,
+    batch: PositiveInt,
+    lr: PositiveFloat,
+    weight_decay: NonNegativeFloat,
+    warmup_steps: NonNegativeInt,
+    held_out: NonNegativeInt,
+    seed: NonNegativeInt,
 ) -> Path:
     """Supervised pre-training from random weights on the task's demonstrations, loss on response tokens only.
 
@@ -94,7 +95,13 @@ class Pupil:
     model: PreTrainedModel
 
     def learn(
-        self, steps: int, batch: int, *, lr: float, weight_decay: float, warmup_steps: int
+        self,
+        steps: PositiveInt,
+        batch: int,
+        *,
+        lr: PositiveFloat,
+        weight_decay: NonNegativeFloat,
+        warmup_steps: NonNegativeInt,
     ) -> list[tuple[int, float]]:
         """Train; returns (step, nats per response token) about every fiftieth of the way."""
         device = "cuda" if torch.cuda.is_available() else "cpu"

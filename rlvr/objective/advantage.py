@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import torch
+from annotated_types import Interval
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.objective.batch import binary_rewards, compares_responses, needs, uses_failed_groups
@@ -47,7 +49,7 @@ def dr_grpo(reward: Tensor, group: Tensor) -> Tensor:
 
 @binary_rewards
 @compares_responses
-def maxrl(reward: Tensor, group: Tensor, *, order: int | None) -> Tensor:
+def maxrl(reward: Tensor, group: Tensor, *, order: PositiveInt | None) -> Tensor:
     """(R − mean)/(mean + 1e-6), and 0 in a group without success (MaxRL, arXiv:2602.02710). Rewards are 0 or 1.
 
     The expected gradient is that of the log-likelihood's expansion to order T = G − 1, with population weight
@@ -128,7 +130,7 @@ def none(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
 
 
 @compares_responses
-def pkpo(reward: Tensor, group: Tensor, *, k: int, form: PassForm, over: Over) -> Tensor:
+def pkpo(reward: Tensor, group: Tensor, *, k: PositiveInt, form: PassForm, over: Over) -> Tensor:
     """Weights whose policy gradient is, without bias, that of the expected best of k rewards: pass@k for rewards 0, 1
     (PKPO, arXiv:2505.15201). Any rewards; n responses in a group, I its subsets of k, s_i = C(n, k)⁻¹ Σ_{I∋i} max_I R.
 
@@ -196,7 +198,13 @@ def _pass_weights_without(n: int, k: int, form: PassForm) -> list[float]:
 @compares_responses
 @needs("mask", "logp_old")
 def differential_smoothing(
-    reward: Tensor, group: Tensor, *, mask: Tensor, logp_old: Tensor, gamma_pos: float, gamma_neg: float
+    reward: Tensor,
+    group: Tensor,
+    *,
+    mask: Tensor,
+    logp_old: Tensor,
+    gamma_pos: NonNegativeFloat,
+    gamma_neg: NonNegativeFloat,
 ) -> Tensor:
     """(R − mean)/(population std + 1e-6) − γ_pos·l̄ where R = 1, + γ_neg·l̄ where R = 0: right answers spread, wrong
     ones sharpen (Differential Smoothing, arXiv:2511.19942). Rewards must be 0 or 1, else ValueError.
@@ -227,8 +235,8 @@ def gae(
     mask: Tensor,
     value: Tensor,
     *,
-    gamma: float,
-    lam: float,
+    gamma: Annotated[float, Interval(ge=0, le=1)],
+    lam: Annotated[float, Interval(ge=0, le=1)],
     whiten: bool,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantages of each token, [B, T], and returns [B, T] for the value head (GAE, arXiv:1506.02438).

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -53,8 +54,8 @@ class NativeEngine:
         eos_token_ids: Sequence[int],
         pad_token_id: int,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-        max_batch_sequences: int = 512,
-        max_cache_gb: float = 8.0,
+        max_batch_sequences: PositiveInt = 512,
+        max_cache_gb: PositiveFloat = 8.0,
     ) -> None:
         """model: a directory in Hugging Face format, loaded to `device`, or the engine's own copy, where it is.
 

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from annotated_types import Interval
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.ledger.stages import base_identity, presample_identity, presample_settings, presampled_problems, stage
 from rlvr.records import Problem, Rollout, Sampling, Task
@@ -55,14 +57,14 @@ class Presample:
     """The knobs of conf/presample/. What decides the samples makes the stage; threshold, drop_unsolved and ratio are
     applied to it afterwards, so that arms that differ in them share it."""
 
-    samples: int  # responses per problem, n
-    problems: int | None  # the first so many of the train split; null: all, or stage.ENDLESS of one that never ends
-    temperature: float  # as in training, or u = π/π_ref does not start at 1
-    top_p: float
-    seed: int  # of the samples: not the seed of a run, so that all runs share one split
-    threshold: int  # correct responses of n that make a prompt near-perfect: D_pef
+    samples: PositiveInt  # responses per problem, n
+    problems: PositiveInt | None  # the first so many of the train split; null: all, or stage.ENDLESS of an endless one
+    temperature: PositiveFloat  # as in training, or u = π/π_ref does not start at 1
+    top_p: Annotated[float, Interval(gt=0, le=1)]
+    seed: NonNegativeInt  # of the samples: not the seed of a run, so that all runs share one split
+    threshold: NonNegativeInt  # correct responses of n that make a prompt near-perfect: D_pef
     drop_unsolved: bool  # leave out prompts without a correct response, which else belong to D_exp
-    ratio: float  # explored responses per rehearsed one
+    ratio: PositiveFloat  # explored responses per rehearsed one
 
     def __post_init__(self) -> None:
         if not 1 <= self.threshold <= self.samples:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.records import Completion, Request, Sampling
@@ -37,10 +38,10 @@ class RayEngine:
         dtype: Literal["float32", "bfloat16", "float16"],
         python: str | None,
         eager: bool,
-        max_batch_sequences: int,
-        max_cache_gb: float,
-        canary: float | None,
-        timeout_s: float,
+        max_batch_sequences: PositiveInt,
+        max_cache_gb: PositiveFloat,
+        canary: PositiveFloat | None,
+        timeout_s: PositiveFloat,
         pad_token_id: int = 0,
     ) -> None:
         """workers: of all ranks together, a multiple of their number. Else as of VllmEngine."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.model.load import parse_dtype
@@ -53,10 +54,10 @@ class VllmEngine:
         dtype: Literal["float32", "bfloat16", "float16"],
         python: str | None,
         eager: bool,
-        max_batch_sequences: int,
-        max_cache_gb: float,
-        canary: float | None,
-        timeout_s: float,
+        max_batch_sequences: PositiveInt,
+        max_cache_gb: PositiveFloat,
+        canary: PositiveFloat | None,
+        timeout_s: PositiveFloat,
         pad_token_id: int = 0,
     ) -> None:
         """model: directory of the base policy, which is sampled until the first `sync`. device: of this rank.

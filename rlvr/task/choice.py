@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.math import last_boxed
@@ -46,10 +49,10 @@ class Choice(Loaded):
         choices_field: str | None,
         answer_field: str | None,
         shuffle: bool,
-        max_tokens: int,
-        validation: float = 0.0,
-        train_problems: int | None = None,
-        max_prompt_tokens: int | None = None,
+        max_tokens: PositiveInt,
+        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        train_problems: PositiveInt | None = None,
+        max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
         tokenizer: str | None = None,
     ) -> None:

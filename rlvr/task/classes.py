@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from pydantic import NonNegativeInt
+
 from rlvr.records import Outcome, Problem, Reward, Split
 from rlvr.task.digits import judge
 
@@ -25,7 +27,7 @@ class Classes:
     end_word = "END"
     max_tokens = 1
 
-    def __init__(self, *, classes: int, contexts: int, seed: int) -> None:
+    def __init__(self, *, classes: int, contexts: int, seed: NonNegativeInt) -> None:
         if classes < 2 or contexts < 1:
             raise ValueError(
                 f"task.classes={classes} and task.contexts={contexts}: at least 2 classes and 1 context are needed."

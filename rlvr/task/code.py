@@ -6,7 +6,10 @@ import ast
 import builtins
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward
 from rlvr.task.fence import last_block
@@ -47,14 +50,14 @@ class Code(Verified):
         prompt_field: str | None,
         tests_field: str | None,
         entry_field: str | None,
-        max_tokens: int,
-        workers: int,
-        timeout_s: float,
-        cpu_s: int,
-        memory_gb: float,
-        validation: float = 0.0,
-        train_problems: int | None = None,
-        max_prompt_tokens: int | None = None,
+        max_tokens: PositiveInt,
+        workers: PositiveInt,
+        timeout_s: PositiveFloat,
+        cpu_s: PositiveInt,
+        memory_gb: PositiveFloat,
+        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        train_problems: PositiveInt | None = None,
+        max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
         tokenizer: str | None = None,
     ) -> None:

@@ -12,6 +12,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, count
 from math import comb
+from typing import Annotated
+
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.procedural import Dice, Procedural
@@ -43,11 +47,11 @@ class Coins(Procedural[Sum]):
         largest: int,
         longest: int,
         least: int,
-        test_problems: int,
-        validation_problems: int | None,
-        train_problems: int | None,
-        mistakes: float,
-        seed: int,
+        test_problems: PositiveInt,
+        validation_problems: NonNegativeInt | None,
+        train_problems: PositiveInt | None,
+        mistakes: Annotated[float, Interval(ge=0, lt=1)],
+        seed: NonNegativeInt,
     ) -> None:
         if not 1 <= num_coins <= largest_coin <= 99:
             raise ValueError(

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, combinations_with_replacement, count, product
 from math import comb, gcd
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.procedural import Dice, Procedural
@@ -149,11 +152,11 @@ class Countdown(Procedural[Target]):
         smallest: int,
         largest: int,
         least: int,
-        test_problems: int,
-        validation_problems: int | None,
-        train_problems: int | None,
-        mistakes: float,
-        seed: int,
+        test_problems: PositiveInt,
+        validation_problems: NonNegativeInt | None,
+        train_problems: PositiveInt | None,
+        mistakes: Annotated[float, Interval(ge=0, lt=1)],
+        seed: NonNegativeInt,
     ) -> None:
         if not 2 <= num_numbers <= 4 or not 1 <= largest_number <= 100:
             raise ValueError(

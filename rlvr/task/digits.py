@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, Split
 from rlvr.task.procedural import Dice
@@ -40,7 +43,12 @@ class Digits:
     max_tokens = 1
 
     def __init__(
-        self, *, labelled: int | None, images: int = 1, validation: float = 0.0, train_problems: int | None = None
+        self,
+        *,
+        labelled: int | None,
+        images: int = 1,
+        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        train_problems: PositiveInt | None = None,
     ) -> None:
         if images not in (1, 2, 3):
             raise ValueError(f"task.images={images}: numbers have 1 to 3 digits.")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+from annotated_types import Interval
+from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
@@ -47,13 +51,13 @@ class Math(Verified):
         prompt_field: str | None,
         answer_field: str | None,
         boxed: bool,
-        max_tokens: int,
-        workers: int,
-        timeout_s: float,
-        memory_gb: float,
-        validation: float = 0.0,
-        train_problems: int | None = None,
-        max_prompt_tokens: int | None = None,
+        max_tokens: PositiveInt,
+        workers: PositiveInt,
+        timeout_s: PositiveFloat,
+        memory_gb: PositiveFloat,
+        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        train_problems: PositiveInt | None = None,
+        max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
         tokenizer: str | None = None,
         unevaluated: str = "wrong",

@@ -20,6 +20,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
+from typing import Annotated
+
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.procedural import Dice, Procedural
@@ -62,13 +66,13 @@ class Maze(Procedural[str]):
     def __init__(
         self,
         *,
-        size: int,
-        test_problems: int,
-        seed: int,
+        size: Annotated[int, Interval(ge=5, le=99)],
+        test_problems: PositiveInt,
+        seed: NonNegativeInt,
         loops: int = 0,
-        validation_problems: int | None = None,
-        train_problems: int | None = None,
-        mistakes: float = 0.0,
+        validation_problems: NonNegativeInt | None = None,
+        train_problems: PositiveInt | None = None,
+        mistakes: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
     ) -> None:
         if size < 5 or size % 2 == 0:
             raise ValueError(f"task.size={size}: a maze has an odd size of at least 5, such as task.size=7.")

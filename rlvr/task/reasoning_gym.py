@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
 from rlvr.task.procedural import Dice, Procedural
@@ -66,15 +69,15 @@ class ReasoningGym(Procedural[Item]):
         template: str,
         spelled: bool,
         binary: bool,
-        test_problems: int,
-        validation_problems: int | None,
-        train_problems: int | None,
-        mistakes: float,
-        seed: int,
-        max_tokens: int,
-        workers: int,
-        timeout_s: float,
-        memory_gb: float,
+        test_problems: PositiveInt,
+        validation_problems: NonNegativeInt | None,
+        train_problems: PositiveInt | None,
+        mistakes: Annotated[float, Interval(ge=0, lt=1)],
+        seed: NonNegativeInt,
+        max_tokens: PositiveInt,
+        workers: PositiveInt,
+        timeout_s: PositiveFloat,
+        memory_gb: PositiveFloat,
     ) -> None:
         super().__init__(
             test_problems=test_problems,

@@ -11,6 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Annotated
+
+from annotated_types import Interval
+from pydantic import NonNegativeInt, PositiveInt
 
 from rlvr.records import Outcome, Problem, Reward, Split
 from rlvr.task.procedural import Dice, Procedural
@@ -49,11 +53,11 @@ class Skills(Procedural[Input]):
         longest: int,
         taught: int,
         beyond: int,
-        test_problems: int,
-        validation_problems: int | None,
-        train_problems: int | None,
-        mistakes: float,
-        seed: int,
+        test_problems: PositiveInt,
+        validation_problems: NonNegativeInt | None,
+        train_problems: PositiveInt | None,
+        mistakes: Annotated[float, Interval(ge=0, lt=1)],
+        seed: NonNegativeInt,
     ) -> None:
         if trained not in skills or not set(skills) <= set(SKILLS) or len(set(skills)) < len(skills):
             raise ValueError(

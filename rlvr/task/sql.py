@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
 from rlvr.task.fence import last_block
@@ -62,15 +65,15 @@ class Sql(Verified):
         gold_field: str | None,
         database_field: str | None,
         match: str,
-        max_tokens: int,
-        workers: int,
-        timeout_s: float,
-        query_s: float,
-        max_rows: int,
-        memory_gb: float,
-        validation: float = 0.0,
-        train_problems: int | None = None,
-        max_prompt_tokens: int | None = None,
+        max_tokens: PositiveInt,
+        workers: PositiveInt,
+        timeout_s: PositiveFloat,
+        query_s: PositiveFloat,
+        max_rows: PositiveInt,
+        memory_gb: PositiveFloat,
+        validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0,
+        train_problems: PositiveInt | None = None,
+        max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
         tokenizer: str | None = None,
         empty_gold: str = "refuse",

@@ -17,6 +17,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import count
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.procedural import Procedural
 
@@ -58,10 +60,10 @@ class Styles(Procedural[tuple[int, ...]]):
         *,
         shortest: int,
         longest: int,
-        test_problems: int,
-        seed: int,
-        validation_problems: int | None = None,
-        train_problems: int | None = None,
+        test_problems: PositiveInt,
+        seed: NonNegativeInt,
+        validation_problems: NonNegativeInt | None = None,
+        train_problems: PositiveInt | None = None,
     ) -> None:
         if not 2 <= shortest <= longest <= 32:
             raise ValueError(

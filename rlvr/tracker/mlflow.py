@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import stat
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
@@ -89,8 +88,8 @@ def _watch(stop: threading.Event) -> None:
     stop.set()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> terminal.Parser:
+    parser = terminal.Parser(
         prog="python -m rlvr.tracker.mlflow",
         description="Ship the metrics of runs to MLflow. Safe to repeat, to kill and to run twice: every line arrives "
         f"once. Exit code 0: everything is there; {LEFT}: something is left, try again later; {UNEQUAL}: MLflow has "
@@ -125,7 +124,7 @@ def verify(shipper: Shipper, sweep_ids: Sequence[str], *, repair: bool) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        shipper = Shipper((options.home or layout.home()).resolve(), options.uri)
+        shipper = Shipper(terminal.home(options.home), options.uri)
         if options.follow or options.until_done:
             stop = threading.Event()
             _stop_on(stop)

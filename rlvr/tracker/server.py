@@ -8,7 +8,6 @@ Python. Needs Debian's `postgresql` and `pip install 'rlvr[tracking]'`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rlvr.ledger import lock
+from rlvr.ledger import lock, terminal
 from rlvr.ledger.files import read_json, write_json
 from rlvr.ledger.layout import home, tracking
 
@@ -299,6 +298,8 @@ def _check_port(port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
+        except PermissionError:
+            raise ValueError(f"port {port} is for root alone: pass --port a number from 1024 on.") from None
         except OSError:
             raise ValueError(f"port {port} is in use by something else: pass --port another one.") from None
 
@@ -338,12 +339,12 @@ def default_root() -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0, 1 not running (status), 2 what stands in the way."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rlvr.tracker.server", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = terminal.Parser(prog="python -m rlvr.tracker.server", description=__doc__)
     parser.add_argument("what", choices=("up", "down", "status"))
     parser.add_argument("--dir", type=Path, default=default_root(), help="where it lives (default %(default)s)")
-    parser.add_argument("--port", type=int, default=PORT, help="of the server, on loopback (default %(default)s)")
+    parser.add_argument(
+        "--port", type=terminal.port, default=PORT, help="of the server, on loopback (default %(default)s)"
+    )
     options = parser.parse_args(arguments)
     try:
         server = Server(options.dir.absolute())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Interval
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
+
+Count = Annotated[int, Ge(1)]
+Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -24,37 +28,37 @@ class Place:
 class Knobs:
     """`conf/trainer/fsdp.yaml` says what they mean, and has their defaults."""
 
-    seed: int
-    steps: int
-    temperature: float
-    updates: int
-    epochs: int
+    seed: NonNegativeInt
+    steps: Count
+    temperature: PositiveFloat
+    updates: Count
+    epochs: Count
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
-    lr: float
-    head_lr: float | None
+    lr: PositiveFloat
+    head_lr: PositiveFloat | None
     schedule: Literal["constant", "cosine", "linear", "wsd"]
-    warmup_steps: int
-    decay_steps: int | None
-    final_lr: float
-    clip_norm: float
-    betas: Sequence[float]
-    eps: float
-    weight_decay: float
-    kl: float
+    warmup_steps: NonNegativeInt
+    decay_steps: Count | None
+    final_lr: Annotated[float, Interval(ge=0, le=1), "a share of lr"]
+    clip_norm: NonNegativeFloat
+    betas: tuple[Decay, Decay]
+    eps: PositiveFloat
+    weight_decay: NonNegativeFloat
+    kl: NonNegativeFloat
     kl_estimator: Literal["k1", "k2", "k3"]
     base_kl: bool
-    reference_every: int | None
+    reference_every: Count | None
     reference_resets_optimiser: bool
     entropy: float
     dtype: Literal["float32", "bfloat16"]
-    token_budget: int
+    token_budget: Count
     packing: bool
     shared_prompt: Literal["auto", "always", "never"]
     activation_checkpointing: bool
     compile: bool
     reference_offload: bool
-    lora_rank: int | None
-    lora_alpha: float
+    lora_rank: Count | None
+    lora_alpha: PositiveFloat
 
     @property
     def total_updates(self) -> int:

@@ -20,7 +20,7 @@ from tests.support.composed import REGISTRY
 
 def test_a_signature_is_read_without_importing_its_module() -> None:
     parameters = {p.name: p for p in signature("rlvr.loss.lad.lad").parameters}
-    assert parameters["eta"].annotation == "float"
+    assert parameters["eta"].annotation == "PositiveFloat"
     assert parameters["eta"].required
     with pytest.raises(ValueError, match="defines no"):
         signature("rlvr.loss.lad.nothing")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import differences, preview
 from tests.support.composed import REGISTRY, composed
+from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
 
 
@@ -89,7 +89,7 @@ def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
         "num_key_value_heads": 2,
         "tie_word_embeddings": True,
     }
-    (tmp_path / "config.json").write_text(json.dumps(numbers))
+    write_hollow_model(tmp_path, numbers)
     model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
     gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
     text = preview(planned([*model, *gpus]), Ledger(tmp_path), slurm=True)

@@ -1,0 +1,253 @@
+"""Is the base policy whole, before a job opens it: its config, tokenizer, chat template, the names of its weights, its
+context? Files are read; no torch, no transformers.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig
+
+from rlvr.config import memory
+from rlvr.config.pairing import Abilities
+
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
+SHOWN = 3  # names of weights in a message
+
+
+def check(config: DictConfig) -> None:
+    """ValueError, with the innermost reason, for a `model.path` that no job could start from."""
+    model = config.model
+    rank, architecture = config.trainer.get("lora_rank"), memory.of_model(model)
+    if rank is not None and architecture is not None and rank > architecture.hidden:
+        raise ValueError(
+            f"trainer.lora_rank={rank} is more than the model is wide, {architecture.hidden}: adapters of that rank "
+            f"have more parameters than what they adapt. Pass trainer.lora_rank={min(16, architecture.hidden)}, for "
+            "example, or null to train all weights."
+        )
+    if model["_target_"] == "rlvr.model.hub.hub":
+        fault = _fault(str(model.path), chat=bool(model.chat), cwd=os.getcwd())  # noqa: PTH109 - a key of the cache
+        if fault:
+            raise ValueError(f"model.path={model.path}: {fault}")
+
+
+def check_context(config: DictConfig, choices: Mapping[str, str | None], task: Abilities) -> None:
+    """ValueError for responses that, behind a prompt, leave the model's context."""
+    context = context_of(config.model)
+    if context is None:
+        return
+    words = task.prompt_words if "architecture" in config.model else 1  # a closed vocabulary has a token for each word
+    limit, wanted = config.rollout.max_tokens, config.rollout.max_tokens or task.max_tokens
+    if words + wanted > context:
+        came = f"rollout.max_tokens={limit}" if limit else f"The longest response, {wanted} tokens,"
+        room = f"Pass rollout.max_tokens={context - words} or less" if context > words else "Pass smaller problems"
+        raise ValueError(
+            f"{came} after a prompt of {words or 'at least 1'} tokens of task={choices.get('task')} is over the "
+            f"context of model={choices.get('model')}, {context} tokens. {room}, or a model with a longer context."
+        )
+
+
+def context_of(model: Mapping[str, Any]) -> int | None:
+    """Tokens that a model of this config can read; None where nothing on this machine says."""
+    numbers: Mapping[str, Any] | None = model.get("architecture")
+    if numbers is None and model.get("path"):
+        directory = _directory(str(model["path"]))
+        numbers = _json(directory / "config.json") if directory is not None else None
+    if numbers is None:
+        return None
+    numbers = {**numbers, **(numbers.get("text_config") or {})}
+    return next((int(numbers[key]) for key in CONTEXT if isinstance(numbers.get(key), int)), None)
+
+
+# --- a model's directory
+
+
+@functools.cache  # every point of a sweep asks again
+def _fault(path: str, *, chat: bool, cwd: str) -> str:  # noqa: ARG001 - paths are relative to it
+    """What is wrong with a model, in one sentence with a remedy; "" if nothing is, or nothing is known yet."""
+    directory = _directory(path)
+    if directory is None:
+        return _fault_of_name(path)
+    is_download = not Path(path).expanduser().is_dir()  # of the hub: what lacks is fetched when the run starts
+    for fault in _faults(directory, chat=chat):
+        if not (is_download and fault.startswith("it has no")):
+            return fault
+    return ""
+
+
+def _fault_of_name(path: str) -> str:
+    if not HUB_NAME.fullmatch(path):
+        return "neither a directory on this machine nor a name of the hub, such as Qwen/Qwen2.5-0.5B."
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. Pass a directory, or unset it."
+    return ""
+
+
+def _directory(path: str) -> Path | None:
+    """Where a model lies: a directory as it is, a hub name in its cache; None: not on this machine."""
+    if (directory := Path(path).expanduser()).is_dir():
+        return directory
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        file = try_to_load_from_cache(path, "config.json")
+    except HFValidationError:  # a path of no repository's form
+        return None
+    return Path(file).parent if isinstance(file, str) else None
+
+
+def _faults(directory: Path, *, chat: bool) -> Iterator[str]:
+    """What is wrong with a directory in Hugging Face format, worst first."""
+    config = _json(directory / "config.json")
+    if config is None:
+        yield _unread(directory / "config.json", "a model has one, beside its weights in safetensors and its tokenizer")
+        return
+    yield from _faults_of_kind(config)
+    yield from _faults_of_weights(directory, config)
+    yield from _faults_of_tokenizer(directory)
+    if chat:
+        yield from _faults_of_template(directory)
+
+
+def _unread(file: Path, why: str) -> str:
+    return f"it has no {file.name}: {why}." if not file.is_file() else f"{file.name} is damaged: no JSON object."
+
+
+def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        yield "its config.json has no model_type: it is no model of transformers."
+    elif kind != "rlvr_table" and kind not in _known_kinds():
+        code = " Its own code (auto_map) is never run." if "auto_map" in config else ""
+        yield f'its config.json has model_type "{kind}", which the installed transformers does not know.{code}'
+
+
+@functools.cache
+def _known_kinds() -> frozenset[str]:
+    """Every quoted word of the lists in which transformers names its models; to import them is to import torch."""
+    spec = importlib.util.find_spec("transformers")
+    folder = Path(str(spec.origin)).parent / "models" / "auto" if spec is not None else Path()
+    files = [folder / name for name in ("configuration_auto.py", "auto_mappings.py")]
+    return frozenset(w for file in files if file.is_file() for w in re.findall(r'"([\w.-]+)"', file.read_text()))
+
+
+# --- weights
+
+
+def _faults_of_weights(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        listed = (_json(index) or {}).get("weight_map")
+        if not isinstance(listed, dict):
+            yield f"{index.name} is damaged: it lists no weights."
+            return
+        files = sorted({str(each) for each in cast("dict[str, object]", listed).values()})
+    else:
+        files = sorted(file.name for file in directory.glob("*.safetensors"))
+    if not files:
+        pickled = next((file.name for file in sorted(directory.glob("*.bin"))), "")
+        because = f" {pickled} is a pickle, which is code and is not read: save it as safetensors." if pickled else ""
+        yield f"it has no weights in safetensors.{because}"
+        return
+    shapes: dict[str, list[int]] = {}
+    for name in files:
+        if not (directory / name).is_file():
+            yield f"it has no {name}, one of the {len(files)} files of its weights."
+            return
+        header = _safetensors_header(directory / name)
+        if header is None:
+            yield f"{name} is damaged: cut short, or no safetensors."
+            return
+        shapes |= {key: each["shape"] for key, each in header.items() if key != "__metadata__"}
+    yield from _faults_of_names(shapes, config)
+
+
+def _safetensors_header(file: Path) -> dict[str, Any] | None:
+    """Name -> dtype, shape, offsets of the tensors of a file; None if it is not whole."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        size = file.stat().st_size
+        if not 2 <= length <= size - 8:
+            return None
+        try:
+            header = json.loads(opened.read(length))
+        except ValueError:
+            return None
+    ends = [each["data_offsets"][1] for key, each in header.items() if key != "__metadata__"]
+    return header if 8 + length + max(ends, default=0) == size else None
+
+
+def _faults_of_names(shapes: Mapping[str, list[int]], config: Mapping[str, Any]) -> Iterator[str]:
+    """Of the families that rlvr.config.memory knows; of others transformers alone knows the names of their weights."""
+    try:
+        architecture = memory.architecture(config)
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        yield f"its config.json gives no usable {error}."
+        return
+    if architecture is None:
+        return
+    names = {name.removeprefix("model.") for name in shapes}
+    parts = [f"self_attn.{one}_proj" for one in "qkvo"] + [f"mlp.{one}_proj" for one in ("gate", "up", "down")]
+    wanted = [f"layers.{i}.{part}.weight" for i in range(architecture.layers) for part in parts]
+    wanted += ["embed_tokens.weight", "norm.weight", *([] if architecture.tied else ["lm_head.weight"])]
+    if lacking := [name for name in wanted if name not in names]:
+        more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
+        yield f"its weights lack {', '.join(lacking[:SHOWN])}{more}, which its config.json asks for."
+    embedding = shapes.get("model.embed_tokens.weight", shapes.get("embed_tokens.weight"))
+    asked = [architecture.vocab, architecture.hidden]
+    if embedding is not None and embedding != asked:
+        yield f"its embedding has the shape {embedding}, and its config.json asks for {asked}."
+
+
+# --- tokenizer
+
+
+def _faults_of_tokenizer(directory: Path) -> Iterator[str]:
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        if not any((directory / name).is_file() for name in ("tokenizer.model", "vocab.json", "vocab.txt")):
+            yield "it has no tokenizer.json: a model has a tokenizer beside its weights."
+        return
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001 - the library raises nothing more precise
+        yield f"tokenizer.json is damaged: {error}."
+
+
+def _faults_of_template(directory: Path) -> Iterator[str]:
+    file = directory / "chat_template.jinja"
+    template: object = file.read_text(encoding="utf-8") if file.is_file() else None
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        template = template or (_json(directory / name) or {}).get("chat_template")
+    if not template:
+        yield "its tokenizer has no chat template, and model.chat=true asks for one. Drop model.chat=true."
+        return
+    from jinja2 import TemplateSyntaxError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    if isinstance(template, str):
+        try:
+            ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+        except TemplateSyntaxError as error:
+            # `generation` blocks are transformers' own extension of Jinja
+            if "generation" not in str(error):
+                yield f"its chat template, line {error.lineno}: {error.message}."
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else None

@@ -1,0 +1,130 @@
+"""A model is looked at before launch: what no job could start from is one line, with the innermost reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rlvr.config.base_model import context_of
+from rlvr.model.tokenizer import word_tokenizer
+from rlvr.task.maze import VOCABULARY
+from tests.support.composed import check
+
+pytestmark = pytest.mark.usefixtures("composing")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model as transformers writes one: two layers, tied."""
+    directory = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(directory)
+    word_tokenizer(VOCABULARY, "DONE").save_pretrained(directory)
+    return directory
+
+
+def edit(directory: Path, **changes: object) -> None:
+    file = directory / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def header(directory: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
+    """Rewrite the header of model.safetensors; the tensors stay."""
+    raw = (directory / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    content = json.loads(raw[8 : 8 + length])
+    change(content)
+    new = json.dumps(content).encode()
+    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(new)) + new + raw[8 + length :])
+
+
+def renamed(content: dict[str, dict[str, object]]) -> None:
+    content["model.layers.1.mlp.up"] = content.pop("model.layers.1.mlp.up_proj.weight")
+
+
+def cut(directory: Path) -> None:
+    raw = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").write_bytes(raw[:-1])
+
+
+def template(directory: Path, text: str) -> None:
+    (directory / "chat_template.jinja").write_text(text)
+
+
+FAULTS: dict[str, Callable[[Path], object]] = {
+    "it has no config.json": lambda d: (d / "config.json").unlink(),
+    "config.json is damaged: no JSON object.": lambda d: (d / "config.json").write_text("{"),
+    'has model_type "qwen99", which the installed transformers does not know.': lambda d: edit(d, model_type="qwen99"),
+    "Its own code (auto_map) is never run.": lambda d: edit(d, model_type="mine", auto_map={"AutoModel": "m.M"}),
+    "it has no weights in safetensors. pytorch_model.bin is a pickle, which is code and is not read": lambda d: (
+        d / "model.safetensors"
+    ).rename(d / "pytorch_model.bin"),
+    "model.safetensors is damaged: cut short, or no safetensors.": cut,
+    "its weights lack layers.1.mlp.up_proj.weight, which its config.json asks for.": lambda d: header(d, renamed),
+    "its weights lack layers.2.self_attn.q_proj.weight, ": lambda d: edit(d, num_hidden_layers=3),
+    f"its embedding has the shape [{len(VOCABULARY)}, 16], and its config.json asks for [99, 16].": lambda d: edit(
+        d, vocab_size=99
+    ),
+    "it has no tokenizer.json: a model has a tokenizer beside its weights.": lambda d: (d / "tokenizer.json").unlink(),
+    "tokenizer.json is damaged: ": lambda d: (d / "tokenizer.json").write_text('{"version": "1.0"}'),
+}
+
+
+@pytest.mark.parametrize("said", FAULTS)
+def test_a_model_that_no_job_could_start_from_is_refused(said: str, whole: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(whole, tmp_path / "copy")
+    check("model=hf", f"model.path={whole}")
+    FAULTS[said](directory)
+    with pytest.raises(ValueError) as refusal:
+        check("model=hf", f"model.path={directory}")
+    assert str(refusal.value).startswith(f"model.path={directory}: ")
+    assert said in str(refusal.value)
+
+
+def test_a_chat_template_is_there_and_can_be_read(whole: Path, tmp_path: Path) -> None:
+    asked = ["model=hf", "model.chat=true"]
+    with pytest.raises(ValueError, match="no chat template, and model.chat=true asks for one"):
+        check(*asked, f"model.path={whole}")
+    for name, text, said in (
+        ("good", "{% for m in messages %}{{ m.content }}{% endfor %}", ""),
+        ("bad", "{% for", "1"),
+    ):
+        directory = shutil.copytree(whole, tmp_path / name)
+        template(directory, text)
+        if said:
+            with pytest.raises(ValueError, match="its chat template, line 1: "):
+                check(*asked, f"model.path={directory}")
+        else:
+            check(*asked, f"model.path={directory}")
+
+
+def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="neither a directory on this machine nor a name of the hub"):
+        check("model=hf", f"model.path={tmp_path}/nowhere")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match="not downloaded before, and HF_HUB_OFFLINE is set"):
+        check("model=hf", "model.path=nobody/nothing")
+
+
+def test_the_context_is_that_of_the_directory_or_of_the_config(whole: Path) -> None:
+    assert context_of({"path": str(whole)}) == 256
+    assert context_of({"architecture": {"max_position_embeddings": 1024}}) == 1024
+    assert context_of({"path": "nobody/nothing"}) is None

@@ -1,0 +1,120 @@
+"""Every number is looked at before launch: typed, finite, in its range. What is typed here once launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlvr.config import values
+from rlvr.run import main
+
+TYPED = {
+    # what is typed -> what came, what is allowed, what to type
+    "trainer.kl=nan": "trainer.kl=nan: a finite number is expected, 0 or more. Type trainer.kl=0.0, for example.",
+    "trainer.kl=-1": "trainer.kl=-1 must be 0 or more. Type trainer.kl=0.0, for example.",
+    "trainer.eps=inf": "trainer.eps=inf: a finite number is expected, greater than 0. Type trainer.eps=1e-08, for",
+    "trainer.eps=0": "trainer.eps=0 must be greater than 0.",  # AdamW divides 0 by 0
+    "trainer.clip_norm=nan": "trainer.clip_norm=nan: a finite number is expected, 0 or more.",
+    "trainer.betas=[2,2]": "trainer.betas=[2,2]: a list of 2 is expected, each a number, from 0 to less than 1. "
+    "Type trainer.betas=[0.9,0.999], for example.",
+    "trainer.betas=[0.9]": "trainer.betas=[0.9]: a list of 2 is expected, each a number",
+    "trainer.warmup_steps=320": "takes up all 320 optimiser steps of the run (steps=160 x trainer.epochs=1 x "
+    "trainer.updates=2). Pass trainer.warmup_steps=32, for example, or more steps.",
+    "trainer.schedule=wsd trainer.decay_steps=400": "trainer.decay_steps=400 takes up all 320 optimiser steps",
+    "trainer.lora_rank=100000": "trainer.lora_rank=100000 is more than the model is wide, 64",
+    "trainer.packing=1": "trainer.packing=1: true or false is expected. Type trainer.packing=true, for example.",
+    "trainer.lora_rank='4'": "trainer.lora_rank='4': a whole number is expected, 1 or more, or null.",
+    "lr=inf": "lr=inf: a finite number is expected, greater than 0. Type lr=0.0002, for example.",
+    "lr=-1e-4": "lr=-0.0001 must be greater than 0.",
+    "eta=1e-300": "eta=1e-300 must be 0, or of a size from 1.2e-38 to 3.4e+38: a float32.",
+    "steps=99999999999999999999": "steps=99999999999999999999 must be less than 2^63: numbers have 64 bits.",
+    "seed=9223372036854775808": "seed=9223372036854775808 must be less than 2^63: numbers have 64 bits.",
+    "seed=1e3": "seed=1e3: a whole number is expected, 0 or more. Type seed=0, for example.",
+    "lr=abc": "lr=abc: a number is expected, greater than 0. Type lr=0.0002, for example.",
+    "eta=": "eta=: a number is expected, greater than 0, or null.",
+    "seed=-1": "seed=-1 must be 0 or more. Type seed=0, for example.",
+    "task.size=1001": "task.size=1001 must be from 5 to 99. Type task.size=7, for example.",
+    # 43 x 43 squares, 43 ends of line and 3 marks; 21 x 21 cells with 440 passages between them
+    "task.size=43": "The longest response, 881 tokens, after a prompt of 1895 tokens of task=maze is over the context "
+    "of model=maze_tiny, 1024 tokens. Pass smaller problems",
+    "task.mistakes=1": "task.mistakes=1 must be from 0 to less than 1.",
+    "rollout.max_tokens=2000": "rollout.max_tokens=2000 after a prompt of 59 tokens of task=maze is over the context "
+    "of model=maze_tiny, 1024 tokens. Pass rollout.max_tokens=965 or less",
+    "rollout.temperature=inf": "rollout.temperature=inf: a finite number is expected, from 0.001 to 1000.0. Type",
+    "rollout.top_p=0": "rollout.top_p=0.0 must be above 0 to 1.",
+    "rollout.engine.max_cache_gb=-2": "rollout.engine.max_cache_gb=-2 must be greater than 0.",
+    "loss=grpo loss.dual_clip=1": "loss.dual_clip=1 must be greater than 1.",
+    "loss.ratio=words": "loss.ratio=words: token, sequence or sequence_geomean is expected.",
+    "cluster.requeues=-1": "cluster.requeues=-1 must be 0 or more. Type cluster.requeues=20, for example.",
+    "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
+    "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
+    "+foo=1": "foo is not a knob.",
+    "+rollout.foo=1": "rollout.foo is not a knob.",
+    "study=eta study=alpha": "study=eta and study=alpha: study is given twice. Keep one of them.",
+    "loss=grpo loss=lad": "loss=grpo and loss=lad: loss is given twice.",
+    "-m eta=1,2,1": "eta=1,2,1: 1 stands twice on this axis. Drop one.",
+    "-m seed=range(1000000)": "seed=range(1000000) has more than 100000 values, and a launch has at most ",
+    "-m seed=range(1000) eta=range(1,1001)": "the grid has 1000000 points, and a launch has at most 100000 points.",
+}
+
+
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without GPU, without SLURM."""
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
+    typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*typed.split(), *([] if "cluster=" in typed else ["cluster=local"]), "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert TYPED[typed] in printed.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_loss_and_a_task_of_ones_own_are_looked_at_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "task").mkdir()
+    (tmp_path / "loss" / "bounded.yaml").write_text(
+        "_target_: bounded.bounded\n_partial_: true\nshare: 0.5\nany: 1.0\n"
+    )
+    (tmp_path / "task" / "long.yaml").write_text("_target_: bounded.Long\nsize: 7\n")
+    (tmp_path / "bounded.py").write_text(
+        "from typing import Annotated\n\nfrom annotated_types import Interval\n\n\n"
+        "def bounded(policy, batch, *, share: Annotated[float, Interval(gt=0, le=1)], any): ...\n\n\n"
+        "class Long:\n    def __init__(self, *, size: Annotated[int, Interval(ge=5)]) -> None:\n"
+        "        raise KeyError('the innermost reason')\n"
+    )
+    said = {
+        "loss=bounded loss.share=2": "loss.share=2 must be above 0 to 1. Type loss.share=0.5, for example.",
+        "loss=bounded loss.any=inf": "loss.any=inf must be a finite number.",
+        "task=long task.size=4": "task.size=4 must be 5 or more. Type task.size=7, for example.",
+        "task=long": "task=long cannot be built: KeyError: 'the innermost reason'",
+    }
+    for typed, message in said.items():
+        assert main(["--config-dir", str(tmp_path), *typed.split(), "cluster=local", "--dry-run"]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        ("PositiveInt | None", "a whole number is expected, greater than 0, or null"),
+        ("Annotated[float, Interval(ge=0, le=1), 'a share of lr']", "a number is expected, a share of lr, from 0 to 1"),
+        ("tuple[float, float]", "a list of 2 is expected, each a number"),
+        ("Literal['a', 'b']", "a or b is expected"),
+        ("Annotated[int, Ge(2), MultipleOf(2)]", "a whole number is expected, 2 or more, a multiple of 2"),
+    ],
+)
+def test_a_type_is_said_in_words(annotation: str, words: str) -> None:
+    assert values.expected(values.type_of(annotation)) == words
+
+
+def test_a_type_of_the_components_own_is_not_checked() -> None:
+    assert values.type_of("Callable[[Tensor], Tensor]") is None

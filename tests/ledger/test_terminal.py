@@ -1,0 +1,112 @@
+"""What all commands do alike: one line for what they do not know, ASCII on a terminal that has nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvr.export import main as export
+from rlvr.ledger import terminal
+from rlvr.ledger.sweeps import Ledger
+from rlvr.tracker.mlflow import main as ship
+from rlvr.tracker.server import main as server
+from sweeps.commands import main as sweeps
+from tests.analysis import ledger_factory
+
+ROOT = Path(__file__).parents[2]
+
+REFUSED = {
+    "a command that there is not": (sweeps, ["statsu"], "argument command: invalid choice: 'statsu'"),
+    "an option that there is not": (
+        sweeps,
+        ["status", "--josn"],
+        "unrecognized arguments: --josn. Did you mean --json?",
+    ),
+    "a home that is not there": (
+        sweeps,
+        ["status", "--home", "/nowhere"],
+        "--home /nowhere: there is no such directory.",
+    ),
+    "the same of the shipper": (ship, ["--home", "/nowhere"], "--home /nowhere: there is no such directory."),
+    "a run that there is not": (sweeps, ["logs", "nothing"], "There is no run nothing in "),
+    "the same of an export": (export, ["nothing", "model"], "There is no run nothing in "),
+    "a port beyond all": (server, ["up", "--port", "99999"], "'99999' is no port: a whole number from 1 to 65535."),
+    "a port that is a word": (server, ["up", "--port", "http"], "'http' is no port: a whole number from 1 to 65535."),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_one_line(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    main, arguments, said = REFUSED[mistake]
+    try:
+        code = main(arguments)
+    except SystemExit as exit_of_argparse:
+        code = exit_of_argparse.code
+    printed = capsys.readouterr()
+    assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert said in printed.err
+    assert "usage:" not in printed.err
+
+
+@pytest.mark.parametrize("command", ["sweeps status", "rlvr.run --dry-run", "analysis", "rlvr.export a b"])
+def test_a_home_that_is_a_file_is_said(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    module, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "RLVR_HOME": str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"RLVR_HOME={file} is a file. Set it to a directory" in done.stderr
+
+
+def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
+    ledger_factory.write_study(tmp_path)
+    environment = {**os.environ, "RLVR_HOME": str(tmp_path), "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
+    for module in ("sweeps status", "analysis --no-figures"):
+        done = subprocess.run(
+            [sys.executable, "-m", *module.split()], cwd=ROOT, env=environment, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.isascii()
+        assert b"\\u" not in done.stdout
+
+
+def test_signs_have_names_of_letters() -> None:
+    assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"
+
+
+def test_a_name_that_several_launches_gave_is_the_newest_ones(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for number in range(6):
+        run_id = f"{number}" * 12
+        info = {"run_id": run_id, "group_id": "", "name": "lad-s0", "arm": "lad", "study": "main", "created": number}
+        ledger.create_run(
+            run_id,
+            f"seed: {number}\n",
+            {
+                **info,
+                "git_sha": "",
+                "git_dirty": False,
+                "host": "",
+                "command": "",
+                "config_dirs": [],
+                "import_paths": [],
+            },
+        )
+        line = {"run_id": run_id, "name": "lad-s0", "arm": "lad", "group_id": "", "overrides": [], "index": 0}
+        ledger.record_sweep(f"main-{number}", {"study": "main", "command": "", "created": number, "swept": {}}, [line])
+    assert ledger.resolve_run("lad-s0") == "5" * 12
+    assert terminal.home(tmp_path) == tmp_path

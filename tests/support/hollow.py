@@ -1,0 +1,38 @@
+"""Models of any size that take no room: the right names and shapes, in files that are holes."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvr.model.tokenizer import word_tokenizer
+from rlvr.task.maze import VOCABULARY
+
+
+def write_hollow_model(directory: Path, config: Mapping[str, Any]) -> None:
+    """A directory in Hugging Face format of a Llama-like, tied model. config: that of config.json."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    layer = {
+        **{f"self_attn.{one}_proj": [hidden, hidden] for one in "qo"},
+        **{f"self_attn.{one}_proj": [keys, hidden] for one in "kv"},
+        **{f"mlp.{one}_proj": [inner, hidden] for one in ("gate", "up")},
+        "mlp.down_proj": [hidden, inner],
+    }
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
+    for index in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    (directory / "config.json").write_text(json.dumps(dict(config)))
+    word_tokenizer(VOCABULARY, "DONE").save_pretrained(directory)
