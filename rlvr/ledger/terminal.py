@@ -63,6 +63,7 @@ def home(typed: Path | None) -> Path:
 
 def write_ascii_where_needed() -> None:
     """From now on, signs that standard output or standard error cannot encode are written in those that it can."""
+    codecs.register_error("rlvr-ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name not in ("utf-8", "utf-16"):
             stream.reconfigure(errors="rlvr-ascii")
@@ -84,6 +85,3 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
     return str(error)
-
-
-codecs.register_error("rlvr-ascii", _in_ascii)

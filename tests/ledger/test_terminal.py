@@ -85,6 +85,7 @@ def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
 
 
 def test_signs_have_names_of_letters() -> None:
+    terminal.write_ascii_where_needed()
     assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"
 
 
