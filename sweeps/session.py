@@ -20,6 +20,7 @@ from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
 from rlvr.config.registry import Registry
 from rlvr.config.signature import forget
+from rlvr.ledger.tags import redact
 from sweeps.plan import Plan
 from sweeps.verdict import Outcome
 
@@ -53,7 +54,7 @@ class Session:
     @property
     def command(self) -> str:
         """What to type to do it again."""
-        return shlex.join(["python", "-m", self.program, *self.typed])
+        return redact(shlex.join(["python", "-m", self.program, *self.typed]))
 
     def points(self, master: DictConfig, overrides: Sequence[Sequence[str]]) -> Points:
         """Points of a sweep; master: the config that Hydra composed for it. ValueError where one run is wanted."""

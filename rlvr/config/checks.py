@@ -5,6 +5,7 @@ allowed, what to type.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,8 +20,10 @@ from rlvr.config.freeze import frozen
 from rlvr.config.pairing import Abilities
 from rlvr.config.registry import Registry, reads
 from rlvr.config.signature import declared
+from rlvr.ledger.tags import redact
 
 Choices = Mapping[str, str | None]
+SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_?KEY", re.IGNORECASE)  # in names of variables
 MOST_DIVISORS = 1000  # the largest number of mini-batches that is proposed
 
 
@@ -43,6 +46,7 @@ class Checker:
             return
         self._check_shorthands(config, choices)
         check_choices(config)
+        check_secrets(plain)
         check_shapes(config, choices)
         pairing.check(config, choices, self.registry)
         engine.check(config, choices, self.registry)
@@ -134,6 +138,23 @@ def check_choices(config: DictConfig) -> None:
         )
     if config.rollout.filter not in ("none", "greedy_fails"):
         raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")
+
+
+def check_secrets(plain: Mapping[str, Any]) -> None:
+    """ValueError for a password or a token in the config: runs, sweeps and reports keep all of it."""
+    uri = plain["tracker"]["uri"] or ""
+    if redact(uri) != uri:
+        raise ValueError(
+            f"tracker.uri={redact(uri)} with a user or a password would be kept in runs/ and reports. Export the whole "
+            "address as MLFLOW_TRACKING_URI, or user and password as MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, and type the address without them."
+        )
+    for name, value in plain["cluster"]["environment"].items():
+        if SECRET.search(name) and not str(value).startswith("$"):
+            raise ValueError(
+                f"cluster.environment.{name} would be kept in runs/. Export it before the launch: jobs have what the "
+                f"launch has. On a site where they have not, type '+cluster.environment.{name}=\\${name}'."
+            )
 
 
 def check_shapes(config: DictConfig, choices: Choices) -> None:

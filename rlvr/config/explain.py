@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import cast, get_origin
 
 import yaml
 from hydra.errors import HydraException
@@ -55,6 +55,8 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
         key = unknown.group(1)
         if idle := _idle(key, key.split(".")[0], losses, registry):
             yield idle
+        if (typed := f"{key}={keys.get(key, '...')}") and _is_entry(key):
+            yield f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
         yield f"{key} is not a knob.{_near(key, arguments, registry)} {LIST_ALL}"
     if mixed := re.search(r"Error merging override \+*([\w./]+)=(.*)", text):
         yield _not_merged(mixed.group(1), mixed.group(2), registry)
@@ -117,6 +119,12 @@ def _not_merged(key: str, text: str, registry: Registry) -> str:
         f"{key}: a list cannot take the place of a mapping, nor a mapping that of a list. Type {key}=VALUE for one "
         f"value, {key}={{name: value}} to set entries of a mapping, ~{key}.name to drop one."
     )
+
+
+def _is_entry(key: str) -> bool:
+    """Is it a mapping of the schema, whose names are free, or something in one?"""
+    types = values.types_of(schema.RunConfig)
+    return any(get_origin(types.get(each)) is dict for each in (key, key.rpartition(".")[0]))
 
 
 def _idle(said: str, group: str, losses: str, registry: Registry) -> str:

@@ -105,15 +105,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace a file in one step."""
+def write_text(path: Path, text: str, *, durable: bool = True, private: bool = False) -> None:
+    """Replace a file in one step. private: nobody else may read it."""
     with whole(path, durable=durable) as aside:
+        if private:
+            aside.touch(mode=0o600)
         aside.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Replace a JSON file in one step."""
-    write_text(path, json.dumps(content) + "\n", durable=durable)
+def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True, private: bool = False) -> None:
+    """Replace a JSON file in one step. private: nobody else may read it."""
+    write_text(path, json.dumps(content) + "\n", durable=durable, private=private)
 
 
 def remove(path: Path) -> None:

@@ -97,8 +97,8 @@ def read_info(run_dir: Path) -> RunInfo:
 
 def write_run(run_dir: Path, config_yaml: str, info: Mapping[str, Any], *, durable: bool = True) -> None:
     """Both files, in a directory that stands. `info` is kept as it is, with the number of the format."""
-    write_text(layout.config(run_dir), config_yaml, durable=durable)
-    write_json(layout.info(run_dir), {**info, "format": FORMAT}, durable=durable)
+    write_text(layout.config(run_dir), config_yaml, durable=durable, private=True)
+    write_json(layout.info(run_dir), {**info, "format": FORMAT}, durable=durable, private=True)
 
 
 # --- config.yaml

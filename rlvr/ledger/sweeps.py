@@ -90,7 +90,7 @@ class Ledger:
         if not layout.config(target).exists() and self._create(target, config_yaml, info):
             return target
         if read_json(layout.info(target)) is None:  # a directory that something else began, or that was damaged
-            write_json(layout.info(target), {**info, "format": FORMAT})
+            write_json(layout.info(target), {**info, "format": FORMAT}, private=True)
         about = read_info(target)
         try:
             before = layout.config(target).read_text(encoding="utf-8")
@@ -102,8 +102,8 @@ class Ledger:
         if before == config_yaml and about.fields == newest:
             return target
         if before is None or self.state(run_id).state is not State.FINISHED:
-            write_text(layout.config(target), config_yaml)
-            write_json(layout.info(target), newest)
+            write_text(layout.config(target), config_yaml, private=True)
+            write_json(layout.info(target), newest, private=True)
         return target
 
     def _create(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:
@@ -121,8 +121,8 @@ class Ledger:
         """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them."""
         target = self.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
-        write_text(layout.manifest(target), "".join(json.dumps(run) + "\n" for run in runs))
-        write_json(layout.sweep_info(target), {**info, "sweep_id": sweep_id, "format": FORMAT})
+        write_text(layout.manifest(target), "".join(json.dumps(run) + "\n" for run in runs), private=True)
+        write_json(layout.sweep_info(target), {**info, "sweep_id": sweep_id, "format": FORMAT}, private=True)
         return target
 
     def forget(self, sweep_id: str, run_ids: Iterable[str]) -> None:

@@ -49,11 +49,16 @@ TYPED = {
     "cluster.requeues=-1": "cluster.requeues=-1 must be 0 or more. Type cluster.requeues=20, for example.",
     "cluster.gpus=8": "cluster.gpus=8, and this machine has no GPU. Pass cluster.gpus=0, or cluster=slurm where",
     "cluster=slurm": "cluster=slurm, and there is no SLURM here: sbatch is not on PATH, or knows no cluster.",
+    "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
+    "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
+    "+cluster.environment.HF_TOKEN=s3cret": "cluster.environment.HF_TOKEN would be kept in runs/. Export it before",
+    "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",
     "+foo=1": "foo is not a knob.",
     "+rollout.foo=1": "rollout.foo is not a knob.",
     "study=eta study=alpha": "study=eta and study=alpha: study is given twice. Keep one of them.",
     "loss=grpo loss=lad": "loss=grpo and loss=lad: loss is given twice.",
     "-m eta=1,2,1": "eta=1,2,1: 1 stands twice on this axis. Drop one.",
+    "hydra.output_subdir=x": "hydra.output_subdir=x has no effect on a run.",  # wrote a directory, in a dry run too
     "-m seed=range(1000000)": "seed=range(1000000) has more than 100000 values, and a launch has at most ",
     "-m seed=range(1000) eta=range(1,1001)": "the grid has 1000000 points, and a launch has at most 100000 points.",
 }
@@ -75,6 +80,7 @@ def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert TYPED[typed] in printed.err
+    assert "s3cret" not in printed.err
     assert not (tmp_path / "home").exists()
 
 

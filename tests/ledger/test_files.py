@@ -99,3 +99,14 @@ def test_lines_that_are_no_objects_or_lack_the_key_are_named_and_the_others_read
     assert objects == [{"id": "a"}, {"id": "d"}]
     assert damaged == ["line 2 is damaged", "line 4 is damaged", "line 5 is damaged", "line 7 is torn"]
     assert files.read_json_lines(tmp_path / "none", "id") == ([], [])
+
+
+def test_what_runs_keep_is_the_users_alone_to_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        files.write_json(tmp_path / "run.json", {"a": 1}, private=True)
+        files.write_text(tmp_path / "run.json", "again", private=True)
+        files.write_text(tmp_path / "journal", "b")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("run.json", "journal")] == [0o600, 0o644]
