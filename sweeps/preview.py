@@ -184,7 +184,7 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     device = cost.device_of(models[0][0].config["cluster"])
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
     text = ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items())
-    sure = "no finished run of its kind to compare with: right within a factor of two"
+    sure = "no finished run of its kind to compare with: never measured"
     if (first := guesses[0]).num_finished:
         off = "" if first.error is None else f", off by {first.error:.0%} on them"
         sure = f"calibrated by {_count(first.num_finished, 'finished run')}{off}"
