@@ -195,7 +195,7 @@ def test_nothing_found_is_one_line_and_exit_2(tmp_path, arguments, needed):
 def test_an_unknown_table_is_refused_with_those_there_are(home, tmp_path):
     done = command("--home", str(home), "--out", str(tmp_path), "--tables", "etta", "--no-figures")
     assert done.returncode == 2
-    assert re.search(r"no such table\. Tables: .*bandit, .*divergence, eta", done.stderr)
+    assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", done.stderr)
 
 
 def test_help_needs_no_pandas(tmp_path):
