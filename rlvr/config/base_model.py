@@ -20,12 +20,24 @@ from rlvr.config.pairing import Abilities
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
 SHOWN = 3  # names of weights in a message
 
 
 def check(config: DictConfig) -> None:
     """ValueError, with the innermost reason, for a `model.path` that no job could start from."""
     model = config.model
+    for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
+        value = model.architecture.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
     rank, architecture = config.trainer.get("lora_rank"), memory.of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(

@@ -43,6 +43,8 @@ def bind(path: str, node: DictConfig, usual: Callable[[str], object] = lambda _:
 
     usual: the value that a knob, by its dotted key, has as its option is written; None where it has none.
     """
+    if not isinstance(node["_target_"], str):
+        raise ValueError(f"{path}._target_={node['_target_']}: the import path of a function or class is expected.")
     known = signature(node["_target_"])
     parameters = {p.name: p for p in known.parameters}
     knobs = parameters.keys() - PROVIDED.get(path, set[str]())

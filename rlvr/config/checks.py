@@ -115,10 +115,15 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object]) -> No
     known = values.types_of(schema.RunConfig)
     sections = values.sections_of(schema.RunConfig)
     for section, names in sections.items():
+        above, _, name = section.rpartition(".")
+        if section and name not in values.at(plain, above):
+            raise ValueError(f"~{section}: every run has a {name}. Leave it out.")
         for name in values.at(plain, section).keys() - names - {"choices"}:
             key = f"{section}.{name}".lstrip(".")
             raise ValueError(f"{key} is not a knob.{close_match(key, known)} `python -m rlvr.run --cfg job` lists all.")
     for key, kind in known.items():
+        if (name := key.rpartition(".")[2]) not in values.at(plain, key.rpartition(".")[0]):
+            raise ValueError(f"~{key}: every run has a {name}. Leave it out.")
         values.check(key, values.at(plain, key), kind, usual)
 
 

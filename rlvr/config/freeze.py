@@ -30,12 +30,25 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
         raise ValueError(f"{error.full_key} cannot be resolved: {reason}. Type {error.full_key}=VALUE.") from None
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
+    _check_components(plain)
     for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
         plain["task"][knob] = _absolute(plain["task"][knob])
     if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
         engine["python"] = str(Path(engine["python"]).absolute())
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**plain, "choices": chosen}
+
+
+def _check_components(plain: Mapping[str, Any]) -> None:
+    """ValueError for a knob that was dropped, or a component that was replaced by something else."""
+    nodes = {name: plain.get(name) for name in ("loss", "advantage", "task", "model", "trainer")}
+    rollout: Any = plain.get("rollout") or {}
+    nodes |= {"rollout.engine": rollout.get("engine")}
+    for name, node in nodes.items():
+        if not isinstance(node, Mapping) or not isinstance(cast("Mapping[str, object]", node).get("_target_"), str):
+            raise ValueError(
+                f"{name} is no component: choose an option by {name.split('.')[0]}=OPTION, and set its knobs."
+            )
 
 
 def _paths(task: str) -> list[str]:

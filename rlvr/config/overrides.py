@@ -27,6 +27,8 @@ def command_line(words: Sequence[str]) -> argparse.Namespace:
     parser = get_args_parser()
     parser.error = _refuse_options  # type: ignore[method-assign] - which else prints a usage that is not ours, and exits
     options = parser.parse_intermixed_args(list(words))
+    if options.package is not None and options.cfg is None:
+        raise ValueError(f"--package {options.package} has no effect without --cfg job. Add it or drop it.")
     for name in ("config_path", "config_name", "experimental_rerun"):
         if getattr(options, name) is not None:
             flag = f"--{name.replace('_', '-')}"

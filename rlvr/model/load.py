@@ -48,7 +48,12 @@ def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
     table_policy.register()
     disable_progress_bar()  # weights load in milliseconds, our own log says what is slow
     return AutoModelForCausalLM.from_pretrained(
-        directory, dtype=parse_dtype(dtype), attn_implementation="sdpa", local_files_only=True
+        directory,
+        dtype=parse_dtype(dtype),
+        attn_implementation="sdpa",
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
     ).eval()
 
 
@@ -56,7 +61,7 @@ def skeleton(directory: Path) -> PreTrainedModel:
     """The model of a directory without its weights: parameters (float32) on the meta device, buffers as they are."""
     _require_model(directory)
     table_policy.register()
-    config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     with _weightless():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     model.tie_weights()

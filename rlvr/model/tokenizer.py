@@ -20,7 +20,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     # For some architectures, Qwen2 among them, AutoTokenizer ignores what the directory says and silently builds the
     # architecture's own byte-pair tokenizer, which reads our words as nothing.
     chosen = PreTrainedTokenizerFast if kind == "WordLevel" else AutoTokenizer
-    return chosen.from_pretrained(directory, local_files_only=True)
+    return chosen.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
 def word_tokenizer(vocabulary: Sequence[str], end_word: str) -> PreTrainedTokenizerFast:

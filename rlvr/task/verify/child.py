@@ -23,11 +23,19 @@ import time  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any, BinaryIO  # noqa: E402
 
+INSTALLED = ("site-packages", "dist-packages")
 PR_SET_PDEATHSIG = 1
 KEYCTL = {"x86_64": 250, "aarch64": 219}  # number of the system call
 KEYCTL_JOIN_SESSION_KEYRING = 1
 OOM_SCORE = 900  # before the trainer (0), after what runs in a sandbox (1000)
 AUTOGROUP_WAIT_S = 0.1  # between two changes of an autogroup by ordinary users of a machine: the kernel's rule
+
+
+def _place(root: str) -> int:
+    """In the search path: a checkout before all other installs, installed packages behind the standard library."""
+    if Path(root).name not in INSTALLED:
+        return 0
+    return next((place for place, entry in enumerate(sys.path) if Path(entry).name in INSTALLED), len(sys.path))
 
 
 def main() -> None:
@@ -49,7 +57,7 @@ def main() -> None:
             ctypes.CDLL(None).syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None)
     if nice:
         _yield_to_others(nice)
-    sys.path.append(root)
+    sys.path.insert(_place(root), root)
     judge = importlib.import_module(module).judge
     out_of_memory = importlib.import_module("rlvr.task.verify").OUT_OF_MEMORY
     _send(replies, {"ready": True})

@@ -12,6 +12,7 @@ from types import FrameType
 
 import pytest
 
+import rlvr
 from rlvr.task.verify.pool import Pool, considerate
 from tests.task.verify.looking import session_keyring
 
@@ -240,3 +241,20 @@ def test_all_processes_together_weigh_half_of_one_that_is_not_nice(workers: int,
 def test_impossible_limits_are_refused(knobs: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="at least one worker"):
         make_pool(**knobs)  # type: ignore[arg-type]
+
+
+def test_the_child_imports_this_checkout_and_no_other_install(tmp_path: Path) -> None:
+    """A directory of PYTHONPATH, and so of an install, that has another rlvr."""
+    (tmp_path / "rlvr").mkdir()
+    (tmp_path / "rlvr" / "__init__.py").write_text("raise RuntimeError('the other one')")
+    root = Path(rlvr.__file__).parents[1]
+    child = [sys.executable, "-P", str(root / "rlvr/task/verify/child.py"), str(root), "rlvr.task.verify.math_answer"]
+    done = subprocess.run(
+        [*child, str(8 * 2**30), "0", str(os.getpid())],
+        input="",
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "ready" in done.stdout, done.stderr
