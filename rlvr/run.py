@@ -29,7 +29,7 @@ from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.overrides import check, command_line
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.identity import LINES
+from rlvr.ledger.identity import ADDED, GROWTH, LINES, NAMING
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def carried_out(
             launcher.launch(plan([session.single], command=session.command, checker=session.checker))
         for launch in session.launches if dry_run else []:
             print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, registry=registry))
+            print(*launch.forecast, sep="\n", end="\n" if launch.forecast else "")
     return session
 
 
@@ -128,7 +129,7 @@ def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
     if (sweeper := choices.get("hydra/sweeper")) != "grid":
         raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
     for key in (override.partition("=")[0] for override in overrides):
-        if key in LINES:
+        if key in (*LINES, *GROWTH, *ADDED):
             raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
 
 
@@ -149,16 +150,25 @@ def _hydra_of_its_own() -> Generator[None, None, None]:
 
 
 def quoted(words: Sequence[str]) -> list[str]:
-    """`exclude="loss=grpo eta=2"` as Hydra wants a list of lines: `exclude=['loss=grpo eta=2']`. A `;` parts lines."""
+    """`exclude="loss=grpo eta=2"` as Hydra wants a list of lines: `exclude=['loss=grpo eta=2']`. A `;` parts lines.
+    `tune=lr:1e-5,3e-5`, which Hydra would sweep, is one text."""
     return [_quoted(word) for word in words]
 
 
 def _quoted(word: str) -> str:
     key, _, value = word.partition("=")
-    if key not in LINES or value in ("", "null") or value.startswith("["):
+    if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
-    lines = [line.strip().replace("\\", "\\\\").replace("'", "\\'") for line in value.split(";") if line.strip()]
-    return f"{key}=[" + ",".join(f"'{line}'" for line in lines) + "]"
+    if key in (*GROWTH, *ADDED, *NAMING):
+        return f"{key}={_as_text(value)}"
+    if key not in LINES:
+        return word
+    return f"{key}=[" + ",".join(_as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
+
+
+def _as_text(value: str) -> str:
+    """Quoted for Hydra."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def deferred(words: Sequence[str], registry: Registry) -> list[str]:

@@ -235,7 +235,8 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         print(*sweep.problems, sep="\n", file=sys.stderr)
     if not run_ids:
         raise ValueError(f"nothing of sweep {options.name} can be started again.")
-    if all(state.state is State.FINISHED for state in ledger.states(run_ids)):
+    growing = sweep is not None and (sweep.info.get("until") or sweep.info.get("tune"))
+    if not growing and all(state.state is State.FINISHED for state in ledger.states(run_ids)):
         print("All finished: nothing to start again.")
         return 0
     return again(ledger, (sweep or _sweep_of_one(ledger, run_ids[0])).sweep_id).exit_code

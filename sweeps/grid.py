@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hydra.core.override_parser.types import Override
 
 from rlvr.config.overrides import Point, alternatives, cross, key_of, parse, value_of
-from rlvr.ledger.identity import LINES
+from rlvr.ledger.identity import ADDED, GROWTH, LINES
 
 Usual = Callable[[str], object]  # the value that all points have that do not set this key
 
@@ -34,7 +34,7 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
 
     Raises ValueError for a rule that cannot be meant: what came, what is allowed, what to type.
     """
-    given = alternatives(o for o in overrides if key_of(o.get_key_element()) not in LINES)
+    given = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*LINES, *GROWTH, *ADDED))
     own = set(own) or {key for key, values in given.items() if len(values) > 1}
     arms = [alternatives(parse(shlex.split(line))) for line in rules.also]
     pairs = _pairs(rules.zip, [given, *arms])

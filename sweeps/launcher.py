@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import imports
+from rlvr.ledger import layout
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import Unreadable, grouped, read_info, read_proven_config
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
-from sweeps import session
+from sweeps import controls, session
+from sweeps.growing import controller, forecast, planning
+from sweeps.growing.record import Record
 from sweeps.local import Outcome, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.session import Launch
@@ -35,8 +39,73 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
     master: the config that Hydra composed for the command. Returns what Hydra wants of a launcher, for each point.
     """
     now = session.current()
-    launched = launch(plan(now.adapted(now.points(master, overrides)), command=now.command, checker=now.checker))
+    if planning.is_growing(master):
+        launched = launch_growing(master, overrides)
+    else:
+        planning.check(master, evaluates=now.adapt is not None)
+        added = controls_of(master, overrides)
+        points = now.adapted(now.points(master, [*overrides, *(words for words, _ in added)]))
+        planned = plan(points, command=now.command, checker=now.checker)
+        launched = launch(_marked(planned, [control for _, control in added]))
     return [_returned(launched) for _ in overrides]
+
+
+def controls_of(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[tuple[list[str], str]]:
+    """The points that `controls=` adds, each with its control."""
+    if not master.controls:
+        return []
+    return controls.added(overrides, str(master.controls), str(master.baseline or ""), int(master.seed))
+
+
+def _marked(planned: Plan, added: Sequence[str]) -> Plan:
+    """The last runs of the plan are controls; that they repeat an arm under other seeds, their config does not say."""
+    first = len(planned.runs) - len(added)
+    kinds = ["" if control != controls.SEEDS else control for control in added]
+    runs = [replace(run, control=kind) for run, kind in zip(planned.runs[first:], kinds, strict=True)]
+    return replace(planned, runs=(*planned.runs[:first], *runs))
+
+
+def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Outcome:
+    """A sweep whose next runs hang on the results of the ones before (sweeps/growing)."""
+    now, ledger = session.current(), Ledger(home())
+    planning.check(master, evaluates=now.adapt is not None)
+    added = controls_of(master, overrides)
+    if controls.SEEDS in [control for _, control in added]:
+        raise ValueError("controls=seeds needs seeds that nothing adds to. Drop it, or drop until and tune.")
+
+    def compose(words: Sequence[Sequence[str]]) -> Plan:
+        return plan(now.points(master, words), command=now.command, checker=now.checker)
+
+    record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
+    on_slurm = is_for_slurm(master.cluster.backend)
+    _check_shared(replace(first, runs=tuple(each.run for each in record.candidates)), on_slurm=on_slurm)
+    outcome, told = Outcome(), tuple[str, ...]()
+    if now.dry_run:
+        told = tuple(forecast.lines(record))
+    else:
+        if not layout.planned(ledger.sweep_dir(record.sweep_id)).exists():
+            record.create()
+        outcome = _go_on(ledger, record.sweep_id)
+    now.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=now.dry_run, forecast=told))
+    return outcome
+
+
+def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
+    """Wave after wave here; on SLURM the wave that is due: the last of its jobs calls this again."""
+    candidate = Record.read(ledger, sweep_id).candidates[0].run
+    imports.restore(candidate.import_paths, candidate.config)
+    first = OmegaConf.create(dict(candidate.config))
+
+    def start() -> Outcome:
+        configs = Record.read(ledger, sweep_id).configs
+        return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm)
+
+    on_slurm = is_for_slurm(first.cluster.backend)
+    if not on_slurm:
+        return controller.grow(ledger, sweep_id, start)
+    with controller.owned(ledger, sweep_id, controller.LOCK_S):
+        wanted = controller.advance(ledger, sweep_id)
+    return start() if wanted else Outcome(skipped=ledger.sweep(sweep_id).run_ids)
 
 
 def launch(planned: Plan) -> Outcome:
@@ -115,6 +184,8 @@ def num_gpus() -> int:
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:
     """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known."""
+    if controller.is_growing(ledger.sweep(sweep_id).info):
+        return _go_on(ledger, sweep_id)
     configs: dict[str, dict[str, Any]] = {}
     errors: list[Unreadable] = []
     for run_id in ledger.sweep(sweep_id).run_ids:
@@ -144,6 +215,8 @@ def _start(
 ) -> Outcome:
     """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch."""
     shipper = shipper_of(ledger, sweep_id, tracker)
+    if on_slurm and controller.is_growing(ledger.sweep(sweep_id).info):
+        configs = {run_id: _reporting(config) for run_id, config in configs.items()}
     if on_slurm:
         return run_slurm(ledger, sweep_id, configs, shipper=shipper, wait=cluster.wait)
     return run_local(
@@ -157,6 +230,11 @@ def _start(
         hung_min=cluster.hung_min,
         shipper=shipper,
     )
+
+
+def _reporting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The job that reports goes on with a sweep that grows: it is not left out."""
+    return {**config, "cluster": {**config["cluster"], "report": True}}
 
 
 def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -19,26 +15,10 @@ from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
 from rlvr.ledger.identity import EXPECTED, run_id
-from rlvr.ledger.runs import to_yaml
 from rlvr.ledger.sweeps import Ledger, sweep_id
+from sweeps.planned import Planned, git_state, write_runs
 
-
-@dataclass(frozen=True)
-class Planned:
-    """One run of a sweep."""
-
-    run_id: str
-    group_id: str
-    name: str
-    overrides: tuple[str, ...]
-    config: Mapping[str, Any]  # resolved
-    arm: str = ""  # the name without the seed
-    import_paths: tuple[str, ...] = ()  # where its components are found, beside Python and this project
-
-    def line(self, index: int, overrides: Sequence[str]) -> dict[str, Any]:
-        """What a sweep's manifest says of it."""
-        about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
-        return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
+__all__ = ["Plan", "Planned", "git_state", "plan", "write", "write_runs"]
 
 
 @dataclass(frozen=True)
@@ -156,38 +136,3 @@ def write(plan: Plan, ledger: Ledger) -> None:
     write_runs(plan.runs, ledger, plan.about)
     lines = [run.line(index, run.overrides) for index, run in enumerate(plan.runs)]
     ledger.record_sweep(plan.sweep_id, {**plan.about, "created": time.time()}, lines)
-
-
-def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]) -> None:
-    """Put runs on the ledger, in no sweep yet. Harmless when repeated. about: what is kept of the launch."""
-    sha, dirty = git_state()
-    for run in runs:
-        info = {
-            "run_id": run.run_id,
-            "group_id": run.group_id,
-            "name": run.name,
-            "arm": run.arm,
-            "study": about["study"],
-            "created": time.time(),
-            "git_sha": sha,
-            "git_dirty": dirty,
-            "host": socket.gethostname(),
-            "command": about["command"],
-            "config_dirs": about["config_dirs"],
-            "import_paths": list(run.import_paths),
-        }
-        ledger.create_run(run.run_id, to_yaml(run.config), info)
-
-
-def git_state() -> tuple[str, bool]:
-    """(commit, whether files differ from it) of the checkout that this package runs from; ("", False) elsewhere."""
-    where = Path(__file__).parent.parent
-    if not (where / ".git").exists():
-        return "", False
-
-    def git(*args: str) -> str:
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-        done = subprocess.run(["git", *args], cwd=where, capture_output=True, text=True, env=environment, check=False)
-        return done.stdout.strip()
-
-    return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))

@@ -7,8 +7,7 @@ import json
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.checkpoints import checkpoints
-from rlvr.ledger.identity import EXPECTED, LINES, NOT_IDENTITY
+from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once
+from sweeps.past import Past, kind_of, spent_before
 from sweeps.plan import Plan, Planned
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of, workers
@@ -38,8 +37,6 @@ TIMERS = {
     "training": ("time/train_s",),
     "evaluation": ("time/evaluation_s",),
 }
-# What a step costs hangs on the rest; runs that differ in these alone are taken to cost the same per step.
-SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "loss", *NOT_IDENTITY}
 
 
 def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | None = None) -> str:
@@ -61,8 +58,8 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | Non
     lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
-    past = _past(ledger, {_kind(run.config) for run in todo})
-    unlike = [run for run in todo if _kind(run.config) not in past]
+    past = spent_before(ledger, {kind_of(run.config) for run in todo})
+    unlike = [run for run in todo if kind_of(run.config) not in past]
     lines += [*_memory(todo), _time(todo, states, past, slurm=slurm), *_modelled(unlike, states, ledger, slurm=slurm)]
     lines += _disk(todo, past, ledger)
     return "\n".join(lines)
@@ -147,7 +144,7 @@ def _on_slurm(cluster: Mapping[str, Any]) -> str:
 
 def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *, slurm: bool) -> str:
     """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation."""
-    kinds = {run.run_id: _kind(run.config) for run in todo}
+    kinds = {run.run_id: kind_of(run.config) for run in todo}
     like = [run for run in todo if kinds[run.run_id] in past]
     if not like:
         return "Time: no finished run of the ledger is like these, no estimate."
@@ -244,7 +241,7 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
     """Room for what runs leave: as much as finished runs alike did, else the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, alike = memory.of_model(run.config["model"]), past.get(_kind(run.config))
+        model, alike = memory.of_model(run.config["model"]), past.get(kind_of(run.config))
         kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if alike:
             one = statistics.median(each.checkpoint for each in alike)
@@ -261,43 +258,3 @@ def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
 
 def _size(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.3g} GB" if num_bytes > 2**29 else f"{num_bytes / 2**20:.0f} MB"
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What a finished run took."""
-
-    pace_s: float  # seconds per step
-    checkpoint: int  # bytes of its newest one; 0: it keeps none
-    other: int  # bytes of all else that it left
-
-
-Past = Mapping[str, Sequence[Spent]]  # by kind
-
-
-def _past(ledger: Ledger, kinds: Collection[str]) -> Past:
-    """Finished runs of these kinds."""
-    found: dict[str, list[Spent]] = {}
-    for state in ledger.states(ledger.runs()):
-        if state.state is not State.FINISHED or not state.steps or not state.seconds:
-            continue
-        run_dir = ledger.run_dir(state.run_id)
-        try:
-            kind = _kind(read_config(run_dir))
-        except Unreadable:  # no measure of anything
-            continue
-        if kind in kinds:
-            kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
-            spent = Spent(state.seconds / state.steps, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
-            found.setdefault(kind, []).append(spent)
-    return found
-
-
-def _bytes(directory: Path) -> int:
-    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
-
-
-def _kind(config: Mapping[str, Any]) -> str:
-    knobs = {k: (k.split("."), v) for k, v in flatten(config).items() if v is not None}
-    alike = {k: v for k, (path, v) in knobs.items() if path[0] not in SAME_COST and path[-1] not in SAME_COST}
-    return json.dumps({**alike, "ranks": config["cluster"]["ranks"]}, sort_keys=True)

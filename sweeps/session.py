@@ -33,6 +33,7 @@ class Launch:
     outcome: Outcome
     on_slurm: bool
     dry_run: bool
+    forecast: tuple[str, ...] = ()  # of a dry run of a sweep that grows: what it is likely to come to
 
 
 @dataclass

@@ -50,6 +50,7 @@ class Frames:
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
     every_sample: bool = False
+    tuned: Frames | None = None  # of the runs that chose a value for these (`tune=`)
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # of what tables and figures both need
 
     @cached_property

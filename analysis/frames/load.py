@@ -14,10 +14,11 @@ import pandas as pd
 from analysis.frames.counts import Counts
 from analysis.frames.frames import CHOICES, SETTING, Frames
 from analysis.frames.journals import Curves, Journals, Logged
+from analysis.frames.run import AGAIN
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
 from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
-from rlvr.ledger.sweeps import Sweep
+from rlvr.ledger.sweeps import TUNING, Sweep
 from rlvr.ledger.tags import as_value, redact
 
 Source = Literal["ledger", "mlflow"]
@@ -96,25 +97,46 @@ def frames(
 ) -> Frames:
     """As `load`, from a catalogue. every_sample: `samples` of all evaluations, not only the first and last of a run.
 
-    runs: their ids, in the place of a study or a sweep.
+    runs: their ids, in the place of a study or a sweep. Runs that chose a value for others are in the frames `tuned`
+    alone, unless there are no others yet.
     """
     chosen = set(runs)
     plans, study = _of_runs(found, chosen) if chosen else _select(found, study, sweep)
-    planned = {run["run_id"]: (s, run) for s in plans for run in s.runs if not chosen or run["run_id"] in chosen}
+    lines = [(s, run) for s in plans for run in s.runs if not chosen or run["run_id"] in chosen]
+    lines.sort(key=lambda each: not each[1].get("control"))  # a run that is wanted for itself is no control
+    planned = {run["run_id"]: (s, run) for s, run in lines if chosen or run.get("stage") != TUNING}
+    tried = {run["run_id"]: (s, run) for s, run in lines if run["run_id"] not in planned}
+    planned, tried = (planned, tried) if planned else (tried, {})
     records = {i: _planned(i, *planned[i], found.records.get(i)) for i in planned}
     if sweep is None:
         others = chosen or {i for i, r in found.records.items() if r.study == study}
-        records |= {i: found.records[i] for i in found.records if i in others and i not in records}
+        records |= {i: found.records[i] for i in found.records if i in others and i not in {*records, *tried}}
     table = runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
-    grpo = [r for i, r in found.records.items() if i not in records and r.config.get("choices.loss") == "grpo"]
+    of_others = [r for i, r in found.records.items() if i not in {*records, *tried}]
+    grpo = [r for r in of_others if r.config.get("choices.loss") == "grpo"]
     table = table if chosen else _with_references(table, runs_frame(grpo, {}))
+    commands = [s.command for s in plans] or [r.command for r in records.values()]
+    whole = replace(
+        _frames_of(found, plans, study, table, every_sample=every_sample),
+        title=study if sweep is None else f"{study}, sweep {sweep}",
+        commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
+    )
+    if not tried:
+        return whole
+    tuning = [_planned(i, *tried[i], found.records.get(i)) for i in tried]
+    in_sweep = {i: s.sweep_id for i, (s, _) in tried.items()}
+    return replace(whole, tuned=_frames_of(found, plans, study, runs_frame(tuning, in_sweep)))
+
+
+def _frames_of(
+    found: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame, *, every_sample: bool = False
+) -> Frames:
     ids = [str(run_id) for run_id in table["run_id"]]
     curves, judgements = found.curves(ids), Counts(found.home, ids)
     policies = [left_out(found.home, file) for file in damaged_policies(found.home, ids)]
     notes = [
         note.replace(f"{found.home}/", "") for note in (*found.notes, *curves.notes(), *judgements.notes(), *policies)
     ]
-    commands = [s.command for s in plans] or [r.command for r in records.values()]
     return Frames(
         runs=table,
         curves=curves,
@@ -122,8 +144,6 @@ def frames(
         stored=SampleFiles(found.home),
         study=study,
         question=next((plan.question for plan in reversed(plans) if plan.question), ""),
-        title=study if sweep is None else f"{study}, sweep {sweep}",
-        commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
         notes=tuple(notes),
         home=found.home,
         origin=found.origin,
@@ -158,6 +178,14 @@ def _of_runs(found: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:
 
 
 def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
+    """The record of a planned run. One that repeats an arm as its noise floor is of a group of its own."""
+    known = _described(run_id, sweep, line, record)
+    if not line.get("control"):
+        return known
+    return replace(known, group_id=known.group_id + AGAIN, overrides=(*known.overrides, "control=seeds"))
+
+
+def _described(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
     """The record of a planned run; one that left no config is described by the manifest's line."""
     overrides = tuple(line.get("overrides", ()))
     if record is None:

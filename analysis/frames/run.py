@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.frames.frame import records
 
 CONFIG = "config."
+AGAIN = ":again"  # ends the group id of runs that repeat an arm under other seeds, as its noise floor
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,11 @@ class Run:
     command: str
     config: Mapping[str, Any]
     borrowed: bool
+
+    @property
+    def again(self) -> bool:
+        """Whether it repeats an arm, as its noise floor: no seed of that arm."""
+        return self.group_id.endswith(AGAIN)
 
     def knob(self, key: str) -> Any:
         """The value of a dotted config key or the option chosen in a group; None where it is not known."""

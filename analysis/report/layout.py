@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.frames.frames import Frames
 from analysis.report.table import COLUMNS, COMPARED
+from analysis.scores import study
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, base_cell, cell, combine
 from analysis.scores.comparison import Compared, cheapest, compare
@@ -113,7 +114,8 @@ def _column(frames: Frames, places: Sequence[tuple[Block, Row]], column: Column)
     against = {(block.title, row.label): (block.title, row.against) for block, row in places if row.against}
     wanted = {key: cells[key] for key in against}
     rows = [row for _, row in places]
-    compared = compare(wanted, {key: cells[other] for key, other in against.items()}, samples_of(frames, rows, column))
+    samples, level = samples_of(frames, rows, column), study.level(frames)
+    compared = compare(wanted, {key: cells[other] for key, other in against.items()}, samples, level)
     records: list[dict[str, Any]] = []
     for block, row in places:
         key = (block.title, row.label)

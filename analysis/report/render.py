@@ -160,9 +160,9 @@ def terminal(table: Table, console: Console) -> None:
 
 def claims(verdicts: Sequence[Verdict], console: Console) -> None:
     """Each claim by its verdict, what was found, what it rests on, and what was printed."""
-    colours = {"holds": "green", "contradicted": "red", "undecided": "yellow", "not tested": "yellow"}
+    colours = {"holds": "green", "contradicted": "red", "above": "green", "below": "red"}
     for verdict in verdicts:
-        colour, claim = colours[verdict.outcome], verdict.claim
+        colour, claim = colours.get(verdict.outcome, "yellow"), verdict.claim
         console.print(f"\n[{colour}]{verdict.outcome}[/{colour}]: {escape(claim.says)}", highlight=False)
         found = f"{verdict.found} ({verdict.basis})" if verdict.found else ""
         printed = f"printed: {claim.printed}" + (f" ({claim.source})" if claim.source else "") if claim.printed else ""

@@ -20,6 +20,7 @@ from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import headlines, run_table
 from analysis.report.table import Table
 from analysis.scores.claim import Verdict
+from analysis.scores.findings import findings
 from analysis.scores.verdict import verdicts
 from analysis.tables.comparison import Ask
 from rlvr.ledger import layout
@@ -32,7 +33,7 @@ PAGE = Path(__file__).parent / "page.html"
 
 @dataclass(frozen=True)
 class Content:
-    """What a report holds: verdicts on the study's claims, tables, figures."""
+    """What a report holds: verdicts on the study's claims, and what else is to be said first; tables, figures."""
 
     verdicts: tuple[Verdict, ...]
     tables: tuple[Table, ...]
@@ -54,7 +55,8 @@ def build(
     for name in only or sorted(known, key=lambda name: (name != FIRST, name)):
         found = known[name].table(frames, ask) if name == FIRST and ask else known[name].table(frames)
         tables += [found] if found is not None else []
-    return Content(tuple(verdicts(frames)), tuple(tables), tuple(draw(frames)) if with_figures else ())
+    first = (*verdicts(frames), *findings(frames))
+    return Content(first, tuple(tables), tuple(draw(frames)) if with_figures else ())
 
 
 def write(frames: Frames, content: Content, out: Path) -> list[Path]:

@@ -13,6 +13,8 @@ import pandas as pd
 
 from analysis.frames.frame import records
 from analysis.frames.frames import Frames
+from analysis.scores import study
+from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Metric
 
 PAPER = Path(__file__).parents[1] / "paper"
@@ -172,7 +174,7 @@ def with_notes(table: Table, frames: Frames) -> Table:
     others = sorted({run.study for run in frames.rows if run.borrowed})
     if others:
         notes.append(f"GRPO runs come from the study {', '.join(others)}: same task, model and length.")
-    return replace(table, notes=(*table.notes, *difference_notes(table.cells), *notes))
+    return replace(table, notes=(*table.notes, *difference_notes(table.cells, study.level(frames)), *notes))
 
 
 def interval_notes(seeds: int) -> tuple[str, ...]:
@@ -184,8 +186,8 @@ def interval_notes(seeds: int) -> tuple[str, ...]:
     return (f"{how} over {seeds} seeds and their problems.{few}",)
 
 
-def difference_notes(cells: pd.DataFrame) -> tuple[str, ...]:
-    """What differences rest on: the reference, seeds, problems, the family."""
+def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ...]:
+    """What differences rest on: the reference, seeds, problems, the family. level: of their intervals."""
     cells = cells[cells["difference"].notna()]
     if cells.empty:
         return ()
@@ -195,7 +197,7 @@ def difference_notes(cells: pd.DataFrame) -> tuple[str, ...]:
     problems = _span(cells.loc[on_problems, "paired_problems"]) if on_problems.any() else "0"
     notes = [
         f"Against {against}: differences paired over {seeds} seed{'' if seeds == '1' else 's'}"
-        f"{f' and {problems} problems' if problems != '0' else ''}, 95 %, simultaneous over {size} "
+        f"{f' and {problems} problems' if problems != '0' else ''}, {100 * level:.4g} %, simultaneous over {size} "
         f"{'arm' if size == '1' else 'arms'} of each metric (max-|t|). ▲ ▼ above and below; △ ▽ only if no other arm "
         "had been looked at."
     ]

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.frames.frames import SETTING, Frames
-from analysis.frames.run import CONFIG, Run
+from analysis.frames.run import AGAIN, CONFIG, Run
 from analysis.scores import words
 
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
+
+# What an arm may be a control by (`controls=`): rewards that are not the verifier's, other seeds, no learning.
+RANDOM, FLIPPED, SEEDS, STILL = "random", "flipped", "seeds", "still"
+CONTROL_KNOBS = ("rollout.reward", "control", "lr")
 
 # Named by an arm's own fields, or without influence on results: not listed again as a difference.
 _NAMED = (
@@ -63,6 +67,17 @@ class Arm:
     @property
     def first(self) -> Run:
         return self.runs[0]
+
+    @property
+    def control(self) -> str:
+        """One of the words above; "" of an arm that is no control."""
+        reward, lr = self.first.knob("rollout.reward"), self.first.knob("lr")
+        return SEEDS if self.first.again else str(reward) if reward else STILL if lr == 0 else ""
+
+    @property
+    def own_group(self) -> str:
+        """The group id that its config has: the same arm under other seeds is a group of its own here."""
+        return self.group_id.removesuffix(AGAIN)
 
     @property
     def borrowed(self) -> bool:

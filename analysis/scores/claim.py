@@ -20,7 +20,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analysis.scores.comparison import Compared
+
+
+CLAIMS = "claims"  # in the place of a metric: what a study claims is to be decided
 
 
 class Where(StrEnum):
@@ -37,6 +43,10 @@ class Outcome(StrEnum):
     CONTRADICTED = "contradicted"
     UNDECIDED = "undecided"
     NOT_TESTED = "not tested"
+    # Of what is no claim (findings.py):
+    ABOVE = "above"
+    BELOW = "below"
+    WARNING = "warning"
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,8 @@ class Verdict:
     found: str = ""
     basis: str = ""
     more: str = ""
+    groups: tuple[str, ...] = ()  # of the arms that take part, by group id
+    compared: tuple[Compared, ...] = ()  # the differences that it rests on; none of a trend
 
 
 def read(content: Any) -> Claim:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Difference, Needed, detectable, difference, equivalent_within, needed
+from analysis.scores.crossed import LEVEL
 from analysis.scores.family import Judged, family
 
 K = TypeVar("K", bound=Hashable)
@@ -100,10 +101,13 @@ def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> s
     return "" if compared.decided or not known else min(known, key=lambda kind: known[kind])
 
 
-def compare(cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int) -> dict[K, Compared]:
+def compare(
+    cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int, level: float = LEVEL
+) -> dict[K, Compared]:
     """Each arm against its reference (one for all, or its own); without results in common, none.
 
     Differences over one seed, which speak of runs, and over several are families of their own. samples: per problem.
+    level: of the intervals, of each alone and of the family.
     """
     pairs = {key: (own.scores, references[key].scores) for key, own in cells.items() if key in references}
     found = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
@@ -112,7 +116,8 @@ def compare(cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int)
     for alone in (True, False):
         part = {key: d for key, d in known.items() if (len(d.seeds) == 1) == alone}
         if part:
-            judged = family(list(part.values()), one_reference=len({id(references[key].scores) for key in part}) == 1)
+            one_reference = len({id(references[key].scores) for key in part}) == 1
+            judged = family(list(part.values()), level, one_reference=one_reference)
             for (key, d), one in zip(part.items(), judged.judged, strict=True):
                 compared[key] = Compared(d, one, len(part), judged.alpha, samples if d.benchmark is not None else 0)
     return {key: compared[key] for key in cells if key in compared}

@@ -6,18 +6,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from analysis.scores import words
-from analysis.scores.arm import Arm
+from analysis.scores.arm import CONTROL_KNOBS, Arm
 
 BASE = "base"  # the base policy, as a reference
 
 
 def select(arms: Iterable[Arm], selector: str) -> list[Arm]:
-    """The arms with all of these knobs, typed or by default; several values of one are alternatives.
+    """The arms with all of these knobs, typed or by default; several values of one are alternatives. Controls are left
+    out, unless a knob is named that makes them.
 
     Raises ValueError for a selector that is none.
     """
     wanted = {key: value.split(",") for key, value in words.parse(selector).items()}
-    return [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
+    found = [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
+    return found if wanted.keys() & set(CONTROL_KNOBS) else [arm for arm in found if not arm.control]
 
 
 def _has(arm: Arm, key: str, values: Sequence[str]) -> bool:
@@ -63,7 +65,8 @@ def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:
     for selector in filter(None, (baseline, "loss=grpo")):
         if found := references(arms, selector):
             return found
-    return {arm.group_id: arms[0] for arm in arms[1:]}
+    first = next((arm for arm in arms if not arm.control), None)
+    return {arm.group_id: first for arm in arms if first is not None and arm is not first}
 
 
 def ordered(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]]) -> list[Arm]:

@@ -33,3 +33,8 @@ def noncentrality(power: float, critical: float, df: float) -> float:
     A true mean of δ standard errors is told from zero this often by a two-sided test (whose other tail is negligible).
     """
     return float(_scipy.nctdtrinc(df, 1 - power, critical))
+
+
+def power(noncentrality: float, critical: float, df: float) -> float:
+    """P(T > critical) of a noncentral T(df, noncentrality): how often a mean of so many standard errors is seen."""
+    return 1 - float(_scipy.nctdtr(df, noncentrality, critical))

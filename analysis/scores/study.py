@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from analysis.frames.frames import Frames
+from analysis.scores.crossed import LEVEL
 
 
 def swept(frames: Frames) -> dict[str, list[str]]:
@@ -25,6 +26,21 @@ def baseline(frames: Frames) -> str:
 def claims(frames: Frames) -> list[Mapping[str, Any]]:
     """The claims of the study, as they stood in its file when it was last launched."""
     return list(_newest(frames, "claims") or [])
+
+
+def stopping_rule(frames: Frames) -> Mapping[str, Any]:
+    """Of the newest sweep that was run until something was decided (`until=`), with its looks; {} if none was."""
+    return next((sweep.info["until"] for sweep in reversed(frames.sweeps) if sweep.info.get("until")), {})
+
+
+def level(frames: Frames) -> float:
+    """The level of confidence at which this study's intervals stand: 95 %; where it was looked at several times, what
+    the stopping rule leaves to its newest look, for all that share it.
+    """
+    rule = stopping_rule(frames)
+    if not rule or not rule["looks"]:
+        return LEVEL
+    return 1 - min(rule["parts"] * rule["looks"][-1]["level"], 1 - LEVEL)
 
 
 def _newest(frames: Frames, key: str) -> Any:

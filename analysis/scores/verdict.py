@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,32 +17,57 @@ from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
-from analysis.scores.crossed import LEAST_SEEDS, LEVEL, Interval
+from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
 from analysis.scores.selection import default_reference, references, select, value_of
-from analysis.scores.trajectory import cell_of, level
+from analysis.scores.trajectory import cell_of
+from analysis.scores.trajectory import level as level_of
 
 SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
 
 
 class NotTested(Exception):
-    """Why the runs at hand cannot test a claim."""
+    """Why the runs at hand cannot test a claim. seeds: more of them would."""
+
+    def __init__(self, why: str, *, seeds: bool = False) -> None:
+        super().__init__(why)
+        self.seeds = seeds
 
 
-def verdicts(frames: Frames) -> list[Verdict]:
-    """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested."""
+def verdicts(frames: Frames, level: float | None = None) -> list[Verdict]:
+    """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested.
+
+    level: of its intervals and tests; None: that of the study's stopping rule at its last look, else 95 %.
+    """
+    level = study.level(frames) if level is None else level
     settings = by_setting(frames)
     found: list[Verdict] = []
     for content in study.claims(frames):
         try:
-            found += _of(frames, read(content), settings)
+            found += _of(frames, read(content), settings, level)
         except ValueError as error:
             claim = Claim(str(content.get("says", content)), metric="", arm="", relation="")
             found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(error)))
-    return found
+    return [_as_looked(study.stopping_rule(frames), verdict) for verdict in found]
 
 
-def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable]) -> list[Verdict]:
+def name_of(claim: Claim) -> str:
+    """What tells a claim from the others of its study."""
+    return f"{claim.says} ({claim.metric}, {claim.arm} {claim.relation})"
+
+
+def _as_looked(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
+    """What a look of a stopping rule decided stays decided, whatever seeds others got since."""
+    looks: Sequence[Mapping[str, Any]] = rule.get("looks", ())
+    for number, look in enumerate(looks, start=1):
+        decided = [each for each in look["questions"] if each["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)]
+        for question in (each for each in decided if each["name"] == name_of(verdict.claim)):
+            at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
+            return replace(verdict, outcome=Outcome(question["outcome"]), found=question["measured"], basis=at)
+    return verdict
+
+
+def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
     """ValueError for a selector that names no arm."""
     here = [setting for setting in settings if select(setting.arms, claim.arm)]
     if not here:
@@ -49,9 +75,15 @@ def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable]) -> list[Ve
     found: list[Verdict] = []
     for setting in here:
         try:
-            found.append(_Test.of(frames, claim, setting).verdict())
+            test = _Test.of(frames, claim, setting, level)
         except NotTested as why:
             found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why)))
+            continue
+        try:
+            found.append(test.verdict())
+        except NotTested as why:
+            groups = test.groups() if why.seeds else ()
+            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why), groups=groups))
     return found
 
 
@@ -64,14 +96,15 @@ class _Test:
     setting: Comparable
     metric: Metric
     scale: float
+    level: float
 
     @classmethod
-    def of(cls, frames: Frames, claim: Claim, setting: Comparable) -> _Test:
+    def of(cls, frames: Frames, claim: Claim, setting: Comparable, level: float) -> _Test:
         try:
             (metric,) = parse(claim.metric, frames, [i for arm in setting.arms for i in arm.run_ids])
         except LookupError:
             raise NotTested(f"no run measured {claim.metric}") from None
-        return cls(frames, claim, setting, metric, 100.0 if metric.unit == "%" else 1.0)
+        return cls(frames, claim, setting, metric, 100.0 if metric.unit == "%" else 1.0, level)
 
     def verdict(self) -> Verdict:
         return self._trend() if self.claim.knob else self._against()
@@ -85,7 +118,19 @@ class _Test:
         if outcome == Outcome.UNDECIDED:
             self._check_room([cell for pair in pairs.values() for cell in pair])
         more = self._more(judged) if outcome == Outcome.UNDECIDED else ""
-        return Verdict(self.claim, outcome, self._found(judged), self._basis(judged), more)
+        compared = tuple(judged.values())
+        return Verdict(self.claim, outcome, self._found(judged), self._basis(judged), more, self.groups(), compared)
+
+    def groups(self) -> tuple[str, ...]:
+        """Group ids of the arms that the claim speaks of, and of those that they are compared to."""
+        own = select(self.setting.arms, self.claim.arm)
+        if self.claim.knob:
+            return tuple(arm.group_id for arm in own)
+        selector = self.claim.against or study.baseline(self.frames)
+        found = references(self.setting.arms, selector) if selector else default_reference(self.setting.arms, "")
+        others = select(self.setting.arms, selector or "loss=grpo") if self.claim.of == "mean" else ()
+        against = [found[arm.group_id] for arm in own if arm.group_id in found]
+        return tuple(dict.fromkeys(arm.group_id for arm in (*own, *against, *others)))
 
     def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
         """By arm, its cell and its reference's, where the claim compares them."""
@@ -114,7 +159,7 @@ class _Test:
         if self.claim.at == Where.ACCURACY and not judges:
             raise NotTested("equal accuracy needs avg@n, which no run measured")
         judge = judges[0] if judges else self.metric
-        found = level(self.frames, arms, self.claim.at, judge, self.setting.sources)
+        found = level_of(self.frames, arms, self.claim.at, judge, self.setting.sources)
         if found.why:
             raise NotTested(f"the arms are not at {self.claim.at}: {found.why}")
         cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, found) for arm in arms]
@@ -126,13 +171,16 @@ class _Test:
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
         counted = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
         samples = self.frames.judgements.most_samples if counted else 0
-        judged = compare({k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}, samples)
+        judged = compare(
+            {k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}, samples, self.level
+        )
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
         fewest = min(len(one.difference.seeds) for one in judged.values())
         if fewest < LEAST_SEEDS:
             of_runs = " of these runs" if fewest == 1 else ""
-            raise NotTested(f"too few seeds, {fewest} of at least {LEAST_SEEDS} (seen{of_runs}: {self._found(judged)})")
+            why = f"too few seeds, {fewest} of at least {LEAST_SEEDS} (seen{of_runs}: {self._found(judged)})"
+            raise NotTested(why, seeds=True)
         return judged
 
     def _check_room(self, cells: Sequence[Cell]) -> None:
@@ -166,7 +214,7 @@ class _Test:
     def _settled(self, one: Compared) -> bool:
         if self.claim.sign:
             return one.judged.plain.excludes(0)
-        return equivalence(one.judged.summary, self.claim.margin / self.scale) < 1 - LEVEL
+        return equivalence(one.judged.summary, self.claim.margin / self.scale) < 1 - self.level
 
     def _more(self, judged: Mapping[str, Compared]) -> str:
         """What the arm needs that needs most, if differences are what they look like."""
@@ -182,10 +230,10 @@ class _Test:
 
     def _needed(self, one: Compared) -> Needed:
         if self.claim.sign:
-            return needed(one.judged.summary, one.difference.sampling, one.samples)
+            return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=1 - self.level)
         room = self.claim.margin / self.scale - abs(one.effect)
-        # TOST at 5 % rejects where a two-sided interval of 90 % lies within the margin.
-        return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=2 * (1 - LEVEL), effect=room)
+        # TOST at 5 % rejects where a two-sided interval of 90 % lies within the margin; at other levels likewise.
+        return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=2 * (1 - self.level), effect=room)
 
     # --- a trend ---
 
@@ -200,7 +248,7 @@ class _Test:
         cells = self._cells(arms)
         steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
         slope = _slope([cell.scores for cell in cells if cell.scores is not None])
-        interval = slope.summary().interval()
+        interval = slope.summary().interval(self.level)
         against = any(one.decided and self.claim.sign * one.effect < 0 for one in steps.values())
         outcome = self._of_slope(float(slope.summary().mean), interval, against=against)
         text = self._number(float(slope.summary().mean), interval)
@@ -209,7 +257,7 @@ class _Test:
             wanted = needed(slope.summary(), math.nan, 0).seeds
             more = f"about {wanted - len(slope.seeds)} more seeds" if wanted else "no number of seeds would decide it"
         found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
-        return Verdict(self.claim, outcome, found, self._basis(steps), more)
+        return Verdict(self.claim, outcome, found, self._basis(steps), more, self.groups())
 
     def _knob(self, arm: Arm) -> float | None:
         value = words.number(value_of(arm, self.claim.knob) or "")
@@ -247,7 +295,8 @@ class _Test:
         family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 else ""
         where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
         setting = f", {self.setting.name}" if self.setting.name else ""
-        return f"{self.metric}, {where}, {'/'.join(map(str, sorted(seeds)))} seeds, {on}95 %{family}{setting}"
+        counted = f"{'/'.join(map(str, sorted(seeds)))} seeds"
+        return f"{self.metric}, {where}, {counted}, {on}{100 * self.level:.4g} %{family}{setting}"
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:

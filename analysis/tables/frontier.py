@@ -9,6 +9,7 @@ from typing import Any
 from analysis.frames.frames import Frames
 from analysis.report.layout import frame, record
 from analysis.report.table import Format, Table, difference_notes, format_of
+from analysis.scores import study
 from analysis.scores.arm import Arm
 from analysis.scores.claim import Where
 from analysis.scores.comparable import Comparable
@@ -41,7 +42,7 @@ def table(frames: Frames) -> Table | None:
     notes = (
         "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
         "GPU-seconds: of training steps, times devices. Between two evaluations each problem's score is interpolated.",
-        *difference_notes(cells),
+        *difference_notes(cells, study.level(frames)),
         *sorted({f"{r['row']} is not compared at equal accuracy: {r['hint']}." for r in records if r["hint"]}),
     )
     cells = cells.assign(hint="")
@@ -88,7 +89,7 @@ def _compared(
     """By group. pairs: arm to reference."""
     cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
-    return compare(cells, references, 0)
+    return compare(cells, references, 0, study.level(frames))
 
 
 def _told(found: Level) -> str:

@@ -143,6 +143,8 @@ def check_choices(config: DictConfig) -> None:
         )
     if config.rollout.filter not in ("none", "greedy_fails"):
         raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")
+    if config.rollout.reward not in (None, "random", "flipped"):
+        raise ValueError(f"rollout.reward={config.rollout.reward} must be random or flipped; null: as judged.")
 
 
 def check_secrets(plain: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ Choices = Mapping[str, str | None]
 def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that does not go together, whatever the task."""
     _check_advantage(config, choices, registry.losses_without_advantage)
+    _check_reward(config, choices)
     _check_group_size(config)
     _check_places(config.cluster)
     loss = declared(config.loss["_target_"])
@@ -98,6 +99,14 @@ def check_task(config: DictConfig, choices: Choices, task: Abilities) -> None:
         raise ValueError(
             f"model={choices.get('model')} is made from a task's demonstrations and task={choices.get('task')} has "
             "none. Pass model=hf model.path=..., or a task with `vocabulary`, `end_word` and `demonstration`."
+        )
+
+
+def _check_reward(config: DictConfig, choices: Choices) -> None:
+    if config.rollout.reward is not None and "solution" in declared(config.loss["_target_"]):
+        raise ValueError(
+            f"rollout.reward={config.rollout.reward} has no effect with loss={choices.get('loss')}, which learns known "
+            "answers. Drop it, or pass another loss."
         )
 
 

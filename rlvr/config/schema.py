@@ -10,7 +10,7 @@ from annotated_types import Interval
 from hydra import version
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.ledger.layout import home
 
@@ -32,6 +32,7 @@ class RolloutConfig:
     max_rounds: PositiveInt = MISSING
     overdraw: float | None = None
     filter: str = MISSING
+    reward: str | None = None
     overlong_buffer: PositiveFloat | None = None
     overlong_penalty: PositiveFloat = MISSING
     overlong_filter: bool = MISSING
@@ -108,7 +109,7 @@ class RunConfig:
     beta: PositiveFloat | None = None
     seed: NonNegativeInt = MISSING
     steps: PositiveInt = MISSING
-    lr: PositiveFloat = MISSING
+    lr: NonNegativeFloat = MISSING
     min_entropy: PositiveFloat | None = None
     max_kl: PositiveFloat | None = None
     loss: Any = MISSING
@@ -129,6 +130,12 @@ class RunConfig:
     zip: list[str] = field(default_factory=list[str])
     exclude: list[str] = field(default_factory=list[str])
     when: list[str] = field(default_factory=list[str])
+    until: str | None = None
+    budget: str | None = None
+    tune: str | None = None
+    controls: str | None = None
+    name: str | None = None
+    tags: str | None = None
     baseline: str | None = None
     claims: list[Any] = field(default_factory=list[Any])
 

@@ -21,6 +21,7 @@
                 diversity/            problems.parquet embeddings-<model>.parquet, of `rlvr.diagnostics.diversity`
             sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; of a search its study
                 lock                  held by the launch at work on this machine
+                planned.jsonl         of a sweep that grows: every run that it may come to; deciding.lock
             stages/<stage_id>/        stage.json, beside what was built; <stage_id>.lock
             evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
             judgements.jsonl          what judges of diversity have said
@@ -303,6 +304,16 @@ def manifest(sweep_dir: Path) -> Path:
 def waves(sweep_dir: Path) -> Path:
     """Runs that jobs are to submit when the queue has room."""
     return sweep_dir / "waves.json"
+
+
+def planned(sweep_dir: Path) -> Path:
+    """Of a sweep that grows: every run that it may come to."""
+    return sweep_dir / "planned.jsonl"
+
+
+def deciding_lock(sweep_dir: Path) -> Path:
+    """Of a sweep that grows: held by whoever decides what comes next."""
+    return sweep_dir / "deciding.lock"
 
 
 def worker_log(sweep_dir: Path, number: int) -> Path:

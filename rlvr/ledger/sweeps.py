@@ -23,6 +23,7 @@ from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
 
+TUNING = "tuning"  # the `stage`, in a manifest, of runs that choose a value for others
 FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
 
 

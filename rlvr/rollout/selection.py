@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollout.sampler import Sampler, Spent
+from rlvr.rollout.spurious import trained_on
 from rlvr.rollout.stream import Stream
 
 MOST = 8  # times the groups of a step: at most so many are drawn at once, however small the share kept
@@ -27,6 +28,7 @@ class Selection:
     max_rounds: int  # of generation, under refill
     filter: str = "none"  # | greedy_fails
     overdraw: float | None = None  # of what the share kept asks for, under refill; None: P at first, never more at once
+    reward: str | None = None  # | random | flipped: what is learned from in place of the verifier's word
 
 
 def select_groups(
@@ -50,7 +52,7 @@ def select_groups(
         drawn += wanted
         if selection.filter == "greedy_fails":
             problems = _greedy_fails(sampler, problems, sampling, spent)
-        groups = sampler(problems, selection.samples, sampling, spent)
+        groups = trained_on(sampler(problems, selection.samples, sampling, spent), selection.reward, sampling)
         kept += [group for group in groups if _usable(group, selection.dynamic)]
         if selection.dynamic != "refill" or len(kept) >= selection.prompts:
             break

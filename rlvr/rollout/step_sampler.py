@@ -74,6 +74,7 @@ class StepSampler:
             rollout.max_rounds,
             rollout.filter,
             rollout.get("overdraw"),
+            rollout.get("reward"),  # runs frozen before there was such a knob have none
         )
         self.share = 1.0  # kept, of the problems drawn for the newest step that was sampled
         self._thread = ThreadPoolExecutor(1, "rollouts")

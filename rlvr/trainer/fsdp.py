@@ -141,8 +141,9 @@ class Trainer:
                 at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
                 raise Diverged(f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr.")
         rate = learning_rate(self.num_updates, self.knobs)
+        peak = self.optimiser.param_groups[0]["peak"]
         for group in self.optimiser.param_groups:
-            group["lr"] = rate * (group["peak"] / self.optimiser.param_groups[0]["peak"])
+            group["lr"] = rate * (group["peak"] / peak) if peak else 0.0
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.num_updates += 1

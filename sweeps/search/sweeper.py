@@ -21,7 +21,7 @@ from rlvr.config.freeze import arm_name, run_name
 from rlvr.config.overrides import key_of, parse
 from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
-from rlvr.ledger.identity import NOT_IDENTITY, identity
+from rlvr.ledger.identity import ADDED, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
@@ -127,6 +127,9 @@ class SearchSweep:
         for line in ("also", "zip", "exclude"):
             if self.base[line]:
                 raise ValueError(f"{line} shapes a grid, not a search. Drop it; `when` makes an axis conditional.")
+        for word in (*GROWTH, *ADDED):
+            if self.base[word]:
+                raise ValueError(f"{word} is of a grid, not of a search. Drop it, or drop hydra/sweeper.")
         bind("hydra.sweeper.sampler", self.sampler)
         bind("hydra.sweeper.pruner", self.pruner)
 

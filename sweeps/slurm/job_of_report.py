@@ -1,7 +1,8 @@
 """The last job of a sweep on SLURM: `python -m sweeps.slurm.job_of_report runs/sweeps/SWEEP [--ship]`.
 
 It starts when every job of the sweep has left the queue for good, ships what MLflow lacks and rebuilds the study's
-tables and figures. A failed run does not stop it: a report names the runs that are missing.
+tables and figures. A failed run does not stop it: a report names the runs that are missing. Of a sweep that grows it is
+the last job of a wave: it looks, and hands in the next wave with a report of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger
+from sweeps.growing.controller import has_results, is_growing
 from sweeps.worker import shipping
 
 SHIP_S = 1200.0
@@ -28,10 +30,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     home, sweep_id = layout.home_of(options.sweep), options.sweep.name
     shipped = ship(home, sweep_id) if options.ship else True
-    study = Ledger(home).sweep(sweep_id).study
+    sweep = Ledger(home).sweep(sweep_id)
+    if is_growing(sweep.info) and has_results(home, sweep_id):
+        go_on(home, sweep_id)
+    study = sweep.study
     command = imports.python("-m", "analysis", "--home", str(home), "--study", study)
     built = subprocess.run(command, env=imports.environment(), check=False).returncode
     return built or (0 if shipped else 1)
+
+
+def go_on(home: Path, sweep_id: str) -> None:
+    """As a command of its own: what SLURM says of this job is not to be taken for that of the next."""
+    environment = {k: v for k, v in imports.environment().items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
+    command = imports.python("-m", "sweeps", "retry", sweep_id, "--home", str(home))
+    if subprocess.run(command, env=environment, check=False).returncode:
+        print("The next wave was not handed in: repeat the launch, or `python -m sweeps retry`.", flush=True)
 
 
 def ship(home: Path, sweep_id: str) -> bool:

@@ -40,7 +40,7 @@ def config(loss: str = "lad", divergence: str = "js", eta: float = 1.0, seed: in
         made["divergence"] = {"_target_": f"rlvr.objective.divergence.{divergence}", "_partial_": True}
         made["choices"]["divergence@_global_.divergence"] = divergence
     for key, value in other.items():
-        made[key] = {**made[key], **value} if isinstance(value, dict) else value
+        made[key] = {**made.get(key, {}), **value} if isinstance(value, dict) else value
     return made
 
 
@@ -169,9 +169,10 @@ def write_sweep(
     created: float = 1000.0,
     configs: Sequence[Mapping[str, Any]] = (),
     claims: Sequence[Mapping[str, Any]] = (),
+    control: Mapping[str, str] = {},
 ) -> None:
     """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else; claims: its
-    study's."""
+    study's; control: by name, what a run is a control by."""
     folder = home / "runs" / "sweeps" / sweep_id
     folder.mkdir(parents=True)
     command = "python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4"
@@ -181,6 +182,8 @@ def write_sweep(
     lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
     for line, made in zip(lines, configs, strict=bool(configs)):
         line |= {"arm": line["name"].rpartition("-s")[0], "group_id": group_of(made), "seed": made["seed"]}
+    for line in lines:
+        line |= {"control": control[line["name"]]} if line["name"] in control else {}
     (folder / "manifest.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
 
 

@@ -1,0 +1,97 @@
+"""Looking several times at a growing sweep, and still being wrong in at most 5 % of cases. Numbers in, numbers out.
+
+A test at 5 % after each wave of seeds would find a difference between equal arms in one case of seven. A rule shares
+the 5 % out over the looks before the first of them: this one with the spending function of O'Brien and Fleming's type
+(Lan and DeMets 1983), which spends little early and keeps nearly all for the last look.
+
+Each look is a test at its own nominal level, applied to the p-value of Student's t (the significance level approach,
+Jennison and Turnbull 2000, section 4.4). The levels are those of a Brownian motion. Seeds are its information; the part
+of the variance that the choice of the test problems causes does not shrink with more seeds, which makes the looks more
+alike than assumed: the rule errs less often then, not more. Several differences share the 5 % evenly (Bonferroni), each
+with a rule of its own, so that one may stop while the others go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.scores import student
+from analysis.scores.contrast import grown
+from analysis.scores.crossed import LEAST_SEEDS, LEVEL, Crossed
+
+Array = NDArray[np.float64]
+
+LOOKS = 5  # more gain next to nothing
+GRID = 1001  # points of the numerical integral
+FAR = 12.0  # standard deviations
+NORMAL = math.inf  # degrees of freedom of Student's t that is the normal
+
+
+def schedule(first: int, last: int, looks: int = LOOKS) -> list[int]:
+    """Seeds at each look, evenly from the first to the last. ValueError if there is no look to be had."""
+    if first < LEAST_SEEDS or last < first:
+        raise ValueError(f"a stopping rule looks at {LEAST_SEEDS} seeds or more: {first} to {last} are none")
+    return sorted({round(s) for s in np.linspace(first, last, min(looks, last - first + 1))})
+
+
+def spent(fraction: float, alpha: float) -> float:
+    """The part of alpha (two-sided) that is spent once this fraction of the information is there."""
+    return float(2 * student.two_sided(-student.quantile(alpha / 4, NORMAL) / math.sqrt(fraction), NORMAL))
+
+
+def levels(seeds: Sequence[int], alpha: float = 1 - LEVEL) -> list[float]:
+    """The nominal two-sided level of each look, at these numbers of seeds; the last is the most there will be.
+
+    By recursive integration of the density of the paths that have crossed no bound (Armitage, McPherson and Rowe 1969).
+    """
+    fractions = [s / seeds[-1] for s in seeds]
+    bounds: list[float] = []
+    paths, density = np.zeros(1), np.ones(1)  # z-values of what goes on, and the mass at each
+    before, gone = 0.0, 0.0
+    for fraction in fractions:
+        share, gone = spent(fraction, alpha) - gone, spent(fraction, alpha)
+        keep = math.sqrt(before / fraction)
+        spread = math.sqrt(1 - before / fraction)
+
+        def crossing(bound: float, paths: Array = paths, density: Array = density, k: float = keep, s: float = spread):
+            above = student.above((bound - k * paths) / s, NORMAL) + student.above((bound + k * paths) / s, NORMAL)
+            return float(density @ above)
+
+        bound = _root(crossing, share)
+        z = np.linspace(-bound, bound, GRID)
+        weight = np.full(GRID, z[1] - z[0])
+        weight[[0, -1]] /= 2
+        steps = (z[:, None] - keep * paths[None, :]) / spread
+        density = weight * (np.exp(-(steps**2) / 2) / (math.sqrt(2 * math.pi) * spread) @ density)
+        paths, before = z, fraction
+        bounds.append(bound)
+    return [float(student.two_sided(bound, NORMAL)) for bound in bounds]
+
+
+def _root(falling: Callable[[float], float], value: float) -> float:
+    low, high = 0.0, FAR
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > value else (low, middle)
+    return (low + high) / 2
+
+
+def chances(summary: Crossed, sampling: float, seeds: Sequence[int], nominal: Sequence[float]) -> list[float]:
+    """The chance to be decided by each look, if the difference and its components of variance are those seen so far.
+
+    That of the look itself, which for these rules is nearly that of any look up to it. NaN without a spread.
+    """
+    if not summary.repeats or summary.alike or summary.num_seeds < 2:
+        return [math.nan] * len(seeds)
+    noise = 0.0 if math.isnan(sampling) else sampling
+    found: list[float] = []
+    for count, level in zip(seeds, nominal, strict=True):
+        then = grown(summary, noise, seeds=count / summary.num_seeds)
+        critical = float(student.quantile(1 - level / 2, then.df))
+        power = student.power(abs(float(then.mean / then.error)), critical, float(then.df))
+        found.append(max([power, *found[-1:]]))
+    return found

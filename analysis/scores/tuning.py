@@ -1,0 +1,108 @@
+"""What each arm's tuning measured: the values tried, their scores on the validation split, and the one picked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.frames.frames import Frames
+from analysis.scores import words
+from analysis.scores.arm import Arm, arms
+from analysis.scores.cell import last_points
+from analysis.scores.metric import Metric, avg
+from rlvr.metrics import VALIDATION
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One value of one arm. scores: of its runs by seed, NaN for one without a result."""
+
+    value: str  # in words: `lr = 1e-5`
+    knobs: Mapping[str, str]
+    scores: tuple[float, ...]
+    picked: bool
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The tuning of one arm. values: in the order of the grid; edge: the knobs whose best value is the smallest or the
+    largest of three or more numbers, so that a better one may lie beyond.
+    """
+
+    arm: str
+    values: tuple[Tried, ...]
+    edge: tuple[str, ...]
+
+    @property
+    def picked(self) -> Tried | None:
+        return next((one for one in self.values if one.picked), None)
+
+
+def judge(frames: Frames) -> Metric | None:
+    """What values are judged by: the widest avg@n of the validation split; None where nothing was measured there."""
+    names = {n for run in frames.rows for n in frames.digest.names(run.run_id) if n.startswith(VALIDATION)}
+    sizes = [int(n.rpartition("_")[2]) for n in names if "/avg_at_" in n]
+    return avg(max(sizes)) if sizes else None
+
+
+def run_scores(frames: Frames) -> dict[str, float]:
+    """By run, the mean over validation benchmarks at its last evaluation; NaN where it has none. frames: of tuning."""
+    metric = judge(frames)
+    if metric is None:
+        return {run.run_id: math.nan for run in frames.rows}
+    by_run = {run.run_id: arm for arm in arms(frames) for run in arm.runs}
+    return {run_id: _score(frames, arm, run_id, metric) for run_id, arm in by_run.items()}
+
+
+def _score(frames: Frames, arm: Arm, run_id: str, metric: Metric) -> float:
+    point = last_points(frames, arm).get(run_id)
+    if point is None:
+        return math.nan
+    names = [n for n in frames.digest.names(run_id) if n.startswith(VALIDATION) and n.endswith(f"/{metric.key}")]
+    values = [frames.digest.logged(run_id, name, point.after) for name in names]
+    return float(np.mean(values)) if values else math.nan
+
+
+def tuned(frames: Frames) -> list[Tuned]:
+    """The tuning of every arm, as the newest launch that tuned recorded it; [] where nothing was tuned."""
+    rule: Mapping[str, Any] = next((s.info["tune"] for s in reversed(frames.sweeps) if s.info.get("tune")), {})
+    source = frames.tuned or frames
+    if not rule:
+        return []
+    scores, keys = run_scores(source), list(rule["keys"])
+    by_arm: dict[str, list[Arm]] = {}
+    for arm in arms(source):
+        rest = {key: value for key, value in arm.knobs.items() if key not in keys}
+        by_arm.setdefault(words.text(rest) or arm.method, []).append(arm)
+    return [_of_arm(name, own, rule, scores) for name, own in by_arm.items()]
+
+
+def _of_arm(name: str, own: Sequence[Arm], rule: Mapping[str, Any], scores: Mapping[str, float]) -> Tuned:
+    keys, order = list(rule["keys"]), [words.parse(value) for value in rule["values"]]
+    by_value = [(value, arm) for value in order for arm in own if _is(arm, value)]
+    means = {i: float(np.mean([scores[r] for r in arm.run_ids])) for i, (_, arm) in enumerate(by_value)}
+    known = [i for i, mean in means.items() if math.isfinite(mean)]
+    best = max(known, key=lambda i: means[i]) if rule["picks"] and known else None
+    values = tuple(
+        Tried(words.text(value), value, tuple(scores[r] for r in arm.run_ids), i == best)
+        for i, (value, arm) in enumerate(by_value)
+    )
+    picked = values[best].knobs if best is not None else None
+    return Tuned(name, values, tuple(key for key in keys if picked and _at_edge(picked[key], key, order)))
+
+
+def _is(arm: Arm, value: Mapping[str, str]) -> bool:
+    return all(key in arm.knobs and words.equal(arm.knobs[key], one) for key, one in value.items())
+
+
+def _at_edge(picked: str, key: str, order: Sequence[Mapping[str, str]]) -> bool:
+    numbers = sorted({words.number(value[key]) for value in order})
+    return len(numbers) > 2 and not math.isnan(numbers[0]) and words.number(picked) in (numbers[0], numbers[-1])

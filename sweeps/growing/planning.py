@@ -1,0 +1,144 @@
+"""From what was typed to all that a growing sweep may come to, composed and checked before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rlvr.ledger import layout
+from rlvr.ledger.identity import ADDED, GROWTH
+from rlvr.ledger.sweeps import TUNING, Ledger
+from sweeps.growing import stopping, tuning
+from sweeps.growing.record import FINAL, Candidate, Record, first_wave
+from sweeps.past import run_hours
+from sweeps.plan import Plan
+
+Settings = Sequence[Sequence[str]]  # overrides of each run
+Compose = Callable[[Settings], Plan]  # of overrides, checked
+
+
+def is_growing(config: DictConfig) -> bool:
+    return bool(config.until or config.tune)
+
+
+def check(config: DictConfig, *, evaluates: bool) -> None:
+    """ValueError for a budget of nothing, and for what trains nothing."""
+    words = [word for word in (*GROWTH, *ADDED) if config[word]]
+    if words and evaluates:
+        raise ValueError(f"{words[0]} has no effect on an evaluation, which trains nothing. Drop it.")
+    if config.budget and not config.until:
+        raise ValueError(f"budget={config.budget} has no effect without until=decided. Add it, or drop budget.")
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of a grid as arms and seeds: every arm gets every seed, so that all differences are paired."""
+
+    arms: list[list[str]]
+    seeds: list[int]
+
+    @classmethod
+    def of(cls, overrides: Settings, usual_seed: int) -> Points:
+        arms, seeds = dict[tuple[str, ...], None](), set[int]()
+        for point in overrides:
+            own = [word for word in point if _is_seed(word)]
+            seeds.add(int(own[-1].split("=")[1]) if own else usual_seed)
+            arms[tuple(word for word in point if not _is_seed(word))] = None
+        return cls([list(arm) for arm in arms], sorted(seeds))
+
+    def more(self, count: int) -> list[int]:
+        """The seeds, and the numbers after them, so many in all."""
+        return [*self.seeds, *range(self.seeds[-1] + 1, self.seeds[-1] + 1 + max(0, count - len(self.seeds)))]
+
+
+def _is_seed(override: str) -> bool:
+    return override.lstrip("+").split("=")[0] == "seed"
+
+
+def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Compose) -> tuple[Record, Plan]:
+    """The record of this command, as it stands on the ledger or else as it would begin; and its first runs on paper.
+
+    ValueError: what is wrong, before anything is written.
+    """
+    points = Points.of(overrides, int(master.seed))
+    sweep_id = _id(master, points, compose)
+    if layout.planned(ledger.sweep_dir(sweep_id)).exists():
+        record = Record.read(ledger, sweep_id)
+        return record, plan_of(record, record.begun or first_wave(record))
+    grid = tuning.read(master.tune, points.arms) if master.tune else None
+    about: dict[str, Any] = {}
+    spent = tuning.count(grid, points.arms) if grid else 0
+    if master.until:
+        about["until"] = _rule(master, points, ledger, spent, compose)
+        points = replace(points, seeds=points.more(about["until"]["seeds"][-1]))
+    if grid:
+        about["tune"] = tuning.rule(grid, points.seeds)
+    candidates, base = _candidates(master, points, grid, compose)
+    info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
+    record = Record(ledger, sweep_id, info, candidates)
+    return record, plan_of(record, first_wave(record))
+
+
+def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, compose: Compose) -> dict[str, Any]:
+    about = stopping.read_until(str(master.until), has_claims=bool(master.claims))
+    if len(points.arms) < 2:
+        raise ValueError("until=decided compares arms, and this sweep has one. Sweep a knob, as in loss=grpo,rloo.")
+    budget = stopping.read_budget(master.budget)
+    runs, first = budget.runs, len(points.seeds)
+    if runs is None:
+        each = hours_of_a_run(points, ledger, compose)
+        if each is None:
+            raise ValueError(
+                f"budget={master.budget}: no finished run of the ledger is like these, so hours do not say how many "
+                "runs that is. Pass the most runs, as in budget=24."
+            )
+        assert budget.hours is not None
+        runs = int(budget.hours / each)
+    found = stopping.rule(about, len(points.arms), first, runs, spent=spent)
+    return {**found, "budget": str(master.budget), "hours": budget.hours}
+
+
+def hours_of_a_run(points: Points, ledger: Ledger, compose: Compose) -> float | None:
+    """The mean over arms; None where no finished run is like any of them."""
+    words = [[*arm, f"seed={points.seeds[0]}"] for arm in points.arms]
+    first = compose(words)
+    known = list(run_hours(first.runs, ledger).values())
+    return sum(known) / len(known) if known else None
+
+
+def _candidates(
+    master: DictConfig, points: Points, grid: tuning.Grid | None, compose: Compose
+) -> tuple[list[Candidate], Plan]:
+    """Every run that may be wanted, and the plan that they are of."""
+    rows: list[tuple[list[str], dict[str, Any]]] = []
+    for place, arm in enumerate(points.arms):
+        for value in grid.values if grid else [()]:
+            told = {"place": place, "value": " ".join(value)}
+            for seed in grid.seeds if grid else []:
+                tried = [*arm, *value, *tuning.measured(master), f"seed={seed}"]
+                rows.append((tried, {**told, "seed": seed, "stage": TUNING}))
+            rows += [([*arm, *value, f"seed={seed}"], {**told, "seed": seed, "stage": FINAL}) for seed in points.seeds]
+    base = compose([words for words, _ in rows])
+    return [Candidate(run, **about) for run, (_, about) in zip(base.runs, rows, strict=True)], base
+
+
+def plan_of(record: Record, runs: Sequence[Candidate]) -> Plan:
+    info: Mapping[str, Any] = record.info
+    chosen = tuple(each.run for each in runs)
+    folders = tuple(info.get("config_dirs", ()))
+    return Plan(record.sweep_id, info["study"], info["command"], chosen, info.get("question", ""), folders)
+
+
+def _id(master: DictConfig, points: Points, compose: Compose) -> str:
+    """8 hexadecimal digits of what defines the sweep: the same command finds it again."""
+    words = [[*arm, f"seed={points.seeds[0]}"] for arm in points.arms]
+    first = compose(words)
+    told = {key: str(master[key]) for key in ("until", "budget", "tune") if master[key]}
+    parts = {**told, "study": first.study, "seeds": points.seeds, "runs": sorted(run.run_id for run in first.runs)}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,113 @@
+"""What a growing sweep keeps: all runs that it may come to, what it has begun, and what it has decided.
+
+runs/sweeps/<id>/planned.jsonl   every run that may be wanted, composed and checked at launch: nothing is composed later
+                 manifest.jsonl  those that are wanted: it grows by a wave at a time
+                 sweep.json      beside what any sweep has: `until` and `tune`, each with its rule, fixed at launch, and
+                                 what was decided since
+
+All is written in one step each, decisions before what follows from them: a controller killed anywhere looks at nothing
+twice and forgets no look.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rlvr.ledger import layout
+from rlvr.ledger.files import read_json_lines, write_text
+from rlvr.ledger.sweeps import TUNING, Ledger
+from sweeps.planned import Planned, write_runs
+
+FINAL = "final"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run that the sweep may want. place: of its arm among the arms of the sweep; value: of the tuned knobs."""
+
+    run: Planned
+    place: int
+    seed: int
+    stage: str = FINAL
+    value: str = ""
+
+    def line(self) -> dict[str, Any]:
+        about = {"place": self.place, "seed": self.seed, "stage": self.stage, "value": self.value}
+        return {"run_id": self.run.run_id, **about, "run": asdict(self.run)}
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Candidate:
+        told: dict[str, Any] = dict(line["run"])
+        run = Planned(**told)
+        run = replace(run, overrides=tuple(run.overrides), import_paths=tuple(run.import_paths))
+        return cls(run, line["place"], line["seed"], line["stage"], line["value"])
+
+
+@dataclass
+class Record:
+    """A growing sweep on the ledger. info: sweep.json; lines: the manifest's."""
+
+    ledger: Ledger
+    sweep_id: str
+    info: dict[str, Any]
+    candidates: Sequence[Candidate]
+    lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @classmethod
+    def read(cls, ledger: Ledger, sweep_id: str) -> Record:
+        """Raises ValueError where there is none, or its plan cannot be read."""
+        sweep = ledger.sweep(sweep_id)
+        path = layout.planned(ledger.sweep_dir(sweep_id))
+        planned, damaged = read_json_lines(path, "run")
+        if damaged or not planned:
+            raise ValueError(f"{path} is damaged or missing: sweep {sweep_id} cannot go on. Repeat its launch.")
+        lines = [dict(line) for line in sweep.runs]
+        return cls(ledger, sweep_id, dict(sweep.info), [Candidate.of(line) for line in planned], lines)
+
+    def create(self) -> None:
+        """Put it on the ledger, with no run begun."""
+        directory = self.ledger.sweep_dir(self.sweep_id)
+        directory.mkdir(parents=True, exist_ok=True)
+        lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
+        write_text(layout.planned(directory), lines)
+        self.save()
+
+    def save(self) -> None:
+        self.ledger.record_sweep(self.sweep_id, self.info, self.lines)
+
+    def begin(self, wave: Iterable[Candidate]) -> None:
+        """Put runs on the ledger and in the sweep, in this order. Harmless when repeated."""
+        known = {line["run_id"] for line in self.lines}
+        fresh = [each for each in wave if each.run.run_id not in known]
+        write_runs([each.run for each in fresh], self.ledger, self.info)
+        for each in fresh:
+            line = each.run.line(len(self.lines), each.run.overrides)
+            self.lines.append({**line, "stage": TUNING} if each.stage == TUNING else line)
+        if fresh:
+            self.save()
+
+    @property
+    def begun(self) -> list[Candidate]:
+        wanted = {line["run_id"] for line in self.lines}
+        return [each for each in self.candidates if each.run.run_id in wanted]
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, Any]]:
+        """Of the runs begun, by id."""
+        return {each.run.run_id: each.run.config for each in self.begun}
+
+
+def first_wave(record: Record) -> list[Candidate]:
+    """What is run before anything is known."""
+    if "tune" in record.info:
+        return [each for each in record.candidates if each.stage == TUNING]
+    seeds = wave_seeds(record)[: record.info["until"]["seeds"][0]]
+    return [each for each in record.candidates if each.seed in seeds]
+
+
+def wave_seeds(record: Record) -> list[int]:
+    """The seeds of reported runs, in the order in which they are used."""
+    return sorted({each.seed for each in record.candidates if each.stage == FINAL})

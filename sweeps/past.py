@@ -1,0 +1,69 @@
+"""What finished runs took, by kind: the measure for those that are planned."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlvr.ledger import layout
+from rlvr.ledger.cause import State
+from rlvr.ledger.checkpoints import checkpoints
+from rlvr.ledger.identity import NOT_IDENTITY
+from rlvr.ledger.runs import Unreadable, flatten, read_config
+from rlvr.ledger.sweeps import Ledger
+from sweeps.planned import Planned
+
+# What a step costs hangs on the rest; runs that differ in these alone are taken to cost the same per step.
+SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "loss", *NOT_IDENTITY}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a finished run took."""
+
+    pace_s: float  # seconds per step
+    checkpoint: int  # bytes of its newest one; 0: it keeps none
+    other: int  # bytes of all else that it left
+
+
+Past = Mapping[str, Sequence[Spent]]  # by kind
+
+
+def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
+    """Finished runs of these kinds."""
+    found: dict[str, list[Spent]] = {}
+    for state in ledger.states(ledger.runs()):
+        if state.state is not State.FINISHED or not state.steps or not state.seconds:
+            continue
+        run_dir = ledger.run_dir(state.run_id)
+        try:
+            kind = kind_of(read_config(run_dir))
+        except Unreadable:  # no measure of anything
+            continue
+        if kind in kinds:
+            kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
+            spent = Spent(state.seconds / state.steps, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
+            found.setdefault(kind, []).append(spent)
+    return found
+
+
+def _bytes(directory: Path) -> int:
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    knobs = {k: (k.split("."), v) for k, v in flatten(config).items() if v is not None}
+    alike = {k: v for k, (path, v) in knobs.items() if path[0] not in SAME_COST and path[-1] not in SAME_COST}
+    return json.dumps({**alike, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
+
+
+def run_hours(runs: Sequence[Planned], ledger: Ledger) -> dict[str, float]:
+    """Hours that each of these runs takes, from the pace of finished runs alike; without those that are like none."""
+    kinds = {run.run_id: kind_of(run.config) for run in runs}
+    past = spent_before(ledger, set(kinds.values()))
+    pace = {kind: statistics.median(one.pace_s for one in alike) / 3600 for kind, alike in past.items()}
+    return {run.run_id: run.config["steps"] * pace[kinds[run.run_id]] for run in runs if kinds[run.run_id] in pace}

@@ -1,0 +1,174 @@
+"""A sweep that grows, on ledgers whose runs end with known numbers: each wave follows from the looks, and once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.figures import tuning as tuning_figure
+from analysis.frames.load import load
+from analysis.scores.findings import findings
+from analysis.tables import tuning as tuning_table
+from rlvr.ledger.sweeps import Ledger
+from sweeps.growing import stopping, tuning
+from sweeps.growing.controller import advance, has_results
+from sweeps.growing.record import FINAL, TUNING, Candidate, Record
+from sweeps.plan import Planned
+from tests.analysis.ledger_factory import config, counts, group_of, write_run
+
+PROBLEMS = 60
+ARMS = {0: "grpo", 1: "pacs", 2: "rloo"}
+
+
+def candidate(place: int, seed: int, *, stage: str = FINAL, lr: float = 1e-6) -> Candidate:
+    made = config(ARMS[place], seed=seed, lr=lr)
+    name = f"{ARMS[place]}-lr{lr:g}-{stage}-s{seed}"
+    words = (f"loss={ARMS[place]}", f"lr={lr:g}", f"seed={seed}")
+    run = Planned(f"id-{name}", group_of(made), name, words, made, arm=name.rpartition("-")[0])
+    return Candidate(run, place, seed, stage, f"lr={lr:g}")
+
+
+def sweep(home: Path, candidates: list[Candidate], **rules: Any) -> Record:
+    about = {"study": "study", "command": "python -m rlvr.run", "config_dirs": [], "swept": {"loss": [*ARMS.values()]}}
+    record = Record(Ledger(home), "s", {**about, "created": 1.0, **rules}, candidates)
+    record.create()
+    return record
+
+
+def train(home: Path, right: Callable[[str, int], float], cause: str = "ok") -> None:
+    """End every run that has not: `right` of 8 samples are right on each problem, by (name, seed)."""
+    for path in sorted((home / "runs").glob("id-*")):
+        made = json.loads((path / "run.json").read_text())
+        if (path / "attempts").exists():
+            continue
+        (one,) = [c for c in Record.read(Ledger(home), "s").candidates if c.run.run_id == made["run_id"]]
+        share = right(one.run.name, one.seed)
+        shutil.rmtree(path)
+        problems = counts(*(min(8, max(0, round(share) + (0, 1, -1)[i % 3])) for i in range(PROBLEMS)))
+        evaluations: Mapping[int, Any] = {40: {"maze7": problems}}
+        write_run(
+            home, one.run.config, evaluations, name=one.run.name, study="study", validation=share / 8, cause=cause
+        )
+
+
+def looks(home: Path) -> list[dict[str, Any]]:
+    return Ledger(home).sweep("s").info["until"]["looks"]
+
+
+def until(home: Path) -> Record:
+    rule = stopping.rule("", arms=3, first=3, runs=18)
+    assert rule["seeds"] == [3, 4, 5, 6]
+    rule |= {"hours": None, "budget": "18"}
+    return sweep(home, [candidate(place, seed) for place in ARMS for seed in range(6)], until=rule)
+
+
+def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
+    until(tmp_path)
+    ledger = Ledger(tmp_path)
+    # PACS is far above GRPO at every seed; RLOO is now above and now below.
+    scores = {"grpo": lambda s: 3 + s % 2, "pacs": lambda s: 6 + s % 2, "rloo": lambda s: 3 + (s + s // 2) % 2}
+    right = lambda name, seed: scores[name.partition("-")[0]](seed)  # noqa: E731
+    assert len(advance(ledger, "s", print)) == 9
+    assert looks(tmp_path) == []  # nothing is looked at before it has ended
+    train(tmp_path, right)
+    wave = advance(ledger, "s", print)
+    (first,) = looks(tmp_path)
+    outcomes = {each["name"].partition(" ")[0]: each["outcome"] for each in first["questions"]}
+    assert outcomes == {"loss=pacs": "above", "loss=rloo": "undecided"}
+    assert sorted(run for run in wave if "s3" in run) == ["id-grpo-lr1e-06-final-s3", "id-rloo-lr1e-06-final-s3"]
+    assert not [run for run in wave if "pacs" in run and "s3" in run]
+    for _ in range(3):
+        train(tmp_path, right)
+        advance(ledger, "s", print)
+    info = ledger.sweep("s").info["until"]
+    assert (info["stopped"], len(info["looks"])) == ("budget spent", 4)
+    assert [look["seeds"] for look in info["looks"]] == [3, 4, 5, 6]
+    assert all([q["name"].partition(" ")[0] for q in look["questions"]] == ["loss=rloo"] for look in info["looks"][1:])
+    assert len(ledger.sweep("s").runs) == 9 + 3 * 2
+    assert advance(ledger, "s", print) == []
+    assert ledger.sweep("s").info["until"] == info  # nothing is looked at again
+
+
+def test_a_controller_killed_after_a_look_goes_on_from_it(tmp_path: Path) -> None:
+    record = until(tmp_path)
+    advance(record.ledger, "s", print)
+    train(tmp_path, lambda name, seed: 3 + (seed % 2 if "rloo" in name else 0) + 3 * ("pacs" in name))
+    manifest = (tmp_path / "runs/sweeps/s/manifest.jsonl").read_text()
+    wave = advance(record.ledger, "s", print)
+    taken = looks(tmp_path)
+    (tmp_path / "runs/sweeps/s/manifest.jsonl").write_text(manifest)  # killed before the next wave was recorded
+    assert advance(record.ledger, "s", print) == wave
+    assert looks(tmp_path) == taken
+
+
+def test_a_run_that_failed_is_no_result_and_one_that_diverged_is(tmp_path: Path) -> None:
+    record = until(tmp_path)
+    ids = advance(record.ledger, "s", print)
+    train(tmp_path, lambda name, seed: 3, cause="host_oom")
+    assert not has_results(tmp_path, "s")
+    assert advance(record.ledger, "s", print) == ids
+    assert looks(tmp_path) == []
+    for path in (tmp_path / "runs").glob("id-*"):
+        shutil.rmtree(path / "attempts")
+    train(tmp_path, lambda name, seed: 3, cause="diverged")
+    advance(record.ledger, "s", print)
+    assert [q["measured"] for q in looks(tmp_path)[0]["questions"]] == ["no result yet"] * 2
+
+
+def test_each_arm_goes_on_with_the_value_that_is_best_on_the_validation_split(tmp_path: Path) -> None:
+    grid = tuning.read("lr:1e-6,1e-5 seed:1000,1001", [["loss=grpo"], ["loss=pacs"]])
+    candidates = [
+        candidate(place, seed, stage=stage, lr=lr)
+        for place in (0, 1)
+        for lr in (1e-6, 1e-5)
+        for stage, seeds in ((TUNING, grid.seeds), (FINAL, (0, 1)))
+        for seed in seeds
+    ]
+    rule = {**tuning.rule(grid, [0, 1]), "values": ["lr=1e-06", "lr=1e-05"]}
+    record = sweep(tmp_path, candidates, tune=rule)
+    assert all("tuning" in run for run in advance(record.ledger, "s", print))
+    best = {"grpo-lr1e-06": 4, "grpo-lr1e-05": 3, "pacs-lr1e-06": 2, "pacs-lr1e-05": 5}
+    train(tmp_path, lambda name, seed: best["-".join(name.split("-")[:2] + name.split("-")[2:3])])
+    final = [run for run in advance(record.ledger, "s", print) if "final" in run]
+    wanted = ("grpo-lr1e-06", "pacs-lr1e-05")
+    assert sorted(final) == [f"id-{arm}-final-s{seed}" for arm in wanted for seed in (0, 1)]
+    picks = record.ledger.sweep("s").info["tune"]["picks"]
+    assert picks["1"] == {"value": "lr=1e-05", "tried": {"lr=1e-06": 0.25, "lr=1e-05": 0.625}}
+    train(tmp_path, lambda name, seed: 4)
+    assert advance(record.ledger, "s", print) == []
+    frames = load(tmp_path)
+    assert {run.seed for run in frames.rows} == {0, 1}  # what is reported did not choose
+    found = tuning_table.table(frames)
+    assert found is not None
+    picked = {(cell["block"], cell["row"]): round(cell["mean"], 6) for cell in found.records if "picked" in cell["row"]}
+    assert picked == {("loss=grpo", "lr = 1e-06 (picked)"): 0.5, ("loss=pacs", "lr = 1e-05 (picked)"): 0.625}
+    drawn = tuning_figure.figure(frames)
+    assert drawn is not None
+    assert len(drawn.axes[0].get_lines()) == 4  # two curves, two circles
+    assert [v for v in findings(frames) if v.outcome == "warning"] == []  # two values have no inside
+
+
+def test_a_best_value_at_the_edge_of_the_grid_is_warned_of(tmp_path: Path) -> None:
+    rule = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",), ("lr=0.0001",)], [1000]), [0]), "picks": {}}
+    tried = [candidate(0, 1000, stage=TUNING, lr=lr) for lr in (1e-6, 1e-5, 1e-4)]
+    record = sweep(tmp_path, [*tried, *(candidate(0, 0, lr=lr) for lr in (1e-6, 1e-5, 1e-4))], tune=rule)
+    advance(record.ledger, "s", print)
+    train(tmp_path, lambda name, seed: 2 + 2 * ("0.0001" in name))
+    advance(record.ledger, "s", print)
+    train(tmp_path, lambda name, seed: 4)
+    (warning,) = findings(load(tmp_path))
+    assert warning.claim.says.endswith("the best lr, 0.0001, is at the edge of what was tried")
+
+
+def test_a_value_that_diverged_under_one_seed_is_not_picked() -> None:
+    rule = {"values": ["lr=1", "lr=2"]}
+    runs = {"a": (0, "lr=1"), "b": (0, "lr=1"), "c": (0, "lr=2"), "d": (0, "lr=2")}
+    picks = tuning.pick(rule, {"a": 0.9, "b": float("nan"), "c": 0.2, "d": 0.4}, runs)
+    assert picks["0"] == {"value": "lr=2", "tried": {"lr=1": None, "lr=2": pytest.approx(0.3)}}
+    with pytest.raises(ValueError, match="no value of an arm was measured"):
+        tuning.pick(rule, {}, runs)

@@ -1,0 +1,88 @@
+"""A sweep that grows, really run on mazes of 5×5: from the forecast to the report, killed and repeated on the way."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger.sweeps import Ledger
+from tests.end_to_end.test_sweep import python
+from tests.test_run import rlvr
+
+TINY = [
+    *("task.size=5", "task.test_problems=8", "model.steps=150", "model.batch=32", "steps=2", "rollout.prompts=4"),
+    *("rollout.samples=4", "rollout.dynamic_sampling=none", "evaluation.every=2", "evaluation.samples=4"),
+    *("evaluation.k=[1,4]", "checkpoint.every=100", "cluster=local", "tracker=none"),
+]
+# A learning rate of 0.3 makes noise of any policy: the largest difference that there is.
+CONTRAST = ["-m", "loss=grpo", "lr=1e-6,0.3", *TINY, "until=decided", "budget=12"]
+
+
+def info(home: Path) -> dict[str, object]:
+    (path,) = (home / "runs/sweeps").glob("*/planned.jsonl")
+    return dict(Ledger(home).sweep(path.parent.name).info)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-m", "loss=grpo,rloo", "until=decided"], "until=decided needs a budget: pass the most runs in all"),
+        (["-m", "loss=grpo,rloo", "budget=9"], "budget=9 has no effect without until=decided"),
+        (["-m", "loss=grpo,rloo", "until=decided", "budget=3h"], "no finished run of the ledger is like these"),
+        (["loss=grpo", "until=decided", "budget=9"], "until has no effect on a single run"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(words, told, tmp_path: Path) -> None:
+    done = rlvr(*words, home=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_says_looks_and_the_most_it_can_cost(tmp_path: Path) -> None:
+    done = rlvr("-m", "loss=grpo,rloo", "seed=4,5", *TINY, "until=decided", "budget=25", "--dry-run", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "looks at 3 (" in done.stdout
+    assert "At most 24 runs in all" in done.stdout  # 12 seeds of two arms: the 25th run has no partner
+    assert len(re.findall(r"  new\b", done.stdout)) == 6
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_of_tuning_says_what_each_arm_gets(tmp_path: Path) -> None:
+    done = rlvr("-m", "loss=grpo,rloo", *TINY, "tune=lr:1e-5,3e-5,1e-4", "--dry-run", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "3 values (lr=1e-5, lr=3e-5, lr=1e-4), seeds 1000, for each of 2 arms: 6 runs; then 2 runs" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(600)
+def test_a_large_difference_is_decided_before_the_budget_is_spent(tmp_path: Path) -> None:
+    process = python("-m", "rlvr.run", *CONTRAST, home=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 300
+    while process.poll() is None and not list((tmp_path / "runs").glob("*/attempts/1/exit.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)  # the launcher alone: its workers end by themselves
+    process.communicate()
+    process = python("-m", "rlvr.run", *CONTRAST, home=tmp_path)
+    out, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, out
+    until = info(tmp_path)["until"]
+    assert until["stopped"] == "decided"
+    assert [look["seeds"] for look in until["looks"]] == until["seeds"][: len(until["looks"])]
+    assert len(until["looks"]) < len(until["seeds"])
+    (question,) = until["looks"][-1]["questions"]
+    assert question["outcome"] == "below"
+    report = subprocess.run(
+        [sys.executable, "-m", "analysis", "--no-figures", "--home", str(tmp_path)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert f"below: {question['name']}" in report
+    assert f"look {len(until['looks'])} of at most {len(until['seeds'])}" in report

@@ -1,0 +1,58 @@
+"""What is typed: a budget, what is to be decided, what is tuned."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeps.growing import stopping, tuning
+from sweeps.growing.stopping import Budget
+
+
+@pytest.mark.parametrize(
+    ("typed", "budget"),
+    [
+        ("24", Budget(runs=24)),
+        ("24runs", Budget(runs=24)),
+        ("10h", Budget(hours=10)),
+        ("1.5h", Budget(hours=1.5)),
+        ("90min", Budget(hours=1.5)),
+    ],
+)
+def test_a_budget_is_runs_or_hours(typed: str, budget: Budget) -> None:
+    assert stopping.read_budget(typed) == budget
+
+
+@pytest.mark.parametrize("typed", ["", None, "2.5", "10 days", "-3", "many"])
+def test_anything_else_is_refused_with_what_to_type(typed: str | None) -> None:
+    with pytest.raises(ValueError, match="budget=24, or hours of runs, budget=10h"):
+        stopping.read_budget(typed)
+
+
+def test_what_is_to_be_decided() -> None:
+    assert stopping.read_until("decided", has_claims=True) == "claims"
+    assert stopping.read_until("decided", has_claims=False) == ""
+    assert stopping.read_until("decided:pass@8", has_claims=True) == "pass@8"
+    with pytest.raises(ValueError, match="until=forever is unknown: pass until=decided"):
+        stopping.read_until("forever", has_claims=False)
+
+
+def test_a_budget_below_three_seeds_of_each_arm_is_refused() -> None:
+    with pytest.raises(ValueError, match="5 runs .* 3 seeds of each of 2 arms. Pass budget=6"):
+        stopping.rule("", arms=2, first=1, runs=5)
+    assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
+
+
+def test_what_is_tuned() -> None:
+    grid = tuning.read("lr:1e-5,3e-5 eta:1,2 seed:7,8", [["loss=lad"]])
+    assert grid.values == [("lr=1e-5", "eta=1"), ("lr=1e-5", "eta=2"), ("lr=3e-5", "eta=1"), ("lr=3e-5", "eta=2")]
+    assert grid.seeds == [7, 8]
+    for typed, told in (
+        ("lr", "write a knob and its values"),
+        ("lr:1e-5", "two values or more"),
+        ("loss:a,b", "loss is tuned and given"),
+        ("lr:1,2 seed:x", "seeds are whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            tuning.read(typed, [["loss=lad"]])
+    with pytest.raises(ValueError, match="seed 7 would tune and be reported"):
+        tuning.rule(grid, [7])

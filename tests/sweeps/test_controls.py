@@ -1,0 +1,75 @@
+"""Which points `controls=` adds, and which arms the report flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.frames.load import load
+from analysis.scores.controls import held
+from analysis.scores.findings import findings
+from analysis.tables import comparison
+from sweeps import controls
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
+
+POINTS = [["loss=grpo", "seed=0"], ["loss=grpo", "seed=1"], ["loss=pacs", "seed=0"], ["loss=pacs", "seed=1"]]
+
+
+def test_each_control_has_its_points() -> None:
+    assert controls.added(POINTS, "random", "", 0) == [
+        (["loss=grpo", "seed=0", "rollout.reward=random"], "random"),
+        (["loss=grpo", "seed=1", "rollout.reward=random"], "random"),
+        (["loss=pacs", "seed=0", "rollout.reward=random"], "random"),
+        (["loss=pacs", "seed=1", "rollout.reward=random"], "random"),
+    ]
+    assert controls.added(POINTS, "seeds", "", 0) == [
+        (["loss=grpo", "seed=2"], "seeds"),
+        (["loss=grpo", "seed=3"], "seeds"),
+    ]
+    assert controls.added(POINTS, "still", "loss=pacs", 0) == [
+        (["loss=pacs", "seed=0", "lr=0"], "still"),
+        (["loss=pacs", "seed=1", "lr=0"], "still"),
+    ]
+    assert [words for words, _ in controls.added([["lr=1"], ["lr=2"]], "still,seeds", "", 5)] == [
+        ["lr=0"],
+        ["lr=1", "seed=6"],
+    ]
+    with pytest.raises(ValueError, match="placebo is unknown. Controls: seeds, random, flipped, still"):
+        controls.added(POINTS, "placebo", "", 0)
+
+
+def test_an_arm_that_is_not_above_its_control_is_flagged(tmp_path: Path) -> None:
+    plan = []
+
+    def arm(loss: str, right: tuple[int, ...], *words: str, first: int = 0, **other: object) -> None:
+        for seed, correct in enumerate(right, start=first):
+            name = "-".join((loss, *words, f"s{seed}"))
+            of_problems = counts(*(min(8, correct + (0, 1)[i % 2]) for i in range(60)))
+            run_id = write_run(tmp_path, config(loss, seed=seed, **other), {40: {"maze7": of_problems}}, name=name)
+            plan.append((run_id, name, [f"loss={loss}", *words, f"seed={seed}"]))
+
+    random = {"rollout": {"reward": "random"}}
+    made = {"rollout": {"samples": 8}}
+    arm("grpo", (3, 4, 3), **made)
+    arm("pacs", (6, 7, 6), **made)
+    arm("grpo", (3, 4, 4), "rollout.reward=random", rollout={**made["rollout"], **random["rollout"]})
+    arm("pacs", (3, 3, 3), "rollout.reward=random", rollout={**made["rollout"], **random["rollout"]})
+    arm("grpo", (4, 4, 3), first=3, **made)
+    write_sweep(tmp_path, "s", plan, control={f"grpo-s{seed}": "seeds" for seed in (3, 4, 5)})
+    frames = load(tmp_path)
+    found = {(one.arm, one.control): one for one in held(frames)}
+    assert {key: one.passed for key, one in found.items()} == {
+        ("loss=grpo", "random"): False,
+        ("loss=pacs", "random"): True,
+        ("loss=pacs", "seeds"): True,
+    }
+    assert found["loss=pacs", "seeds"].effect == pytest.approx(3 / 8)  # 3 of 8 more at every seed
+    # By place 3, 4, 3 and 4, 4, 3 of 8: one of three is 1/8 above.
+    assert found["loss=pacs", "seeds"].floor == pytest.approx(1 / 24)
+    assert [v.claim.says for v in findings(frames)] == ["loss=grpo is not decidedly above its control, random rewards"]
+    table = comparison.table(frames)
+    assert table is not None
+    rows = {cell["row"]: cell["seeds"] for cell in table.records}
+    assert (rows["loss=grpo"], rows["loss=grpo control=seeds"]) == (3, 3)
+    assert {cell["reference"] for cell in table.records} == {"", "loss=grpo"}
