@@ -18,7 +18,7 @@ from analysis.frames.run import Run
 from rlvr.ledger.identity import NOT_IDENTITY
 
 # What a sweep may vary without making another arm, or what names the sweep itself.
-_SILENT = frozenset({"seed", "study", "paper", "name", "tags", *NOT_IDENTITY})
+_SILENT = frozenset({"seed", "study", "paper", *NOT_IDENTITY})
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,6 @@ class RunConfig:
     budget: str | None = None
     tune: str | None = None
     controls: str | None = None
-    name: str | None = None
-    tags: str | None = None
     baseline: str | None = None
     claims: list[Any] = field(default_factory=list[Any])
 
