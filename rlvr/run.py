@@ -246,8 +246,8 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
         raise ValueError("rlvr.run and rlvr.sweep are called from the main thread: signals to stop arrive there.")
     if one_run and MULTIRUN & set(options):
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
-    with one_line_errors(words) as registry:
-        typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
+    typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
+    with one_line_errors(typed) as registry:
         session = carried_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
     (launch,) = session.launches
     if launch.outcome.exit_code == INTERRUPTED:

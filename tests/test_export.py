@@ -23,7 +23,9 @@ def test_the_newest_is_chosen_or_the_best_or_the_one_that_is_named(tmp_path: Pat
     assert chosen(first, best=False) == first
 
 
-@pytest.mark.parametrize(("best", "message"), [(True, "checkpoint.keep_best=true"), (False, "Pass runs/RUN_ID")])
+@pytest.mark.parametrize(
+    ("best", "message"), [(True, "checkpoint.keep_best=true"), (False, "Pass the id or the name of a run")]
+)
 def test_what_has_no_checkpoint_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, message: str
 ) -> None:

@@ -46,7 +46,7 @@ class Report:
         ]
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
-        return cls(layout.analysis_cache(frames.home) / "reports" / f"{name}.json", key)
+        return cls(layout.remembered_report(frames.home, name), key)
 
     def unchanged(self) -> str | None:
         """What was printed, if the same was asked of the same runs and its files are there still; else None."""

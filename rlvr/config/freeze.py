@@ -45,6 +45,8 @@ def _check_components(plain: Mapping[str, Any]) -> None:
     rollout: Any = plain.get("rollout") or {}
     nodes |= {"rollout.engine": rollout.get("engine")}
     for name, node in nodes.items():
+        if node is None and plain.get("policy"):
+            continue  # an evaluation trains nothing
         if not isinstance(node, Mapping) or not isinstance(cast("Mapping[str, object]", node).get("_target_"), str):
             raise ValueError(
                 f"{name} is no component: choose an option by {name.split('.')[0]}=OPTION, and set its knobs."

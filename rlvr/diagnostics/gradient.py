@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlvr.job.loop import Run
-from rlvr.objective.batch import EXPLORE, Batch, Loss, Policy, Terms
+from rlvr.objective.batch import EXPLORE, Batch, Loss, Policy, Terms, whole_groups
 from rlvr.trainer.diverged import Diverged
 from rlvr.trainer.fsdp import Trainer
 
@@ -118,6 +118,7 @@ class Watch:
         """The same loss, watched; it keeps its knobs and what it declared with `@needs`."""
         bound = loss if isinstance(loss, functools.partial) else functools.partial(loss)
 
+        @whole_groups  # rows are known by their prompts, too
         @functools.wraps(bound.func)
         def watched(policy: Policy, batch: Batch, **knobs: Any) -> Terms:
             if policy.logp.requires_grad:

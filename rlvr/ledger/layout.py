@@ -117,6 +117,11 @@ def analysis_cache(home: Path) -> Path:
     return reports(home) / ".cache"
 
 
+def remembered_report(home: Path, name: str) -> Path:
+    """What a report of this name was made of and showed, so that an unchanged one need not be made again."""
+    return analysis_cache(home) / "reports" / f"{name}.json"
+
+
 def mlflow_database(home: Path) -> Path:
     return home / "mlflow.db"
 

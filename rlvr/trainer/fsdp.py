@@ -229,6 +229,8 @@ class Trainer:
         release(self.actor)
         whole = {name: distributed.total(value) for name, value in whole.items()}
         logp_ref = whole.pop("logp_ref", None)
+        if "log_z" in whole:
+            whole["log_z"] = _of_prompts(whole["log_z"], batch)
         return Policy(**whole), logp_ref
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -273,6 +275,14 @@ class Trainer:
             "reference": self.frozen.tensors(),
             "random": checkpoint.random_state(),
         }
+
+
+def _of_prompts(values: Tensor, batch: Batch) -> Tensor:
+    """Values [B] that a prompt's rows share, for all of them: a row without tokens may have been read alone, as 0."""
+    read, group = (x.to(values.device) for x in (batch.mask.any(dim=1), batch.group))
+    shared = values.new_zeros(batch.num_groups)
+    shared[group[read]] = values[read]
+    return shared[group]
 
 
 def _mean_over_updates(results: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -99,7 +99,9 @@ MISTAKES = {
 def test_mistakes_are_told_as_of_what_is_built_in(mine: Path, mistake: str, tmp_path: Path) -> None:
     words, message = MISTAKES[mistake]
     more = ["rollout.prompts=1"] if "task=bandit" in words else []
-    code, out = rlvr("run", "--config-dir", str(mine), *ONE, *more, *words, home=tmp_path, cwd=tmp_path)
+    chosen = {word.partition("=")[0] for word in words}
+    usual = [word for word in ONE if word.partition("=")[0] not in chosen]
+    code, out = rlvr("run", "--config-dir", str(mine), *usual, *more, *words, home=tmp_path, cwd=tmp_path)
     assert code == 2
     (line,) = out.splitlines()
     assert re.search(message.replace("(", r"\(").replace("?", r"\?"), line), line

@@ -161,7 +161,13 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
 ) -> None:
     """One step ahead: what a step learns from is of the policy before it, and was weighed."""
     ahead = ["rollout.ahead=1", "rollout.importance=truncate"]
-    process = start(homes["ray"], *VLLM, "rollout=ray", "rollout.engine.workers=2", *ahead)
+    process = start(
+        homes["ray"],
+        *(word for word in VLLM if word != "rollout=vllm"),
+        "rollout=ray",
+        "rollout.engine.workers=2",
+        *ahead,
+    )
     wait_for_step(process, homes["ray"], 2)
     everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     (raylet,) = [p for p in everyone if p.name() == "raylet"]

@@ -36,6 +36,7 @@ def test_tables_figures_and_page_are_rebuilt_byte_for_byte_without_the_runs(pack
     home, file = packed
     assert command.main(["--home", str(home), "--out", str(tmp_path / "runs")]) == 0
     shutil.copy(file, tmp_path / "elsewhere.rlvr")
+    (tmp_path / "nowhere").mkdir()
     nowhere = str(tmp_path / "nowhere")
     assert command.main([str(tmp_path / "elsewhere.rlvr"), "--home", nowhere, "--out", str(tmp_path / "bundle")]) == 0
     ours, theirs = files(tmp_path / "runs" / "default"), files(tmp_path / "bundle" / "elsewhere-bundle")
