@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.frames.bundle import SUFFIX
-from rlvr.ledger import layout
+from rlvr.ledger import terminal
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
@@ -32,30 +30,33 @@ examples:
 
 def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
     """(what to bundle, the file to write). LookupError: there is no such study, sweep or run."""
-    parser = argparse.ArgumentParser(
+    from analysis.report import remembered
+
+    parser = terminal.Parser(
         "python -m analysis bundle",
         description="Write one file from which anyone rebuilds a study's tables and page, without its runs.",
         epilog=BUNDLE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", nargs="*", help="study=NAME, sweep=ID, a study's name, or runs (default: newest study)")
     parser.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
     parser.add_argument("--out", type=Path, help="the file (default: <study>.rlvr, here)")
     options = parser.parse_args(arguments)
-    home = (options.home or layout.home()).expanduser().resolve()
+    try:
+        home = terminal.home(options.home)
+    except ValueError as error:
+        raise LookupError(str(error)) from None
     frames = _chosen(home, options.what)
-    return frames, _file(options.out or Path(re.sub(r"[^\w.-]+", "-", frames.study)))
+    return frames, _file(options.out or Path(remembered.folder_name(frames.study)))
 
 
 def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     """(one run of another trainer, the file to write). LookupError: the dump cannot be read."""
     from analysis.frames import dumps
 
-    parser = argparse.ArgumentParser(
+    parser = terminal.Parser(
         "python -m analysis import",
         description="Make a bundle of the evaluation samples of one run of another trainer (docs/analysis.md).",
         epilog=IMPORT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("dump", type=Path, help="a .jsonl or .parquet file, or a folder of them")
     parser.add_argument("--format", required=True, choices=dumps.FORMATS, help="who wrote it; rlvr: our own schema")

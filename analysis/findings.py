@@ -6,13 +6,13 @@ bytes, so that a page and the evidence beside it cannot disagree.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlvr.ledger import terminal
 from rlvr.ledger.files import whole
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ examples:
 
 def main(arguments: Sequence[str]) -> None:
     """LookupError: a file is no bundle, or the page lacks the two comments."""
-    parser = argparse.ArgumentParser(
+    parser = terminal.Parser(
         "python -m analysis findings",
         description="Write what studies found, as Markdown, from their bundles.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="bundles (.rlvr)")
     parser.add_argument("--into", type=Path, metavar="PAGE", help=f"a page with {BEGIN} and {END}")
@@ -76,7 +75,7 @@ def _read(page: Path) -> str:
 
 
 def _summary(judged: Mapping[str, Sequence[Verdict]]) -> str:
-    from analysis.scores.claim import Outcome
+    from analysis.scores.claim import OF_CLAIMS, Outcome
 
     rows = [(study, Counter(v.outcome for v in found)) for study, found in judged.items()]
     total = Counter[Outcome]()
@@ -85,9 +84,9 @@ def _summary(judged: Mapping[str, Sequence[Verdict]]) -> str:
     number = sum(total.values())
     decided = total[Outcome.HOLDS] + total[Outcome.CONTRADICTED]
     share = f"{decided} of {number} claims are decided ({100 * decided / number:.0f} %)." if number else "No claims."
-    lines = [_row("study", *Outcome), "|---|" + "---:|" * len(Outcome)]
-    lines += [_row(study, *(counted[outcome] or "" for outcome in Outcome)) for study, counted in rows]
-    lines += [_row("all", *(total[outcome] for outcome in Outcome))]
+    lines = [_row("study", *OF_CLAIMS), "|---|" + "---:|" * len(OF_CLAIMS)]
+    lines += [_row(study, *(counted[outcome] or "" for outcome in OF_CLAIMS)) for study, counted in rows]
+    lines += [_row("all", *(total[outcome] for outcome in OF_CLAIMS))]
     return f"{share}\n\n" + "\n".join(lines)
 
 

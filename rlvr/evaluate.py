@@ -34,8 +34,9 @@ from typing import Any
 from rlvr import run as runs
 from rlvr.config import imports
 from rlvr.config.compose import Composed
-from rlvr.config.evaluated import check_words, evaluated, key_of
+from rlvr.config.evaluated import check_words, evaluated
 from rlvr.config.freeze import frozen
+from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints

@@ -49,7 +49,7 @@ def _references(points: Sequence[Point], baseline: str) -> list[Point]:
     """In each setting the points of one arm: that which the baseline names, else GRPO, else the first."""
     by_setting: dict[tuple[str, ...], list[Point]] = {}
     for point in points:
-        by_setting.setdefault(tuple(w for w in point if _key(w).split(".")[0] in SETTING), []).append(point)
+        by_setting.setdefault(tuple(w for w in point if key_of(w).split(".")[0] in SETTING), []).append(point)
     return [point for here in by_setting.values() for point in _of_one_arm(here, baseline)]
 
 
@@ -63,19 +63,15 @@ def _of_one_arm(here: Sequence[Point], baseline: str) -> list[Point]:
 
 
 def _arm(point: Point) -> list[str]:
-    return [word for word in point if _key(word) != "seed"]
-
-
-def _key(override: str) -> str:
-    return key_of(override.partition("=")[0])
+    return [word for word in point if key_of(word) != "seed"]
 
 
 def _with(point: Point, override: str) -> list[str]:
-    return [*(word for word in point if _key(word) != _key(override)), override]
+    return [*(word for word in point if key_of(word) != key_of(override)), override]
 
 
 def _seed(point: Point, usual: int) -> int:
-    return next((int(word.partition("=")[2]) for word in reversed(point) if _key(word) == "seed"), usual)
+    return next((int(word.partition("=")[2]) for word in reversed(point) if key_of(word) == "seed"), usual)
 
 
 def _fresh(points: Sequence[Point], point: Point, usual: int) -> int:

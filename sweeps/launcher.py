@@ -7,13 +7,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import imports
+from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import Unreadable, grouped, read_info, read_proven_config
@@ -23,7 +23,7 @@ from slurm.client import is_configured
 from sweeps import controls, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
-from sweeps.local import Outcome, run_local
+from sweeps.local import Outcome, available_gpus, run_local
 from sweeps.plan import Plan, plan, write
 from sweeps.session import Launch
 from sweeps.slurm.jobs import workers
@@ -39,7 +39,7 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
     master: the config that Hydra composed for the command. Returns what Hydra wants of a launcher, for each point.
     """
     now = session.current()
-    if planning.is_growing(master):
+    if controller.is_growing(master):
         launched = launch_growing(master, overrides)
     else:
         planning.check(master, evaluates=now.adapt is not None)
@@ -161,7 +161,7 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
             )
         return
     runs = [run for run in planned.runs if not dry_run or _typed_gpus(run.overrides)]
-    gpus, has = max((run.config["cluster"]["gpus"] for run in runs), default=0), num_gpus()
+    gpus, has = max((run.config["cluster"]["gpus"] for run in runs), default=0), len(available_gpus())
     if gpus > has:
         raise ValueError(
             f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
@@ -170,16 +170,7 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
 
 
 def _typed_gpus(overrides: Sequence[str]) -> bool:
-    return any(override.lstrip("+").startswith("cluster.gpus=") for override in overrides)
-
-
-def num_gpus() -> int:
-    """GPUs that processes of this machine may use, by the devices of NVIDIA's and AMD's drivers."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
-    of_amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
-    return len(list(Path("/dev").glob("nvidia[0-9]*"))) + len(of_amd) + Path("/dev/dxg").exists()  # the last: WSL
+    return "cluster.gpus" in map(key_of, overrides)
 
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:

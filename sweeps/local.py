@@ -37,11 +37,15 @@ def available_cores() -> int:
 
 
 def available_gpus() -> list[str]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. No torch: it would take hold of them."""
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those of NVIDIA's and AMD's drivers, and the
+    one that Windows lends. No torch: it would take hold of them.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [each for each in named.split(",") if each.strip() not in ("", "-1")]
-    return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    of_amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
+    num = len(list(Path("/dev").glob("nvidia[0-9]*"))) + len(of_amd) + Path("/dev/dxg").exists()
+    return [str(index) for index in range(num)]
 
 
 def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None = None) -> int:

@@ -61,6 +61,12 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return json.dumps({**alike, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
 
 
+def mean_hours(runs: Sequence[Planned], ledger: Ledger) -> float | None:
+    """Hours of one of these runs on average, over those that are like finished ones; None if none is."""
+    known = list(run_hours(runs, ledger).values())
+    return statistics.fmean(known) if known else None
+
+
 def run_hours(runs: Sequence[Planned], ledger: Ledger) -> dict[str, float]:
     """Hours that each of these runs takes, from the pace of finished runs alike; without those that are like none."""
     kinds = {run.run_id: kind_of(run.config) for run in runs}

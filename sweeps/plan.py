@@ -14,11 +14,10 @@ from analysis.scores.claim import read as read_claim
 from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
+from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import EXPECTED, run_id
 from rlvr.ledger.sweeps import Ledger, sweep_id
-from sweeps.planned import Planned, git_state, write_runs
-
-__all__ = ["Plan", "Planned", "git_state", "plan", "write", "write_runs"]
+from sweeps.planned import Planned, write_runs
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def plan(
             checker.check_task(config, choices, plain)
         except ValueError as error:
             raise ValueError(f"{error}{_where(points, overrides)}") from None
-        setting = tuple(o for o in overrides if o.lstrip("+").split("=")[0] != "seed")
+        setting = tuple(o for o in overrides if key_of(o) != "seed")
         if setting not in groups:
             groups[setting] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
         run = Planned(run_id(plain), groups[setting], "", tuple(overrides), plain, import_paths=paths[packages])

@@ -22,7 +22,8 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once
 from sweeps.past import Past, kind_of, spent_before
-from sweeps.plan import Plan, Planned
+from sweeps.plan import Plan
+from sweeps.planned import Planned
 from sweeps.progress import duration
 from sweeps.slurm.jobs import cluster_of, workers
 

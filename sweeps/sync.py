@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlvr.config import imports
@@ -26,11 +26,8 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
     if uri or not sweeps:
         command = shipping(ledger.home, *(["--uri", uri] if uri else []), *options)
         return subprocess.run(command, env=imports.environment(), check=False).returncode
-    stores: dict[str, list[str]] = {}
-    for sweep in sweeps:
-        stores.setdefault(_store(ledger, sweep), []).append(sweep.sweep_id)
     codes = list[int]()
-    for store, ids in stores.items():
+    for store, ids in _by_store((sweep, _tracker(ledger, sweep)) for sweep in sweeps).items():
         command = shipping(ledger.home, "--sweep", *ids, *options)
         codes.append(subprocess.run(command, env=_around(store), check=False).returncode)
     return max(codes)
@@ -39,20 +36,15 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
 def sync_in_background(ledger: Ledger) -> bool:
     """Ship sweeps with runs that have ended and that no store has heard of, and do not wait for it. Was it started?
 
-    Only sweeps whose launch wanted a tracker.
-
-    So a server that was away while they ended needs no word of anybody: the next launch, status or report will do.
-    What it says goes to runs/sync.log.
+    Only sweeps whose launch wanted a tracker. So a server that was away while they ended needs no word of anybody: the
+    next launch, status or report will do. What it says goes to runs/sync.log.
     """
     log = layout.sync_log(ledger.home)
     if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
         return False
-    stores: dict[str, list[str]] = {}
-    for sweep in ledger.sweeps():
-        if any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids) and _tracker(ledger, sweep).get(
-            "enabled"
-        ):
-            stores.setdefault(_store(ledger, sweep), []).append(sweep.sweep_id)
+    behind = [s for s in ledger.sweeps() if any(is_behind(ledger.run_dir(run_id)) for run_id in s.run_ids)]
+    trackers = ((sweep, _tracker(ledger, sweep)) for sweep in behind)
+    stores = _by_store((sweep, tracker) for sweep, tracker in trackers if tracker.get("enabled"))
     for store, ids in stores.items():
         with log.open("ab") as file:
             subprocess.Popen(
@@ -71,9 +63,12 @@ def _around(store: str) -> dict[str, str]:
     return {**imports.environment(), **({"MLFLOW_TRACKING_URI": store} if store else {})}
 
 
-def _store(ledger: Ledger, sweep: Sweep) -> str:
-    """`tracker.uri` of a sweep's launch; "": none was named, then the environment decides."""
-    return str(_tracker(ledger, sweep).get("uri") or "")
+def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, list[str]]:
+    """Sweep ids by `tracker.uri` of their launches; "": none was named, then the environment decides."""
+    stores: dict[str, list[str]] = {}
+    for sweep, tracker in sweeps:
+        stores.setdefault(str(tracker.get("uri") or ""), []).append(sweep.sweep_id)
+    return stores
 
 
 def _tracker(ledger: Ledger, sweep: Sweep) -> Mapping[str, Any]:

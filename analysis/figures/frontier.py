@@ -63,7 +63,7 @@ def _path(
     if not steps:
         return None
     colour, marker = look(number, arm.loss if not arm.knobs.keys() - {"loss"} else "")
-    scale = 100 if pair[1].unit == "%" else 1
+    scale = pair[1].scale
     xs = [100 * x.mean[x.steps.index(step)] for step in steps]
     ys = [scale * y.mean[y.steps.index(step)] for step in steps]
     axes.plot(xs[-1], ys[-1], marker=marker, color=colour, markersize=6)

@@ -14,8 +14,9 @@ from analysis.report.grid import difference_text
 from analysis.report.table import Table
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.comparable import by_setting
+from analysis.scores.measured import hours
 from analysis.scores.metric import Metric
-from analysis.scores.trajectory import SECONDS, TOKENS, devices
+from analysis.scores.trajectory import TOKENS, devices
 
 MOST_NAMED = 12  # arms of a headline
 
@@ -107,9 +108,8 @@ def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) ->
 def _cost(frames: Frames, run: Run) -> tuple[float, float, float]:
     """Hours of steps and evaluations, GPU-hours, millions of sampled tokens."""
     last = frames.digest.last(run.run_id)
-    steps, evaluations = (frames.digest.sum(run.run_id, key, last) for key in (SECONDS, "time/evaluation_s"))
-    hours = (steps + (0.0 if math.isnan(evaluations) else evaluations)) / 3600
-    return hours, hours * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6
+    took = hours(frames, run.run_id, last)
+    return took, took * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6
 
 
 def _number(value: float, decimals: int) -> tuple[str, str]:

@@ -49,6 +49,9 @@ class Outcome(StrEnum):
     WARNING = "warning"
 
 
+OF_CLAIMS = (Outcome.HOLDS, Outcome.CONTRADICTED, Outcome.UNDECIDED, Outcome.NOT_TESTED)
+
+
 @dataclass(frozen=True)
 class Claim:
     """The fields above."""

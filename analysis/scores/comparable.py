@@ -41,14 +41,16 @@ class Comparable:
         return f"{title}, {self.name}" if self.name else title
 
 
-def by_setting(frames: Frames, chosen: Iterable[Arm] | None = None) -> list[Comparable]:
-    """The settings of all arms, or of those chosen, in which something was evaluated."""
+def by_setting(frames: Frames, chosen: Iterable[Arm] | None = None, *, on_problems: bool = True) -> list[Comparable]:
+    """The settings of all arms, or of those chosen. on_problems: only those in which problems were evaluated, which a
+    bandit has none of.
+    """
     everything = arms(frames) if chosen is None else list(chosen)
     found: list[Comparable] = []
     for name in settings(everything):
         here = tuple(a for a in everything if a.setting == name)
         sources, metrics = benchmarks(frames, [i for a in here for i in a.run_ids])
-        if metrics:
+        if metrics or not on_problems:
             found.append(Comparable(name, here, sources, metrics))
     return found
 

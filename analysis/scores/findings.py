@@ -54,12 +54,10 @@ def _edges(found: Tuned) -> Iterable[Verdict]:
 def _failed(frames: Frames) -> Iterable[Verdict]:
     """The arms that are not above their controls."""
     for one in (each for each in held(frames) if not each.passed):
-        scale, unit = (100.0, " points") if one.metric.unit == "%" else (1.0, "")
-        low, high = scale * one.interval.low, scale * one.interval.high
-        measured = f"{scale * one.effect:+.3g} [{low:.3g}, {high:.3g}]{unit}".replace("-", "−")
+        measured = one.metric.difference(one.effect, one.interval)
         basis = f"{one.metric}, {one.seeds} seed{'s' * (one.seeds > 1)}{' (of these runs)' * (one.seeds == 1)}"
         if one.control == SEEDS:
-            floor = f"{scale * one.floor:+.3g}{unit}".replace("-", "−")
+            floor = f"{one.metric.scale * one.floor:+.3g} {one.metric.of_differences}".rstrip().replace("-", "−")
             says = f"{one.arm} differs from the reference no more than the reference from itself under other seeds"
             yield Verdict(_says(says), Outcome.WARNING, measured, f"{basis}; the reference from itself: {floor}")
         else:

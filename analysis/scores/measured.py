@@ -196,5 +196,10 @@ def _so_far(frames: Frames, metric: Metric, run_id: str, step: int) -> float:
     evaluations up to it: set-up, and steps done again after a crash, are not in them."""
     if metric.kind == Kind.TRAINING:
         return frames.digest.mean(run_id, metric.key, step)
+    return hours(frames, run_id, step)
+
+
+def hours(frames: Frames, run_id: str, step: int) -> float:
+    """Of the steps up to this one and of their evaluations."""
     steps, evaluations = (frames.digest.sum(run_id, key, step) for key in ("time/step_s", "time/evaluation_s"))
     return (steps + (0.0 if math.isnan(evaluations) else evaluations)) / 3600

@@ -13,6 +13,7 @@ from rlvr.metrics import EVALUATION, VALIDATION
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
+    from analysis.scores.crossed import Interval
 
 AVERAGE = "Average"  # of the benchmarks, in the place of a benchmark's name
 
@@ -40,6 +41,22 @@ class Metric:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def scale(self) -> float:
+        """Of values to what is printed: shares are printed in per cent, their differences in points."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def of_differences(self) -> str:
+        """Their unit."""
+        return "points" if self.unit == "%" else self.unit
+
+    def difference(self, effect: float, interval: Interval) -> str:
+        """`+1.2 [−0.3, 2.7] points`, as it is printed."""
+        low, high = self.scale * interval.low, self.scale * interval.high
+        number = f"{self.scale * effect:+.3g} [{low:.3g}, {high:.3g}]".replace("-", "−")
+        return f"{number} {self.of_differences}".rstrip()
 
     @property
     def per_problem(self) -> bool:

@@ -97,7 +97,5 @@ def _question(arm: Arm, reference: Arm, compared: Compared | None, metric: Metri
     plain = compared.judged.plain
     decided = plain.excludes(0) and not compared.of_runs
     outcome = ("above" if compared.effect > 0 else "below") if decided else Outcome.UNDECIDED.value
-    scale, unit = (100.0, "points") if metric.unit == "%" else (1.0, metric.unit)
-    low, high = scale * plain.low, scale * plain.high
-    measured = f"{scale * compared.effect:+.3g} [{low:.3g}, {high:.3g}] {unit}".strip().replace("-", "−")
+    measured = metric.difference(compared.effect, plain)
     return Question(name, outcome, measured, groups, (compared,))

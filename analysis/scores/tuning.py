@@ -14,6 +14,7 @@ from analysis.scores import words
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import last_points
 from analysis.scores.metric import Metric, avg
+from analysis.scores.study import newest
 from rlvr.metrics import VALIDATION
 
 
@@ -73,7 +74,7 @@ def _score(frames: Frames, arm: Arm, run_id: str, metric: Metric) -> float:
 
 def tuned(frames: Frames) -> list[Tuned]:
     """The tuning of every arm, as the newest launch that tuned recorded it; [] where nothing was tuned."""
-    rule: Mapping[str, Any] = next((s.info["tune"] for s in reversed(frames.sweeps) if s.info.get("tune")), {})
+    rule: Mapping[str, Any] = newest(frames, "tune") or {}
     source = frames.tuned or frames
     if not rule:
         return []

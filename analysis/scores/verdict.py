@@ -40,7 +40,7 @@ def verdicts(frames: Frames, level: float | None = None) -> list[Verdict]:
     level: of its intervals and tests; None: that of the study's stopping rule at its last look, else 95 %.
     """
     level = study.level(frames) if level is None else level
-    settings = by_setting(frames)
+    settings = by_setting(frames, on_problems=False)
     found: list[Verdict] = []
     for content in study.claims(frames):
         try:
@@ -71,7 +71,7 @@ def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: flo
     """ValueError for a selector that names no arm."""
     here = [setting for setting in settings if select(setting.arms, claim.arm)]
     if not here:
-        return [Verdict(claim, Outcome.NOT_TESTED, more=f"no evaluated arm has {claim.arm}")]
+        return [Verdict(claim, Outcome.NOT_TESTED, more=f"no arm has {claim.arm}")]
     found: list[Verdict] = []
     for setting in here:
         try:
@@ -89,13 +89,12 @@ def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: flo
 
 @dataclass(frozen=True)
 class _Test:
-    """A claim in one setting. scale: of shares to points."""
+    """A claim in one setting."""
 
     frames: Frames
     claim: Claim
     setting: Comparable
     metric: Metric
-    scale: float
     level: float
 
     @classmethod
@@ -104,7 +103,7 @@ class _Test:
             (metric,) = parse(claim.metric, frames, [i for arm in setting.arms for i in arm.run_ids])
         except LookupError:
             raise NotTested(f"no run measured {claim.metric}") from None
-        return cls(frames, claim, setting, metric, 100.0 if metric.unit == "%" else 1.0, level)
+        return cls(frames, claim, setting, metric, level)
 
     def verdict(self) -> Verdict:
         return self._trend() if self.claim.knob else self._against()
@@ -185,7 +184,7 @@ class _Test:
 
     def _check_room(self, cells: Sequence[Cell]) -> None:
         means = [cell.mean for cell in cells]
-        if self.scale > 1 and (min(means) > 1 - SATURATED or max(means) < SATURATED):
+        if self.metric.scale > 1 and (min(means) > 1 - SATURATED or max(means) < SATURATED):
             low, high = 100 * min(means), 100 * max(means)
             raise NotTested(f"saturated: {low:.1f} to {high:.1f} % leave no room to differ")
 
@@ -204,7 +203,7 @@ class _Test:
     def _of_margin(self, judged: Mapping[str, Compared]) -> Outcome:
         """It holds if two one-sided tests say so for every arm; it is contradicted if some difference is decidedly
         larger."""
-        margin = self.claim.margin / self.scale
+        margin = self.claim.margin / self.metric.scale
         if all(self._settled(one) for one in judged.values()):
             return Outcome.HOLDS
         both = [one.judged.simultaneous for one in judged.values()]
@@ -214,7 +213,7 @@ class _Test:
     def _settled(self, one: Compared) -> bool:
         if self.claim.sign:
             return one.judged.plain.excludes(0)
-        return equivalence(one.judged.summary, self.claim.margin / self.scale) < 1 - self.level
+        return equivalence(one.judged.summary, self.claim.margin / self.metric.scale) < 1 - self.level
 
     def _more(self, judged: Mapping[str, Compared]) -> str:
         """What the arm needs that needs most, if differences are what they look like."""
@@ -224,14 +223,15 @@ class _Test:
         seeds, problems = [n.seeds for n in wanted], [n.problems for n in wanted]
         if all(n is not None for n in seeds):
             return f"about {max(n or 0 for n in seeds) - now} more seeds"
-        same = max(self.scale * equivalent_within(one.judged.summary) for one in open_ones)
+        same = max(self.metric.scale * equivalent_within(one.judged.summary) for one in open_ones)
         rest = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
-        return f"no number of seeds alone would decide it{rest}; the same within {same:.3g} {self._unit}"
+        within = f"{same:.3g} {self.metric.of_differences}".rstrip()
+        return f"no number of seeds alone would decide it{rest}; the same within {within}"
 
     def _needed(self, one: Compared) -> Needed:
         if self.claim.sign:
             return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=1 - self.level)
-        room = self.claim.margin / self.scale - abs(one.effect)
+        room = self.claim.margin / self.metric.scale - abs(one.effect)
         # TOST at 5 % rejects where a two-sided interval of 90 % lies within the margin; at other levels likewise.
         return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=2 * (1 - self.level), effect=room)
 
@@ -251,7 +251,7 @@ class _Test:
         interval = slope.summary().interval(self.level)
         against = any(one.decided and self.claim.sign * one.effect < 0 for one in steps.values())
         outcome = self._of_slope(float(slope.summary().mean), interval, against=against)
-        text = self._number(float(slope.summary().mean), interval)
+        text = self.metric.difference(float(slope.summary().mean), interval)
         more = ""
         if outcome == Outcome.UNDECIDED:
             wanted = needed(slope.summary(), math.nan, 0).seeds
@@ -271,22 +271,14 @@ class _Test:
 
     # --- in words ---
 
-    @property
-    def _unit(self) -> str:
-        return "points" if self.scale > 1 else self.metric.unit
-
-    def _number(self, effect: float, interval: Interval) -> str:
-        low, high = self.scale * interval.low, self.scale * interval.high
-        return f"{self.scale * effect:+.3g} [{low:.3g}, {high:.3g}]".replace("-", "−")
-
     def _found(self, judged: Mapping[str, Compared]) -> str:
         """The difference, or the smallest and the largest of several."""
         ordered = sorted(judged, key=lambda key: judged[key].effect)
         ends = dict.fromkeys([ordered[0], ordered[-1]])
-        told = [self._number(judged[key].effect, judged[key].judged.simultaneous) for key in ends]
+        told = [self.metric.difference(judged[key].effect, judged[key].judged.simultaneous) for key in ends]
         if len(judged) == 1:
-            return f"{told[0]} {self._unit}"
-        return ", ".join(f"{text} {self._unit} ({key})" for text, key in zip(told, ends, strict=True))
+            return told[0]
+        return ", ".join(f"{text} ({key})" for text, key in zip(told, ends, strict=True))
 
     def _basis(self, judged: Mapping[str, Compared]) -> str:
         one = next(iter(judged.values()))

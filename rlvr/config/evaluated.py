@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlvr.config import engine
 from rlvr.config.compose import Composed
+from rlvr.config.overrides import key_of
 from rlvr.config.schema import as_dict
 from rlvr.ledger.identity import LINES
 
@@ -33,11 +34,6 @@ def check_words(words: Sequence[str]) -> None:
             raise ValueError(
                 f"{key} has no effect on an evaluation, which reads rollout, {', '.join(READ)} alone. Drop it."
             )
-
-
-def key_of(word: str) -> str:
-    """`+task.size=9` -> task.size"""
-    return word.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
 def evaluated(

@@ -47,8 +47,9 @@ def parse(words: Sequence[str]) -> list[Override]:
     return OverridesParser.create().parse_overrides(list(words))
 
 
-def key_of(element: str) -> str:
-    return element.lstrip("+~")
+def key_of(word: str) -> str:
+    """Of an override, or of what stands before its `=`: `+task.size=9` -> task.size"""
+    return word.partition("=")[0].lstrip("+~")
 
 
 def check(words: Sequence[str], groups: Collection[str]) -> None:

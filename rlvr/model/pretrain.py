@@ -31,7 +31,7 @@ def pretrain(
     store: Path,
     *,
     architecture: Mapping[str, Any],
-    steps: PositiveInt,
+    steps: NonNegativeInt,
     batch: PositiveInt,
     lr: PositiveFloat,
     weight_decay: NonNegativeFloat,
@@ -95,13 +95,7 @@ class Pupil:
     model: PreTrainedModel
 
     def learn(
-        self,
-        steps: PositiveInt,
-        batch: int,
-        *,
-        lr: PositiveFloat,
-        weight_decay: NonNegativeFloat,
-        warmup_steps: NonNegativeInt,
+        self, steps: int, batch: int, *, lr: float, weight_decay: float, warmup_steps: int
     ) -> list[tuple[int, float]]:
         """Train; returns (step, nats per response token) about every fiftieth of the way."""
         device = "cuda" if torch.cuda.is_available() else "cpu"

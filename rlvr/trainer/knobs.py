@@ -34,7 +34,7 @@ class Knobs:
     updates: Count
     epochs: Count
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
-    lr: PositiveFloat
+    lr: NonNegativeFloat  # 0: nothing is learned, a control
     head_lr: PositiveFloat | None
     schedule: Literal["constant", "cosine", "linear", "wsd"]
     warmup_steps: NonNegativeInt

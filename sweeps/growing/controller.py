@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.lock import lock, unlock
@@ -23,7 +25,8 @@ ENDED = (State.FINISHED, State.DIVERGED)  # what ended otherwise is no result: i
 LOCK_S = 60.0
 
 
-def is_growing(info: Mapping[str, Any]) -> bool:
+def is_growing(info: Mapping[str, Any] | DictConfig) -> bool:
+    """info: sweep.json, or the config of a launch."""
     return bool(info.get("until") or info.get("tune"))
 
 
@@ -155,11 +158,8 @@ def _over_hours(record: Record, until: Mapping[str, Any]) -> str:
     if until["hours"] is None:
         return ""
     took = [state.seconds / 3600 for state in record.ledger.states([each.run.run_id for each in record.begun])]
-    seeds = wave_seeds(record)[: until["seeds"][len(until["looks"])]]
-    groups = stopping.open_groups(until)
     begun = {each.run.run_id for each in record.begun}
-    more = [each for each in _final(record) if each.seed in seeds and each.run.group_id in groups]
-    fresh = [each for each in more if each.run.run_id not in begun]
+    fresh = [each for each in _wanted(record) if each.run.run_id not in begun]
     return "budget spent" if sum(took) + len(fresh) * sum(took) / len(took) > until["hours"] else ""
 
 

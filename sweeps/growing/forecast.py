@@ -8,13 +8,12 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import TUNING, Sweep
 from sweeps.growing import results, stopping
 from sweeps.growing.record import FINAL, Record
-from sweeps.past import run_hours
+from sweeps.past import mean_hours
 
 
 def lines(record: Record) -> list[str]:
     """Reads the ledger and writes nothing."""
-    each = list(run_hours([candidate.run for candidate in record.candidates], record.ledger).values())
-    hours = sum(each) / len(each) if each else None
+    hours = mean_hours([candidate.run for candidate in record.candidates], record.ledger)
     told = _tuning(record, hours) if "tune" in record.info else []
     if "until" not in record.info:
         return told

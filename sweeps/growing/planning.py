@@ -11,20 +11,17 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.growing import stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, Record, first_wave
-from sweeps.past import run_hours
+from sweeps.past import mean_hours
 from sweeps.plan import Plan
 
 Settings = Sequence[Sequence[str]]  # overrides of each run
 Compose = Callable[[Settings], Plan]  # of overrides, checked
-
-
-def is_growing(config: DictConfig) -> bool:
-    return bool(config.until or config.tune)
 
 
 def check(config: DictConfig, *, evaluates: bool) -> None:
@@ -47,18 +44,14 @@ class Points:
     def of(cls, overrides: Settings, usual_seed: int) -> Points:
         arms, seeds = dict[tuple[str, ...], None](), set[int]()
         for point in overrides:
-            own = [word for word in point if _is_seed(word)]
+            own = [word for word in point if key_of(word) == "seed"]
             seeds.add(int(own[-1].split("=")[1]) if own else usual_seed)
-            arms[tuple(word for word in point if not _is_seed(word))] = None
+            arms[tuple(word for word in point if key_of(word) != "seed")] = None
         return cls([list(arm) for arm in arms], sorted(seeds))
 
     def more(self, count: int) -> list[int]:
         """The seeds, and the numbers after them, so many in all."""
         return [*self.seeds, *range(self.seeds[-1] + 1, self.seeds[-1] + 1 + max(0, count - len(self.seeds)))]
-
-
-def _is_seed(override: str) -> bool:
-    return override.lstrip("+").split("=")[0] == "seed"
 
 
 def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Compose) -> tuple[Record, Plan]:
@@ -67,7 +60,8 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     ValueError: what is wrong, before anything is written.
     """
     points = Points.of(overrides, int(master.seed))
-    sweep_id = _id(master, points, compose)
+    first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
+    sweep_id = _id(master, points, first)
     if layout.planned(ledger.sweep_dir(sweep_id)).exists():
         record = Record.read(ledger, sweep_id)
         return record, plan_of(record, record.begun or first_wave(record))
@@ -75,7 +69,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     about: dict[str, Any] = {}
     spent = tuning.count(grid, points.arms) if grid else 0
     if master.until:
-        about["until"] = _rule(master, points, ledger, spent, compose)
+        about["until"] = _rule(master, points, ledger, spent, first)
         points = replace(points, seeds=points.more(about["until"]["seeds"][-1]))
     if grid:
         about["tune"] = tuning.rule(grid, points.seeds)
@@ -85,14 +79,15 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     return record, plan_of(record, first_wave(record))
 
 
-def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, compose: Compose) -> dict[str, Any]:
+def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, first: Plan) -> dict[str, Any]:
+    """first: a run of each arm."""
     about = stopping.read_until(str(master.until), has_claims=bool(master.claims))
     if len(points.arms) < 2:
         raise ValueError("until=decided compares arms, and this sweep has one. Sweep a knob, as in loss=grpo,rloo.")
     budget = stopping.read_budget(master.budget)
-    runs, first = budget.runs, len(points.seeds)
+    runs = budget.runs
     if runs is None:
-        each = hours_of_a_run(points, ledger, compose)
+        each = mean_hours(first.runs, ledger)
         if each is None:
             raise ValueError(
                 f"budget={master.budget}: no finished run of the ledger is like these, so hours do not say how many "
@@ -100,16 +95,8 @@ def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, compos
             )
         assert budget.hours is not None
         runs = int(budget.hours / each)
-    found = stopping.rule(about, len(points.arms), first, runs, spent=spent)
+    found = stopping.rule(about, len(points.arms), len(points.seeds), runs, spent=spent)
     return {**found, "budget": str(master.budget), "hours": budget.hours}
-
-
-def hours_of_a_run(points: Points, ledger: Ledger, compose: Compose) -> float | None:
-    """The mean over arms; None where no finished run is like any of them."""
-    words = [[*arm, f"seed={points.seeds[0]}"] for arm in points.arms]
-    first = compose(words)
-    known = list(run_hours(first.runs, ledger).values())
-    return sum(known) / len(known) if known else None
 
 
 def _candidates(
@@ -135,10 +122,8 @@ def plan_of(record: Record, runs: Sequence[Candidate]) -> Plan:
     return Plan(record.sweep_id, info["study"], info["command"], chosen, info.get("question", ""), folders)
 
 
-def _id(master: DictConfig, points: Points, compose: Compose) -> str:
-    """8 hexadecimal digits of what defines the sweep: the same command finds it again."""
-    words = [[*arm, f"seed={points.seeds[0]}"] for arm in points.arms]
-    first = compose(words)
+def _id(master: DictConfig, points: Points, first: Plan) -> str:
+    """8 hexadecimal digits of what defines the sweep: the same command finds it again. first: a run of each arm."""
     told = {key: str(master[key]) for key in ("until", "budget", "tune") if master[key]}
     parts = {**told, "study": first.study, "seeds": points.seeds, "runs": sorted(run.run_id for run in first.runs)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]

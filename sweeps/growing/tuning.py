@@ -14,6 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rlvr.config.overrides import key_of
+
 FIRST_SEED = 1000  # of tuning: far from the seeds of reported runs
 PROBLEMS = 256  # of the validation split, where evaluation.validation does not say
 
@@ -44,7 +46,7 @@ def read(text: str, arms: Sequence[Sequence[str]]) -> Grid:
     tried = [tuple(f"{key}={value}" for key, value in zip(axes, row, strict=True)) for row in _crossed(axes)]
     if len(tried) < 2:
         raise ValueError(f"tune={text} leaves nothing to choose from: give two values or more.")
-    typed = {word.lstrip("+").split("=")[0] for arm in arms for word in arm}
+    typed = {key_of(word) for arm in arms for word in arm}
     if both := [key for key in axes if key in typed]:
         raise ValueError(f"{both[0]} is tuned and given: drop {both[0]}=..., or drop it from tune.")
     return Grid(tried, [int(seed) for seed in seeds])

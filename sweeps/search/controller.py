@@ -23,7 +23,7 @@ from rlvr.ledger.attempt import ask_to_prune
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
-from sweeps.plan import Planned, write_runs
+from sweeps.planned import Planned, write_runs
 from sweeps.search.space import Space
 from sweeps.search.study import Goal, suggest
 

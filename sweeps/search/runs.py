@@ -13,7 +13,7 @@ from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import Launch, available_gpus, share_of
-from sweeps.plan import Planned
+from sweeps.planned import Planned
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
 from sweeps.slurm.follow import LOOK_S

@@ -28,7 +28,8 @@ from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.grid_sweep import usual
-from sweeps.plan import Plan, Planned, plan
+from sweeps.plan import Plan, plan
+from sweeps.planned import Planned
 from sweeps.session import Launch
 from sweeps.verdict import Outcome
 

@@ -84,6 +84,13 @@ def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize(
+    "typed", ["lr=0", "-m loss=grpo,rloo controls=still", "task=digits model=digits_tiny model.steps=0"]
+)
+def test_nothing_is_learned_where_that_is_what_was_asked_for(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*typed.split(), "cluster=local", "--dry-run"]) == 0, capsys.readouterr().err
+
+
 def test_a_loss_and_a_task_of_ones_own_are_looked_at_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loss").mkdir()
     (tmp_path / "task").mkdir()

@@ -112,7 +112,7 @@ def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     [
         ({"loss=grpo": (3, 4), "loss=pacs": (5, 6)}, CLAIM, "too few seeds, 2 of at least 3"),
         ({"loss=grpo": (3,), "loss=pacs": (5,)}, CLAIM, "1 of at least 3 (seen of these runs: +25 ["),
-        ({"loss=grpo": (3, 4, 3)}, CLAIM, "no evaluated arm has loss=pacs"),
+        ({"loss=grpo": (3, 4, 3)}, CLAIM, "no arm has loss=pacs"),
         ({"loss=dapo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "against": "loss=ppo"}, "no arm loss=ppo"),
         ({"loss=grpo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "metric": "pass@64"}, "no run measured pass@64"),
         ({"loss=grpo": (9, 9, 9), "loss=pacs": (9, 9, 9)}, CLAIM, "saturated: 100.0 to 100.0 %"),

@@ -18,7 +18,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
 from sweeps.growing.controller import advance, has_results
 from sweeps.growing.record import FINAL, TUNING, Candidate, Record
-from sweeps.plan import Planned
+from sweeps.planned import Planned
 from tests.analysis.ledger_factory import config, counts, group_of, write_run
 
 PROBLEMS = 60

@@ -23,7 +23,7 @@ from rlvr.ledger.attempt import Attempt, asked_to_prune
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
 from rlvr.ledger.sweeps import Ledger
-from sweeps.plan import Planned
+from sweeps.planned import Planned
 from sweeps.search import sampler as samplers
 from sweeps.search.controller import Search
 from sweeps.search.space import search_space
