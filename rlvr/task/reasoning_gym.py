@@ -21,6 +21,7 @@ from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
+from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
 from rlvr.task.verify.pool import Pool
@@ -30,8 +31,6 @@ HELD_OUT = 8  # one question in so many
 SHARED_SEED = 496  # items of a stream that come from one seed of the library, in parts of
 AT_ONCE = 8
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-BLANKS = {" ": "SPACE", "\n": "NEWLINE"}
-CHARACTERS = (*BLANKS.values(), *(chr(code) for code in range(33, 127)))
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class ReasoningGym(Procedural[Item]):
 
     name = "reasoning_gym"
     source = "reasoning_gym"
-    end_word = "end"
-    vocabulary = ("PAD", end_word, *CHARACTERS)
+    end_word = END_WORD
+    vocabulary = VOCABULARY
 
     def __init__(
         self,
@@ -209,25 +208,10 @@ class ReasoningGym(Procedural[Item]):
         if not self.spelled:
             tagged = ANSWER.findall(response)
             return tagged[-1].strip() if tagged else None
-        *words, end = response.split() or [""]
-        return read(words) if end == self.end_word and set(words) <= set(CHARACTERS) else None
+        return read_response(response)
 
     def close(self) -> None:
         self._pool.close()
-
-
-def spell(text: str) -> str:
-    """A text as words of one character each. ValueError for characters that the vocabulary lacks."""
-    words = [BLANKS.get(character, character) for character in text]
-    if unknown := sorted(set(words) - set(CHARACTERS)):
-        raise ValueError(f"task.spelled=true spells ASCII, and {text[:60]!r} has {unknown}. Pass task.spelled=false.")
-    return " ".join(words)
-
-
-def read(words: Sequence[str]) -> str:
-    """What `spell` made of a text, as it was."""
-    blanks = {word: blank for blank, word in BLANKS.items()}
-    return "".join(blanks.get(word, word) for word in words)
 
 
 def _library() -> Path:

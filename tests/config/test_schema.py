@@ -33,6 +33,7 @@ COMPANIONS = {
     ("task", "digits"): ["model=digits_tiny"],
     ("task", "choice"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],
     ("task", "reasoning_gym"): ["task.generators=chain_sum", "model=hf", "model.path=somebody/something"],
+    ("task", "spelled"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=spelled_tiny"],
     ("task", "math"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],
     ("task", "code"): ["task.train=a.jsonl", "task.test=b.jsonl", "model=hf", "model.path=somebody/something"],
     ("task", "sql"): [

@@ -9,6 +9,7 @@ def test_tasks_import_neither_torch_nor_the_verifier() -> None:
         "import sys, rlvr.task.maze, rlvr.task.bandit, rlvr.task.digits, rlvr.task.classes\n"
         "import rlvr.task.math, rlvr.task.code, rlvr.task.sql, rlvr.task.verify.pool, rlvr.task.verify.program\n"
         "import rlvr.task.coins, rlvr.task.countdown, rlvr.task.skills, rlvr.task.choice, rlvr.task.reasoning_gym\n"
+        "import rlvr.task.spelled\n"
         "heavy = {'torch', 'transformers', 'math_verify', 'sympy', 'datasets', 'pyarrow', 'reasoning_gym'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

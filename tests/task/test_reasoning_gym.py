@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("reasoning_gym")
 
-from rlvr.task.reasoning_gym import CHARACTERS, ReasoningGym, read, spell
+from rlvr.task.characters import CHARACTERS, read, spell
+from rlvr.task.reasoning_gym import ReasoningGym
 from tests.support.sandboxed import need_sandbox
 from tests.support.tasks import make_task
 

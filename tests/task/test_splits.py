@@ -25,6 +25,7 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     "choice": lambda i: {"question": f"Number {i}?", "choices": ["a", "b"], "answer": i % 2},
     "code": lambda i: {"prompt": f"Add {i}.", "test_list": [f"assert add(1) == {1 + i}"]},
     "math": lambda i: {"problem": f"What is {i} + 1?", "answer": i + 1},
+    "spelled": lambda i: {"question": f"{i} + 1", "answer": i + 1},
     "sql": lambda i: {"question": f"Number {i}?", "db_id": "one", "gold_sql": f"SELECT {i}"},
 }
 ONE_POLICY = {"bandit", "classes"}  # they learn a policy over a few contexts: nothing is held out

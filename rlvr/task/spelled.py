@@ -1,0 +1,116 @@
+"""Questions and short answers of any data set, spelled in characters and judged by equal text.
+
+A closed vocabulary: a policy of a few hundred thousand parameters can be taught from the training rows and trained on a
+laptop, where `rlvr.task.math` and `rlvr.task.choice` want a language model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import PositiveInt
+
+from rlvr.records import Outcome, Problem, Reward
+from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
+from rlvr.task.math import ANSWER_FIELDS
+from rlvr.task.procedural import Dice
+from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, problems
+from rlvr.task.verified import Loaded
+
+REMEDY = "For other texts take a language model: task=math or task=choice, with model=hf model.path=..."
+
+
+class Spelled(Loaded):
+    """Problems of a training set and of one or several benchmarks.
+
+    train, test: see `rlvr.task.sources.problems`. prompt_field, answer_field: columns; None finds the usual names.
+    mistakes: share of the demonstrations that are answered with the answer of another training problem.
+    max_tokens: default limit of a response: a character is a token, and so is the end word.
+    validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
+    """
+
+    name = "spelled"
+    end_word = END_WORD
+    vocabulary = VOCABULARY
+
+    def __init__(
+        self,
+        *,
+        train: str | Sequence[str] | Mapping[str, str],
+        test: str | Sequence[str] | Mapping[str, str],
+        prompt_field: str | None,
+        answer_field: str | None,
+        mistakes: Annotated[float, Interval(ge=0, lt=1)],
+        max_tokens: PositiveInt,
+        validation: Annotated[float, Interval(ge=0, lt=1)],
+        train_problems: PositiveInt | None,
+    ) -> None:
+        if not 0 <= mistakes < 1:
+            raise ValueError(f"task.mistakes={mistakes}: a share of the demonstrations, from 0 to less than 1.")
+        self.max_tokens = max_tokens
+        self._mistakes = mistakes
+        columns = [
+            Column("prompt_field", prompt_field, PROMPT_FIELDS),
+            Column("answer_field", answer_field, ANSWER_FIELDS),
+        ]
+
+        def make(question: Cell, answer: Cell) -> tuple[str, str]:
+            text = _text(answer)
+            if len(spell(text, REMEDY).split()) + 1 > max_tokens:
+                raise ValueError(
+                    f"{answer.place}: the answer {text[:60]!r} has {len(text)} characters, and a response at most "
+                    f"{max_tokens} with its end. Pass task.max_tokens={len(text) + 1}."
+                )
+            return spell(question.prompt().strip(), REMEDY), text
+
+        splits = problems(train, test, columns, make, Selection(validation, train_problems))
+        super().__init__(splits)
+        held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
+        self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
+        if not self._taught:
+            raise ValueError("Every problem of task.train stands in task.test too: nothing is left to learn from.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What base policies depend on (`rlvr.ledger.stages.task_identity`)."""
+        taught = json.dumps([[problem.prompt, problem.answer] for problem in self._taught])
+        return {"mistakes": self._mistakes, "taught": hashlib.sha256(taught.encode()).hexdigest()}
+
+    def solution(self, problem: Problem) -> str:
+        """The right answer as a response."""
+        return f"{spell(problem.answer, REMEDY)} {END_WORD}"
+
+    def demonstration(self, index: int) -> tuple[str, str]:
+        """(prompt, response) of a training problem drawn by lot, never a held-out one."""
+        dice = Dice(f"demonstration {index}")
+        asked = dice.choose(self._taught)
+        answered = dice.choose(self._taught) if dice.share() < self._mistakes else asked
+        return asked.prompt, self.solution(answered)
+
+    def answer(self, problem: Problem, response: str) -> str | None:
+        """The text of a response, white space aside; None: it has no end."""
+        text = read_response(response)
+        return None if text is None else " ".join(text.split())
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """1 where the response is the right answer, white space aside, else 0. Unparsable: it has no end."""
+        outcomes = [self._judged(problem, text) for problem, text in answers]
+        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+
+    def _judged(self, problem: Problem, response: str) -> Outcome:
+        answer = self.answer(problem, response)
+        if answer is None:
+            return "unparsable"
+        return "correct" if answer == problem.answer else "wrong"
+
+
+def _text(cell: Cell) -> str:
+    """An answer as it is compared: a text or a number, white space aside."""
+    value = cell.value
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+        raise cell.refuse("a text or a number")
+    return " ".join(str(value).split())
