@@ -28,6 +28,7 @@ examples:
   python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
   python -m analysis import DUMP --format verl --arm grpo      samples of another trainer as such a file (import --help)
   python -m analysis findings *.rlvr        what studies found, as Markdown (findings --help)
+  python -m analysis paper lad_table_1      a table of a paper, with runs of ours in its rows (paper --help)
 """
 
 
@@ -35,7 +36,7 @@ examples:
 DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 
-VERBS = (["bundle"], ["import"], ["findings"])
+VERBS = (["bundle"], ["import"], ["findings"], ["paper"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -103,13 +104,15 @@ def parser() -> terminal.Parser:
 
 
 def _carry_out(verb: str, arguments: list[str]) -> int:
-    """Write what studies found, or a bundle. What a report asks for is what it holds: so one is made, and dropped."""
+    """Write what studies found, a paper's table, or a bundle. What a report asks for is what a bundle holds: so one is
+    made, and dropped."""
     from analysis import exchange, findings
     from analysis.frames.bundle import write
+    from analysis.paper import command as paper
     from analysis.report import report
 
-    if verb == "findings":
-        findings.main(arguments)
+    if verb in ("findings", "paper"):
+        (findings.main if verb == "findings" else paper.main)(arguments)
         return DONE
     frames, file = exchange.bundle(arguments) if verb == "bundle" else exchange.import_dump(arguments)
     report.page(frames, report.build(frames), {})

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import legend, look
-from analysis.tables.policies import evaluations, label
+from analysis.scores.evaluated import evaluations, label
 from rlvr.ledger import layout
 
 QUESTION = "How far apart do the right answers of a policy lie?"

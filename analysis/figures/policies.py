@@ -12,10 +12,11 @@ from analysis.report import style
 from analysis.report.lines import dash, legend, look
 from analysis.scores.arm import settings
 from analysis.scores.cell import cell
+from analysis.scores.evaluated import evaluations, label
 from analysis.scores.metric import benchmarks, pass_at
 from analysis.scores.selection import ordered
 from analysis.scores.study import swept
-from analysis.tables.policies import evaluations, label, sizes
+from analysis.tables.policies import sizes
 
 QUESTION = "How does coverage grow with the number of samples?"
 COLUMNS = 3

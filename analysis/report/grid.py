@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.report.table import Format, Published, Table, decimals_for
+from analysis.report.table import Format, Published, Table, decimals_for, mark_of, ranked
 
 WIDE = 126  # characters; a wider grid is split by metric
 Record = Mapping[str, Any]
 Key = tuple[str, str]  # metric, column
 AVERAGE = "Average"
+OURS = ", ours"  # ends the name of a printed row that a row of ours belongs to
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of the best of each column
+    second: frozenset[tuple[int, int]] = frozenset()
+
+    def mark(self, row: int, column: int) -> str:
+        """best, second or ""."""
+        return "best" if (row, column) in self.best else "second" if (row, column) in self.second else ""
 
     @property
     def width(self) -> int:
@@ -36,6 +42,8 @@ class Grid:
 @lru_cache(maxsize=64)  # every format asks
 def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
     """Our cells, block by block; a block wider than `width` characters is split, between metrics."""
+    if table.beside:
+        return side_by_side(table)
     blocks: dict[str, list[Record]] = {}
     for cell in table.records:
         if cell["metric"] in table.shown:
@@ -72,12 +80,63 @@ def _of(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
 
 
 def published_grids(published: Published) -> list[Grid]:
-    """Printed values, one grid per metric, columns in the paper's order."""
-    found: list[Grid] = []
-    for metric in published.cells["metric"].drop_duplicates():
-        part = published.cells[published.cells["metric"] == metric]
-        found.append(_printed(metric, part, "column"))
+    """Printed values in the layout of the paper, with its marks."""
+    found = [
+        _marked(str(block), [(str(line), part) for line, part in own.groupby("line", sort=False)])
+        for block, own in published.cells.groupby("block", sort=False)
+    ]
     return [*found[:-1], replace(found[-1], notes=published.notes)]
+
+
+def side_by_side(table: Table) -> list[Grid]:
+    """The published table with each row of ours below the printed one; of either the best and the second are marked."""
+    (published,) = table.published
+    ours = _as_printed(table)
+    found: list[Grid] = []
+    for block, own in published.cells.groupby("block", sort=False):
+        lines: list[tuple[str, pd.DataFrame]] = []
+        for line, part in own.groupby("line", sort=False):
+            below = ours[(ours["block"] == block) & ours["line"].str.startswith(f"{line}{OURS}")]
+            lines.append((str(line), part))
+            named = ((str(row).removeprefix(f"{line}, "), cells) for row, cells in below.groupby("line", sort=False))
+            lines += [(f"· {name}", cells) for name, cells in named]
+        found.append(_marked(str(block), lines))
+    return [*found[:-1], replace(found[-1], notes=published.notes)]
+
+
+def _as_printed(table: Table) -> pd.DataFrame:
+    """Our cells as those of a published table."""
+    rows: list[dict[str, Any]] = []
+    for cell in table.records:
+        form = table.format_of(cell["metric"], cell["column"])
+        known = math.isfinite(cell["mean"])
+        rows.append(
+            {
+                "block": cell["block"],
+                "line": cell["row"],
+                "head": cell["column"],
+                "metric": cell["metric"],
+                "text": text_of(cell, form) if known else "",
+                "number": round(cell["mean"] * form.scale, form.decimals) if known else math.nan,
+            }
+        )
+    ours = pd.DataFrame(rows, columns=["block", "line", "head", "metric", "text", "number"])
+    best = {key: ranked(part["number"]) for key, part in ours.groupby(["block", "head", "metric"])}
+    keys = zip(ours["block"], ours["head"], ours["metric"], strict=True)
+    return ours.assign(mark=[mark_of(number, best[key]) for number, key in zip(ours["number"], keys, strict=True)])
+
+
+def _marked(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
+    """lines: how each is called, and its cells."""
+    heads = list(lines[0][1]["head"])
+    rows: list[tuple[str, ...]] = []
+    marks: dict[tuple[int, int], str] = {}
+    for number, (label, cells) in enumerate(lines):
+        texts = dict(zip(cells["head"], cells["text"], strict=True))
+        rows.append((label, *(texts.get(head) or "–" for head in heads)))
+        marks |= {(number, 1 + heads.index(h)): m for h, m in zip(cells["head"], cells["mark"], strict=True)}
+    best, second = (frozenset(where for where, mark in marks.items() if mark == each) for each in ("best", "second"))
+    return Grid(title, ("", *heads), tuple(rows), (), best, second)
 
 
 def published_averages(published: Published) -> Grid:

@@ -75,5 +75,5 @@ class Report:
 def _code() -> str:
     """What tells this version of the analysis from another one."""
     root = Path(analysis.__file__).parent
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".html", ".css", ".js", ".csv"))
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".html", ".css", ".js", ".yaml"))
     return cache.state_of(files)

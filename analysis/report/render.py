@@ -25,7 +25,7 @@ def markdown(table: Table) -> str:
     parts += [_markdown_grid(g) for g in grids(table)]
     if table.notes:
         parts.append("\n".join(f"- {n}" for n in table.notes))
-    for paper in table.published:
+    for paper in table.apart:
         parts.append(f"## Published: {paper.label}")
         parts += [_markdown_grid(g) for g in published_grids(paper)]
     return "\n\n".join(parts) + "\n"
@@ -34,7 +34,8 @@ def markdown(table: Table) -> str:
 def _markdown_grid(grid: Grid) -> str:
     header = [_bar(c) for c in grid.header]
     rows = [
-        [f"**{_bar(c)}**" if (i, j) in grid.best else _bar(c) for j, c in enumerate(r)] for i, r in enumerate(grid.rows)
+        [_marked(_bar(c), grid.mark(i, j), "**{}**", "<u>{}</u>") for j, c in enumerate(r)]
+        for i, r in enumerate(grid.rows)
     ]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     widths = [max(w, 3) for w in widths]
@@ -50,6 +51,11 @@ def _markdown_grid(grid: Grid) -> str:
         else [line(header), rule, *map(line, rows)]
     )
     return "\n".join(lines + [f"\n{n}" for n in grid.notes])
+
+
+def _marked(text: str, mark: str, best: str, second: str) -> str:
+    """best, second: with {} where the text goes."""
+    return {"best": best, "second": second}.get(mark, "{}").replace("{}", text)
 
 
 def _bar(text: str) -> str:
@@ -78,7 +84,7 @@ def latex(table: Table) -> str:
     parts = [f"% {table.title}: {table.question}".replace("\n", " ")]
     parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
     parts += [f"% {note}" for note in table.notes]
-    for p, paper in enumerate(table.published):
+    for p, paper in enumerate(table.apart):
         found = [replace(g, title=f"{paper.label}: {g.title}") for g in published_grids(paper)]
         parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(found)]
     return "\n".join(parts) + "\n"
@@ -86,7 +92,8 @@ def latex(table: Table) -> str:
 
 def _latex_grid(grid: Grid, label: str) -> str:
     def line(row: tuple[str, ...], number: int = -1) -> str:
-        cells = [rf"\textbf{{{tex(c)}}}" if (number, j) in grid.best else tex(c) for j, c in enumerate(row)]
+        marks = [grid.mark(number, j) for j in range(len(row))]
+        cells = [_marked(tex(c), m, r"\textbf{{}}", r"\underline{{}}") for c, m in zip(row, marks, strict=True)]
         return "  " + " & ".join(cells) + r" \\"
 
     caption = ". ".join([tex(grid.title), *(tex(n) for n in grid.notes)])
@@ -126,6 +133,8 @@ _TEX = {
     "—": "---",
     "–": "--",
     "†": r"$^\dagger$",
+    "Δ": r"$\Delta$",
+    "·": r"$\cdot$",
     "∝": r"$\propto$",
     "≤": r"$\le$",
     "×": r"$\times$",
@@ -154,7 +163,7 @@ def terminal(table: Table, console: Console) -> None:
         _print_grid(grid, console)
     for note in table.notes:
         console.print(f"[dim]{escape(note)}[/dim]")
-    for paper in table.published:
+    for paper in table.apart:
         _print_grid(published_averages(paper), console, style="dim")
 
 
@@ -178,13 +187,13 @@ def _print_grid(grid: Grid, console: Console, style: str = "") -> None:
     for i, name in enumerate(grid.header):
         drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=grid.width <= console.width)
     for i, row in enumerate(grid.rows):
-        drawn.add_row(*(_styled(c, best=(i, j) in grid.best) for j, c in enumerate(row)))
+        drawn.add_row(*(_styled(c, grid.mark(i, j)) for j, c in enumerate(row)))
     console.print(drawn)
     for note in grid.notes:
         console.print(f"[yellow]{escape(note)}[/yellow]")
 
 
-def _styled(text: str, *, best: bool) -> str:
+def _styled(text: str, mark: str) -> str:
     styles = {"—": "yellow", "▲": "green", "▼": "red"}
-    style = styles.get(text[:1], styles.get(text[-1:], "")) or ("bold" if best else "")
+    style = styles.get(text[:1], styles.get(text[-1:], "")) or {"best": "bold", "second": "underline"}.get(mark, "")
     return f"[{style}]{escape(text)}[/{style}]" if style else escape(text)

@@ -13,6 +13,8 @@ from markupsafe import Markup
 
 from analysis import tables as table_room
 from analysis.frames.frames import Frames
+from analysis.paper import printed
+from analysis.paper.ours import of_runs
 from analysis.report.drawing import Drawn, available, draw
 from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
@@ -49,12 +51,17 @@ def build(
     """
     known = available(table_room)
     for name in only or ():
-        if name not in known:
-            raise LookupError(f"--tables {name}: there is no such table. Tables: {', '.join(known)}.")
+        if name not in (*known, *printed.tables()):
+            raise LookupError(
+                f"--tables {name}: there is no such table. Tables: {', '.join(known)}, and of papers "
+                f"{', '.join(printed.tables())}."
+            )
     tables: list[Table] = []
-    for name in only or sorted(known, key=lambda name: (name != FIRST, name)):
+    in_order = only or sorted(known, key=lambda name: (name != FIRST, name))
+    for name in (name for name in in_order if name in known):
         found = known[name].table(frames, ask) if name == FIRST and ask else known[name].table(frames)
         tables += [found] if found is not None else []
+    tables += [found for name, found in of_runs(frames).items() if not only or name in only]
     first = (*verdicts(frames), *findings(frames))
     return Content(first, tuple(tables), tuple(draw(frames)) if with_figures else ())
 
@@ -104,7 +111,7 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
         run_columns=columns,
         runs=runs,
-        tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published]) for t in content.tables],
+        tables=[(t, grids(t), [(p, published_grids(p)) for p in t.apart]) for t in content.tables],
         figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=frames.notes,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,6 @@ from analysis.scores import study
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Metric
 
-PAPER = Path(__file__).parents[1] / "paper"
 COLUMNS = (
     "block",
     "row",
@@ -81,7 +79,8 @@ def format_of(metric: Metric) -> Format:
 class Published:
     """A table of a paper as printed, beside ours and never subtracted from it: models and benchmarks differ.
 
-    cells: row, metric, column, text (as printed), in the order of the paper.
+    cells: row, metric, column, text (as printed), mark (best, second or ""), in the order of the paper; and where the
+    paper has them: block, line and head.
     """
 
     label: str
@@ -95,6 +94,7 @@ class Table:
 
     shown: the metrics that the narrow renderings print; the CSV holds all. formats: by column, else by metric.
     differences: whether the differences to the reference are printed, not their marks alone; scores: or these alone.
+    beside: whether it is laid out as the one published table, each row of ours below the printed one.
     """
 
     name: str
@@ -108,6 +108,12 @@ class Table:
     format: Format = field(default_factory=Format)
     differences: bool = False
     scores: bool = True
+    beside: bool = False
+
+    @property
+    def apart(self) -> tuple[Published, ...]:
+        """The published tables that are not part of its own grids."""
+        return () if self.beside else self.published
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -118,39 +124,15 @@ class Table:
         return self.formats.get(column, self.formats.get(metric, self.format))
 
 
-def published(file: str, *, label: str, order: tuple[str, ...] = ()) -> Published:
-    """Rows of `analysis/paper/<file>` as a published table; `order` lists the row labels that come first."""
-    frame = pd.read_csv(PAPER / file, dtype=str, keep_default_na=False)
-    rows = [
-        _row_label(method, key, value)
-        for method, key, value in zip(
-            frame["method"], frame["hyperparameter"], frame["hyperparameter_value"], strict=True
-        )
-    ]
-    named = frame["metric"].str.removesuffix("k") + frame["k"]
-    metric = named.where(frame["metric"].str.endswith("@k"), frame["metric"])  # "greedy" has no k
-    cells = pd.DataFrame({"row": rows, "metric": metric, "column": frame["benchmark"], "text": frame["value_text"]})
-    if order:
-        rank = {name: i for i, name in enumerate(order)}
-        cells = cells.sort_values("row", key=lambda s: s.map(rank).fillna(len(rank)), kind="stable", ignore_index=True)
-    cells = cells.sort_values("metric", key=lambda s: s.map(_metric_rank), kind="stable", ignore_index=True)
-    pairs = zip(frame["method"], frame["note"], strict=True)
-    notes = tuple(dict.fromkeys(f"{method}: {note}" for method, note in pairs if note))
-    return Published(label, cells, notes)
+def ranked(values: Iterable[float | None]) -> list[float]:
+    """The different values, best first; of papers' tables, where more is better. [] of one value alone."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    return sorted(set(known), reverse=True) if len(known) > 1 else []
 
 
-def _metric_rank(metric: str) -> tuple[str, int]:
-    kind, _, k = metric.partition("@")
-    return kind, int(k or 0)
-
-
-def _row_label(method: str, key: str, value: str) -> str:
-    if key in ("", "divergence"):  # a divergence is part of the method's name
-        return method
-    if key != "1/eta":
-        return f"{method} ({key.replace('_', ' ')} {value})"
-    number = float(value)
-    return f"{method}, 1/η = {f'1/{round(1 / number)}' if number < 1 else f'{number:g}'}"
+def mark_of(value: float | None, best: Sequence[float]) -> str:
+    """best, second or "", by the first two of `ranked`."""
+    return next((mark for mark, other in zip(("best", "second"), best, strict=False) if value == other), "")
 
 
 def with_notes(table: Table, frames: Frames) -> Table:

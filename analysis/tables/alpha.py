@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.layout import frame, written
-from analysis.report.table import Format, Table, interval_notes, published
+from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
@@ -35,9 +36,7 @@ def table(frames: Frames) -> Table | None:
             f"A style survives with at least {SURVIVES:.0%} of the correct responses; the effective number is e^H of "
             "the shares."
         )
-    paper = published(
-        "dph_rl_table_2.csv", label="DPH-RL (arXiv:2509.07430), table 2, SQL, Llama-3.1-8B-Instruct, as printed, %"
-    )
+    paper = published("dph_rl", 2)
     return Table(
         "alpha",
         "DPH-RL: divergences to the base policy",

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.layout import BASE, Block, Column, Row, fill, value
-from analysis.report.table import Format, Table, published, with_notes
+from analysis.report.table import Format, Table, with_notes
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import ENTROPY, Metric, distinct
@@ -43,7 +44,7 @@ def table(frames: Frames) -> Table | None:
         "falls with the number of responses, and a policy that is always right says the same thing often.",
         "Entropy: of the policy on its training responses, mean over the last 10% of the steps and over seeds.",
     )
-    paper = published("maxrl_table_3.csv", label="MaxRL (arXiv:2602.02710), table 3, maze 17x17, as printed, %")
+    paper = published("maxrl", 3)
     ours = Table(
         "baselines",
         "All objectives",

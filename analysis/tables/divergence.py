@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.layout import Block, Row, columns, fill
-from analysis.report.table import Table, published, with_notes
+from analysis.report.table import Table, with_notes
 from analysis.scores.arm import STRICT, WEAK, Arm, rank
 from analysis.scores.cell import cell, validated
 from analysis.scores.comparable import Comparable, lad_settings, shown
@@ -55,11 +56,7 @@ def table(frames: Frames) -> Table | None:
     if not found:
         return None
     parts = [fill(frames, _blocks(frames, s), columns(s.metrics, s.sources)) for s in found]
-    paper = published(
-        "lad_table_8.csv",
-        label="LAD (arXiv:2602.20132), table 8, Qwen2.5-7B, as printed, %",
-        order=tuple(f"LAD-{d}" for d in ("TV", "HD", "JS", "KL", "rKL", "JF")),
-    )
+    paper = published("lad", 8)
     cells = pd.concat(parts, ignore_index=True)
     ours = Table("divergence", "Divergence ablation", QUESTION, cells, shown(found), _notes(found), (paper,))
     return with_notes(ours, frames)

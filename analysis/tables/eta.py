@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.layout import BASE, Block, Row, columns, fill
-from analysis.report.table import Table, published, with_notes
+from analysis.report.table import Table, with_notes
 from analysis.scores.arm import Arm, grpo_command
 from analysis.scores.comparable import Comparable, lad_settings, shown
 from analysis.scores.words import inverse
@@ -23,7 +24,7 @@ def table(frames: Frames) -> Table | None:
     if not found:
         return None
     cells = pd.concat([fill(frames, _blocks(s), columns(s.metrics, s.sources)) for s in found], ignore_index=True)
-    paper = published("lad_table_6.csv", label="LAD (arXiv:2602.20132), table 6, Qwen2.5-7B, as printed, %")
+    paper = published("lad", 6)
     notes = ["Runs count at their last evaluation; no checkpoint is selected."]
     if all(len(s.sources) == 1 for s in found):
         notes.append(f"One benchmark ({found[0].sources[0]}): there is no average to take.")

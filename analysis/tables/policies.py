@@ -12,16 +12,16 @@ from analysis.frames.frames import Frames
 from analysis.frames.run import Run
 from analysis.report.layout import frame, written
 from analysis.report.table import Format, Table, interval_notes
-from analysis.scores.arm import Arm, arms, settings
+from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import Cell, cell, last_points, mean_of
 from analysis.scores.contrast import Scores
+from analysis.scores.evaluated import BASE, evaluations, label, policy_of
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
 from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 from rlvr.metrics import pass_at_k
 
 QUESTION = "What does each policy solve, and with how many samples?"
-BASE = "base"  # the name of the policy that the others started from
 MOST = 6  # columns of pass@k
 KEEP, EXPLORE, REACH, DISTINCT = "keep rate", "exploration rate", "samples to reach the base", "different right"
 
@@ -52,26 +52,6 @@ def table(frames: Frames) -> Table | None:
     )
     formats = {REACH: Format(1.0, 0, "", -1), DISTINCT: Format(1.0, 2, "")}
     return Table("policies", "Policies", QUESTION, frame(records), ("",), notes, formats=formats)
-
-
-def evaluations(frames: Frames) -> list[Arm]:
-    """Arms that were not trained but sampled."""
-    return [arm for arm in arms(frames) if is_evaluation(arm.first)]
-
-
-def is_evaluation(run: Run) -> bool:
-    return bool(run.knob("policy.digest"))
-
-
-def label(arm: Arm) -> str:
-    """The name of the policy, and what else was swept."""
-    others = [f"{key}={value}" for key, value in arm.knobs.items() if key != "policy"]
-    return " ".join([policy_of(arm.first), *others])
-
-
-def policy_of(run: Run) -> str:
-    """The name under which it was launched."""
-    return next((word.partition("=")[2] for word in run.typed if word.startswith("policy=")), run.name)
 
 
 def sizes(metrics: Iterable[Metric]) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.ablation import ablation
-from analysis.report.table import Table, published
+from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "Do more rollouts per prompt N buy accuracy and pass@k, and for which objective longest?"
@@ -16,9 +17,7 @@ def table(frames: Frames) -> Table | None:
     found = lines(frames, KNOB)
     if not found:
         return None
-    paper = published(
-        "maxrl_table_3.csv", label="MaxRL (arXiv:2602.02710), table 3, maze 17x17, N = 128, as printed, %"
-    )
+    paper = published("maxrl", 3)
     return ablation(
         frames,
         found,

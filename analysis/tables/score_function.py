@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.ablation import ablation
-from analysis.report.table import Table, published
+from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "How should PACS compare the implicit rewards of a group: RLOO, GRPO, Dr. GRPO, or not at all?"
@@ -16,7 +17,7 @@ def table(frames: Frames) -> Table | None:
     found = lines(frames, KNOB, losses=("pacs",))
     if not found:
         return None
-    paper = published("pacs_tables_9_13.csv", label="PACS (arXiv:2509.02522), tables 9 to 13, Qwen3-4B, as printed, %")
+    paper = published("pacs", 9, 10, 11, 12, 13)
     return ablation(
         frames,
         found,

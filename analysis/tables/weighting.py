@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.frames.frames import Frames
+from analysis.paper.printed import published
 from analysis.report.ablation import ablation
-from analysis.report.table import Table, published
+from analysis.report.table import Table
 from analysis.scores.ablation import lines
 
 QUESTION = "Must PACS weigh right and wrong responses alike, and what does either of them teach alone?"
@@ -16,7 +17,7 @@ def table(frames: Frames) -> Table | None:
     found = lines(frames, KNOB, losses=("pacs",))
     if not found:
         return None
-    paper = published("pacs_table_6.csv", label="PACS (arXiv:2509.02522), table 6, Qwen3-4B, as printed, %")
+    paper = published("pacs", 6)
     return ablation(
         frames, found, name="weighting", title="Weights of PACS", question=QUESTION, label=str, published=(paper,)
     )

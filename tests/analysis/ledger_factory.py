@@ -90,8 +90,10 @@ def write_run(
     message: str = "",
     name: str | None = None,
     validation: float | None = None,
+    logged_at: Mapping[int, Mapping[str, float]] = {},
 ) -> str:
     """One run. `cause=None`: the attempt has no exit; attempts=0: planned only. validation: avg@8 of that split.
+    logged_at: further metrics, by step.
 
     Returns its run_id.
     """
@@ -131,6 +133,8 @@ def write_run(
         if validation is not None:
             lines[step]["validation/maze7/avg_at_8"] = validation
         write_samples(folder, step, counts)
+    for step, metrics in logged_at.items():
+        lines.setdefault(step, {}).update(metrics)
     with (folder / "metrics.jsonl").open("wb") as file:
         for step, metrics in sorted(lines.items()):
             file.write(encode(step, 2.0 + step, 1, metrics))

@@ -10,6 +10,7 @@ from analysis.figures import policies as figure_room
 from analysis.frames.load import load
 from analysis.report.style import encode
 from analysis.scores.cell import cell
+from analysis.scores.evaluated import evaluations
 from analysis.scores.metric import pass_at
 from analysis.tables import comparison, policies
 from analysis.tables.comparison import Ask
@@ -62,6 +63,6 @@ def test_the_curve_ends_at_coverage(home: Path) -> None:
     (axes,) = [axes for axes in figure.axes if axes.get_visible()]
     ends = {line.get_ydata()[-1] for line in axes.get_lines()}
     assert ends == {50.0}
-    arm = policies.evaluations(frames)[0]
+    arm = evaluations(frames)[0]
     assert cell(frames, arm, pass_at(8), ("maze7",)).mean == 0.5
     assert encode(figure, "png").startswith(b"\x89PNG")

@@ -1,0 +1,64 @@
+"""Policies that were not trained but sampled (`python -m rlvr.evaluate`): which arms they are, and their diversity."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from analysis.frames.frames import Frames
+from analysis.frames.run import Run
+from analysis.scores.arm import Arm, arms
+from analysis.scores.cell import Cell, mean_of
+from analysis.scores.contrast import Scores
+from rlvr.ledger import layout
+
+BASE = "base"  # the name of the policy that the others started from
+
+
+def evaluations(frames: Frames) -> list[Arm]:
+    """Arms that were not trained but sampled."""
+    return [arm for arm in arms(frames) if is_evaluation(arm.first)]
+
+
+def is_evaluation(run: Run) -> bool:
+    return bool(run.knob("policy.digest"))
+
+
+def label(arm: Arm) -> str:
+    """The name of the policy, and what else was swept."""
+    others = [f"{key}={value}" for key, value in arm.knobs.items() if key != "policy"]
+    return " ".join([policy_of(arm.first), *others])
+
+
+def policy_of(run: Run) -> str:
+    """The name under which it was launched."""
+    return next((word.partition("=")[2] for word in run.typed if word.startswith("policy=")), run.name)
+
+
+def diversity(frames: Frames, arm: Arm) -> dict[str, dict[str, Cell]]:
+    """By benchmark and measure, what `python -m rlvr.diagnostics.diversity` measured of an evaluation's runs."""
+    if frames.home is None:
+        return {}
+    files = {run.seed: layout.diversity(layout.run(frames.home, run.run_id)) for run in arm.runs}
+    parts = [pd.read_parquet(file).assign(seed=seed) for seed, file in files.items() if file.exists()]
+    if not parts:
+        return {}
+    found: dict[str, dict[str, Cell]] = {}
+    for (source, measure), rows in pd.concat(parts).groupby(["source", "measure"], sort=False):
+        found.setdefault(str(source), {})[str(measure)] = _cell(rows, len(arm.runs))
+    return found
+
+
+def _cell(rows: pd.DataFrame, planned: int) -> Cell:
+    values = rows.pivot_table(index="seed", columns="problem_id", values="value", dropna=False, sort=False)
+    problems = tuple((str(rows["source"].iloc[0]), str(problem)) for problem in values.columns)
+    of_problems = values.columns.tolist() != [""]
+    benchmark = np.zeros(len(problems), dtype=np.int64) if of_problems else None
+    scores = Scores(
+        tuple(int(s) for s in values.index), problems if of_problems else ("",), values.to_numpy(float), benchmark
+    )
+    mean = mean_of(scores)
+    state = "ok" if len(scores.seeds) == planned else "partial"
+    return Cell(mean, scores, planned, 0, state if math.isfinite(mean) else "not evaluated")
