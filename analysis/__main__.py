@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     code = command.main(arguments)
     if code != command.BAD_INPUT and arguments[:1] not in command.VERBS:  # those read or write files alone
-        options = command.parser().parse_args(arguments)
+        options = command.read_options(arguments)
         if not options.files:
             _ship_what_is_left(ours.parent, [] if options.home is None else ["--home", str(options.home)])
     return code

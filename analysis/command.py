@@ -20,9 +20,10 @@ EXAMPLES = """\
 examples:
   python -m analysis                        the newest study: tables here, everything in reports/<study>/
   python -m analysis --all                  every study
-  python -m analysis --study eta --tables eta --no-figures
+  python -m analysis first-try              a study or a sweep by its name, or a sweep by its id
+  python -m analysis eta --tables eta --no-figures
   python -m analysis --metrics avg,pass@4,policy/kl_base --against 'loss=grpo lr=1e-4' --across eta
-  python -m analysis --study eta --claims --exit-code
+  python -m analysis eta --claims --exit-code
   python -m analysis --source mlflow --uri http://tracking:5000
   python -m analysis bundle study=eta       a study as one file (bundle --help)
   python -m analysis eta.rlvr               tables and page of such a file, without the runs; several: together
@@ -47,8 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if arguments[:1] in VERBS:
             return _carry_out(arguments[0], arguments[1:])
-        options = parser().parse_args(arguments)
-        outcomes = _rebuild(options, console)
+        outcomes = _rebuild(options := read_options(arguments), console)
     except LookupError as error:
         if type(error) is not LookupError:  # a KeyError is a fault of ours: its traceback is wanted
             raise
@@ -71,10 +71,17 @@ def parser() -> terminal.Parser:
         description="Rebuild tables, figures and the report page of a study from the ledger (runs/) or from MLflow.",
         epilog=EXAMPLES,
     )
-    made.add_argument("files", nargs="*", type=Path, metavar="FILE", help="bundles (.rlvr), in the place of runs/")
+    made.add_argument(
+        "words",
+        nargs="*",
+        metavar="NAME | FILE",
+        help="a study, the name or the id of a sweep; or bundles (.rlvr), in the place of runs/",
+    )
     which = made.add_mutually_exclusive_group()
     which.add_argument("--study", help="the study to report (default: the newest)")
-    which.add_argument("--sweep", metavar="ID", help="only the runs of this sweep, as in runs/sweeps/<ID>")
+    which.add_argument(
+        "--sweep", metavar="NAME", help="only the runs of this sweep: its name, its id or the beginning of it"
+    )
     which.add_argument("--all", action="store_true", help="every study, newest first")
     made.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
     made.add_argument(
@@ -101,6 +108,23 @@ def parser() -> terminal.Parser:
         help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested",
     )
     return made
+
+
+def read_options(arguments: list[str]) -> argparse.Namespace:
+    """With `files`, or what else is named: one study or one sweep."""
+    options = parser().parse_args(arguments)
+    options.files = [Path(word) for word in options.words if _is_file(word)]
+    options.name = next((word for word in options.words if not _is_file(word)), "")
+    named = [word for word in (*options.words, options.study, options.sweep, options.all) if word]
+    if len(named) > max(1, len(options.files)):
+        raise LookupError(
+            f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(arguments)} names several."
+        )
+    return options
+
+
+def _is_file(word: str) -> bool:
+    return Path(word).suffix == layout.BUNDLE or Path(word).is_file()
 
 
 def _carry_out(verb: str, arguments: list[str]) -> int:
@@ -135,16 +159,18 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
 
         return _study(bundle.merged([bundle.read(file) for file in options.files]), options, home, console)
     found = catalogue(home, source=options.source, uri=options.uri)
-    if options.sweep:
-        return _study(frames(found, sweep=options.sweep), options, home, console)
     everything = found.studies()
+    if options.name in everything:
+        options.study = options.name
+    elif sweep := options.sweep or options.name:
+        return _study(frames(found, sweep=sweep), options, home, console)
     studies = [options.study] if options.study else everything if options.all else everything[:1]
     outcomes = set[str]()
     for study in studies or [None]:
         outcomes |= _study(frames(found, study=study), options, home, console)
     others = [s for s in everything if s not in studies]
     if others and not options.claims:
-        console.print(f"Other studies here: {', '.join(others)} (--study NAME, or --all)", markup=False)
+        console.print(f"Other studies here: {', '.join(others)} (python -m analysis NAME, or --all)", markup=False)
     return outcomes
 
 
@@ -165,7 +191,7 @@ def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Con
 def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
     from analysis.report import remembered
 
-    name = frames.study if not options.sweep else f"{frames.study}-{options.sweep}"
+    name = frames.title.replace(", sweep ", "-")
     if options.files:  # never in the place of a report on runs of ours
         name = f"{'-'.join(file.stem for file in options.files)}-bundle"
     out = (options.out or layout.reports(home)).expanduser() / remembered.folder_name(name)

@@ -29,7 +29,7 @@ from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.overrides import check, command_line
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.identity import ADDED, GROWTH, LINES
+from rlvr.ledger.identity import ADDED, GROWTH, LINES, NAMING
 from rlvr.ledger.sweeps import Ledger
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _quoted(word: str) -> str:
     key, _, value = word.partition("=")
     if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
-    if key in (*GROWTH, *ADDED):
+    if key in (*GROWTH, *ADDED, *NAMING):
         return f"{key}={_as_text(value)}"
     if key not in LINES:
         return word

@@ -16,13 +16,14 @@ from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.runs import Unreadable, grouped, read_info
 from rlvr.ledger.state import RunState
-from rlvr.ledger.sweeps import Ledger, Sweep, sweep_id
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep, sweep_id
 from sweeps.arms import arms, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.slurm.submissions import joined, read_queue
 
 EPILOG = """examples:
-  python -m sweeps status               the sweep that was launched last
+  python -m sweeps status               the study that was launched last, all its sweeps
+  python -m sweeps status first-try     the sweep that was launched with name=first-try
   python -m sweeps status 3f2a --json   the sweep whose id begins with 3f2a, for a program
   python -m sweeps watch                the same table, redrawn until all runs have ended
   python -m sweeps logs lad-js-eta0.5-s0 --follow
@@ -48,9 +49,9 @@ def parser() -> terminal.Parser:
         added.set_defaults(run=run)
         return added
 
-    which = "id or its beginning, or a study (default: the newest sweep)"
+    which = "name, id or its beginning, or a study"
     status = command("status", _status, "a table of the runs of a sweep")
-    status.add_argument("sweep", nargs="?", help=which)
+    status.add_argument("sweep", nargs="?", help=f"{which} (default: all sweeps of the newest study)")
     status.add_argument("--all", action="store_true", help="every sweep, newest last, and runs of no sweep")
     status.add_argument("--runs", action="store_true", help=f"each run, also of a sweep with more than {MANY}")
     status.add_argument("--json", action="store_true", help="for programs: a list of sweeps with their runs")
@@ -59,7 +60,7 @@ def parser() -> terminal.Parser:
     cancel = command("cancel", _cancel, "end the SLURM jobs of a sweep or run; they save first")
     retry = command("retry", _retry, "start what has not finished of a sweep or run again")
     for each in (cancel, retry):
-        each.add_argument("name", metavar="sweep-or-run", help="id or its beginning, study, or name of a run")
+        each.add_argument("name", metavar="sweep-or-run", help="name, id or its beginning, or a study")
 
     gc = command("gc", _gc, "old checkpoints, unused stages, half-written files")
     gc.add_argument("--yes", action="store_true", help="remove them (without: only say what they are)")
@@ -106,10 +107,23 @@ def _chosen(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
         return [ledger.resolve_sweep(options.sweep)]
     sweeps = ledger.sweeps()
     if not getattr(options, "all", False):
-        return sweeps[:1]
+        return _of_the_newest_study(sweeps)
     in_sweeps = {run_id for sweep in sweeps for run_id in sweep.run_ids}
     single = tuple({"run_id": run_id} for run_id in ledger.runs() if run_id not in in_sweeps)
     return [*([Sweep("-", {"study": "runs of no sweep"}, single)] if single else []), *reversed(sweeps)]
+
+
+def _of_the_newest_study(sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """Sweeps of a study, newest last, but for those whose runs are all in a newer one; of those of no study, which
+    share nothing, the newest alone. sweeps: newest first."""
+    newest = sweeps[0].study if sweeps else ""
+    if newest in ("", NO_STUDY):
+        return list(sweeps[:1])
+    shown: list[Sweep] = []
+    for sweep in sweeps:
+        if sweep.study == newest and not any(set(sweep.run_ids) <= set(newer.run_ids) for newer in shown):
+            shown.append(sweep)
+    return shown[::-1]
 
 
 def _status(options: argparse.Namespace, ledger: Ledger) -> int:
@@ -129,6 +143,8 @@ def _status(options: argparse.Namespace, ledger: Ledger) -> int:
         print("SLURM does not answer: this is what the ledger says.")
     for sweep, states in stand:
         _print(console, sweep, states, each=options.runs)
+        if sweep.trials and (best := layout.search_best(ledger.sweep_dir(sweep.sweep_id))).exists():
+            console.print(best.read_text(), markup=False)  # the best trial, or the front, and their commands
     others = len(ledger.sweeps()) - len(sweeps)
     if others > 0 and not options.all:
         print(f"{others} other sweep{'s' * (others > 1)}: python -m sweeps status --all")
@@ -147,8 +163,9 @@ def _ship_what_is_left(ledger: Ledger) -> None:
 def _title(sweep: Sweep, states: Sequence[RunState]) -> str:
     swept: Mapping[str, Sequence[Any]] = sweep.info.get("swept") or {}
     grid = "  ".join(f"{key}={','.join(map(str, values))}" for key, values in swept.items())
-    spent, unit = total("", states), "GPU-hours" if any(state.gpus for state in states) else "hours of runs"
-    text = f"{sweep.study or 'sweep'} {sweep.sweep_id}: {count(states)}"
+    spent, unit = total("", states), "of GPUs" if any(state.gpus for state in states) else "of runs"
+    called = f" {sweep.name}" if sweep.name not in ("", sweep.study) else ""
+    text = f"{sweep.study or 'sweep'}{called} {sweep.sweep_id}: {count(states)}"
     text += f", {hours(spent.hours_useful, spent.hours_replayed, spent.hours_wasted)} {unit}" if spent.attempts else ""
     text += f", ETA {duration(spent.eta)}" if spent.eta is not None else ""
     return text + (f"   ({grid})" if grid else "")
@@ -165,9 +182,9 @@ def _print(console: Any, sweep: Sweep, states: Sequence[RunState], *, each: bool
     states = [state for state in states if state.state is not State.UNREADABLE]
     by_arm = arms(states)
     if states and (each or len(states) <= MANY):
-        console.print(table(states, ids=True))
+        console.print(table(states, ids=True, width=console.width))
     if len(states) > MANY or len(by_arm) < len(states):
-        console.print(arm_table(by_arm))
+        console.print(arm_table(by_arm, width=console.width))
     trouble = [state for state in states if state.ended and state.state is not State.FINISHED]
     for state in trouble if each else trouble[:SHOWN]:
         log = f"\n    {state.log}" if state.log else ""
@@ -191,11 +208,12 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
     if not sweeps:
         print(NOTHING)
         return 0
-    sweep = sweeps[0]
+    sweep = sweeps[-1]
     with Live(auto_refresh=False) as live:
         while True:
             states = joined(ledger, ledger.states(sweep.run_ids), read_queue(ledger, PATIENCE_S))
-            shown = arm_table(arms(states)) if len(states) > ROWS else table(states)
+            width = live.console.width
+            shown = arm_table(arms(states), width=width) if len(states) > ROWS else table(states, width=width)
             live.update(Group(_title(sweep, states), shown), refresh=True)
             if all(state.ended for state in states):
                 return 0
@@ -246,7 +264,7 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
 def _sweep_of_one(ledger: Ledger, run_id: str) -> Sweep:
     """The sweep that a command for this run alone would make."""
     info = read_info(ledger.run_dir(run_id))
-    study = info.study or "main"
+    study = info.study or NO_STUDY
     name = sweep_id(study, [run_id])
     about: dict[str, Any] = {"study": study, "command": info.command, "created": time.time(), "swept": {}}
     line: dict[str, Any] = {"run_id": run_id, "name": info.name, "arm": info.arm, "group_id": info.group_id}

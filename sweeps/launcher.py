@@ -24,7 +24,8 @@ from sweeps import controls, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
 from sweeps.local import Outcome, available_gpus, run_local
-from sweeps.plan import Plan, plan, write
+from sweeps.naming import RunNames, check_free
+from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.session import Launch
 from sweeps.slurm.jobs import workers
 from sweeps.slurm.launch import check_pending, run_slurm
@@ -74,11 +75,14 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
         raise ValueError("controls=seeds needs seeds that nothing adds to. Drop it, or drop until and tune.")
 
     def compose(words: Sequence[Sequence[str]]) -> Plan:
-        return plan(now.points(master, words), command=now.command, checker=now.checker)
+        composed = plan(now.points(master, words), command=now.command, checker=now.checker)
+        return with_unique_names(composed, RunNames(ledger))
 
     record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
     on_slurm = is_for_slurm(master.cluster.backend)
-    _check_shared(replace(first, runs=tuple(each.run for each in record.candidates)), on_slurm=on_slurm)
+    everything = replace(first, runs=tuple(each.run for each in record.candidates))
+    _check_shared(everything, on_slurm=on_slurm)
+    check_name(everything, ledger)
     outcome, told = Outcome(), tuple[str, ...]()
     if now.dry_run:
         told = tuple(forecast.lines(record))
@@ -110,15 +114,16 @@ def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
 
 def launch(planned: Plan) -> Outcome:
     """Write the plan to the ledger and run what is not finished. In a dry run the session only remembers it."""
-    now = session.current()
+    now, ledger = session.current(), Ledger(home())
+    planned = with_unique_names(planned, RunNames(ledger))
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
     on_slurm = is_for_slurm(cluster.backend)
     _check_shared(planned, on_slurm=on_slurm)
     _check_machine(planned, on_slurm=on_slurm, dry_run=now.dry_run)
+    check_name(planned, ledger)
     outcome = Outcome()
     if not now.dry_run:
-        ledger = Ledger(home())
         configs = {run.run_id: run.config for run in planned.runs}
         if on_slurm:
             check_pending(ledger, configs)
@@ -133,6 +138,13 @@ def launch(planned: Plan) -> Outcome:
             raise
     now.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=now.dry_run))
     return outcome
+
+
+def check_name(planned: Plan, ledger: Ledger) -> None:
+    """ValueError for a name of the sweep that stands for something else."""
+    if planned.name:
+        studies = session.current().registry.options("study")
+        check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:

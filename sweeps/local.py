@@ -225,7 +225,7 @@ class Launch:
         return [worker.run_id for worker in self.pool if worker.run_id is not None]
 
     def _stop(self) -> None:
-        self.stopping = True
+        self.stopping = self.progress.interrupted = True
         active = len(self.active())
         self.progress.say(f"Stopping: {active} runs finish their step and save. Once more to kill them at once.")
         self.outcome.queued += [*self.queue, *self.held]

@@ -15,8 +15,9 @@ from rlvr.config import imports
 from rlvr.config.checks import Checker
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
 from rlvr.config.overrides import key_of
-from rlvr.ledger.identity import EXPECTED, run_id
-from rlvr.ledger.sweeps import Ledger, sweep_id
+from rlvr.ledger.identity import EXPECTED, NAMING, run_id
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, sweep_id
+from sweeps.naming import RunNames, check_words, is_naming
 from sweeps.planned import Planned, write_runs
 
 
@@ -30,12 +31,18 @@ class Plan:
     config_dirs: tuple[str, ...] = ()  # that options were found in, beside conf/
 
     @property
+    def name(self) -> str:
+        """Of the sweep, as it was typed; "" without one."""
+        return str(self.runs[0].config.get("name") or "")
+
+    @property
     def about(self) -> dict[str, Any]:
         """What sweep.json keeps of it, but for the time."""
         return {
             "sweep_id": self.sweep_id,
             "study": self.study,
             "question": self.question,
+            **{key: self.runs[0].config[key] for key in NAMING if self.runs[0].config.get(key)},
             "command": self.command,
             "config_dirs": list(self.config_dirs),
             "import_paths": list(dict.fromkeys(path for run in self.runs for path in run.import_paths)),
@@ -83,10 +90,11 @@ def plan(
             checker.check_task(config, choices, plain)
         except ValueError as error:
             raise ValueError(f"{error}{_where(points, overrides)}") from None
-        setting = tuple(o for o in overrides if key_of(o) != "seed")
+        typed = tuple(o for o in overrides if not is_naming(o))
+        setting = tuple(o for o in typed if key_of(o) != "seed")
         if setting not in groups:
             groups[setting] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
-        run = Planned(run_id(plain), groups[setting], "", tuple(overrides), plain, import_paths=paths[packages])
+        run = Planned(run_id(plain), groups[setting], "", typed, plain, import_paths=paths[packages])
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
@@ -96,8 +104,10 @@ def plan(
         for run in runs.values()
     )
     named = _with_names_of_their_own(named)
-    _check_claims(named[0].config)
-    study = named[0].config["choices"].get("study") or "main"
+    first = named[0].config
+    _check_claims(first)
+    check_words(first)
+    study = first["choices"].get("study") or first.get("name") or NO_STUDY
     registry = checker.registry
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
 
@@ -106,6 +116,11 @@ def _with_names_of_their_own(runs: Sequence[Planned]) -> tuple[Planned, ...]:
     """A name stands for one run of a sweep: where two would share it, each has the beginning of its id too."""
     num = Counter(run.name for run in runs)
     return tuple(replace(r, name=f"{r.name}-{r.run_id[:6]}") if num[r.name] > 1 else r for r in runs)
+
+
+def with_unique_names(planned: Plan, names: RunNames) -> Plan:
+    """Every run by a name that no other run of the ledger has."""
+    return replace(planned, runs=tuple(map(names.give, planned.runs)))
 
 
 def _check_claims(config: Mapping[str, Any]) -> None:

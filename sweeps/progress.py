@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+INTERRUPTED = "interrupted"  # what runs are called that a launch was told to stop
 REDRAW_S = 0.5
 SUMMARY_S = 30.0
 QUIET_S = 300.0  # without a heartbeat: worth a remark
 ROWS = 24  # of the live table, at most
+BAR = 12  # characters
+# What a table leaves out of a terminal that is too narrow for it, in this order: names and states stay.
+EXPENDABLE = ("", "node", "attempt", "attempts", "rate", "hours", "id", "time", "ETA", "accuracy", "step")
+NAMES = ("run", "arm")  # columns that are never cut: longer than a line, they go on in the next
+TEXTS = ("id", "run", "arm", "state", "runs", "", "node")  # columns that begin at the left
 STYLES = {
     State.RUNNING: "cyan",
     State.FINISHED: "green",
@@ -59,9 +65,10 @@ def pace(rate: float | None) -> str:
 
 
 def hours(useful: float, replayed: float, wasted: float) -> str:
-    """`2.1 + 0.2 replayed`: hours on steps that count, and those on others, where there are any."""
-    rest = [f"{value:.2g} {word}" for value, word in ((replayed, "replayed"), (wasted, "wasted")) if value > 0.005]
-    return " + ".join([f"{useful:.2f}", *rest])
+    """`2h05m + 12m03s replayed`: time on steps that count, and on others, where there is any. Arguments in hours."""
+    others = ((replayed, "replayed"), (wasted, "wasted"))
+    rest = [f"{duration(3600 * value)} {word}" for value, word in others if value >= 0.5 / 3600]
+    return " + ".join([duration(3600 * useful), *rest])
 
 
 def why(state: RunState) -> str:
@@ -70,60 +77,85 @@ def why(state: RunState) -> str:
     return ": ".join(part for part in (state.cause or state.state, first) if part)
 
 
-def table(states: Sequence[RunState], *, title: str | None = None, ids: bool = False) -> Table:
-    """One row per run."""
+def table(
+    states: Sequence[RunState],
+    *,
+    title: str | None = None,
+    ids: bool = False,
+    width: int | None = None,
+    interrupted: bool = False,
+) -> Table:
+    """One row per run. width: of the terminal, in characters. interrupted: those that were stopped are called so."""
     from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in ("id", "run") if ids else ("run",):
-        made.add_column(heading, no_wrap=True)
-    made.add_column("state", no_wrap=True)
-    for heading in ("step", "", "accuracy", "rate", "ETA", *(["node", "hours"] if ids else []), "attempt", "time"):
-        made.add_column(heading, justify="left" if heading in ("", "node") else "right", no_wrap=True)
+    rows: list[dict[str, Any]] = []
     for state in states:
-        shown = f"{state.state} ({state.phase})" if state.phase and not state.ended else state.state
+        word = INTERRUPTED if interrupted and state.state is State.PREEMPTED else state.state
+        shown = f"{word} ({state.phase})" if state.phase and not state.ended else word
         shown = f"silent {duration(state.heartbeat_age)}" if (state.heartbeat_age or 0) > QUIET_S else shown
-        made.add_row(
-            *([state.run_id] if ids else []),
-            Text(state.name),
-            Text(shown, style=STYLES.get(state.state, "dim")),
-            f"{state.step}/{state.steps}" if state.steps else "-",
-            ProgressBar(total=state.steps or 1, completed=state.step, width=12),
-            number(state.accuracy),
-            pace(state.rate),
-            duration(state.eta),
-            *([state.node or "-", hours(*state.hours)] if ids else []),
-            str(state.attempt or "-"),
-            duration(state.seconds) if state.attempt else "-",
-        )
-    return made
+        row = {
+            "id": state.run_id,
+            "run": Text(state.name),
+            "state": Text(shown, style=STYLES.get(state.state, "dim")),
+            "step": f"{state.step}/{state.steps}" if state.steps else "-",
+            "": ProgressBar(total=state.steps or 1, completed=state.step, width=BAR),
+            "accuracy": number(state.accuracy),
+            "rate": pace(state.rate),
+            "ETA": duration(state.eta),
+            "node": state.node or "-",
+            "hours": hours(*state.hours),
+            "attempt": str(state.attempt or "-"),
+            "time": duration(state.seconds) if state.attempt else "-",
+        }
+        rows.append(row if ids else {key: cell for key, cell in row.items() if key not in ("id", "node", "hours")})
+    return _fitted(rows, width, title)
 
 
-def arm_table(sums: Sequence[Sum]) -> Table:
+def arm_table(sums: Sequence[Sum], *, width: int | None = None) -> Table:
     """One row per arm."""
+    from rich.text import Text
+
+    rows: list[dict[str, Any]] = [
+        {
+            "arm": Text(each.name),
+            "runs": ", ".join(f"{n} {state}" for state, n in sorted(each.states.items())),
+            "step": f"{each.step}/{each.steps}" if each.steps else "-",
+            "accuracy": number(each.accuracy),
+            "rate": pace(each.rate),
+            "ETA": duration(each.eta),
+            "hours": hours(each.hours_useful, each.hours_replayed, each.hours_wasted),
+            "attempts": str(each.attempts),
+        }
+        for each in sums
+    ]
+    return _fitted(rows, width)
+
+
+def _fitted(rows: Sequence[Mapping[str, Any]], width: int | None, title: str | None = None) -> Table:
+    """A table of the columns for which there is room. width: None where lines may be of any length."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False)
-    made.add_column("arm", no_wrap=True)
-    made.add_column("runs", no_wrap=True)
-    for heading in ("step", "accuracy", "rate", "ETA", "hours", "attempts"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for each in sums:
-        runs = ", ".join(f"{n} {state}" for state, n in sorted(each.states.items()))
-        spent = hours(each.hours_useful, each.hours_replayed, each.hours_wasted)
-        step = f"{each.step}/{each.steps}" if each.steps else "-"
-        made.add_row(
-            each.name, runs, step, number(each.accuracy), pace(each.rate), duration(each.eta), spent, str(each.attempts)
-        )
-    return made
+    columns = list(rows[0]) if rows else []
+    needed = {c: max(len(c), *(BAR if c == "" else len(row[c]) for row in rows)) for c in columns}
+    for column in EXPENDABLE:
+        if width is None or sum(needed.values()) + 2 * (len(needed) - 1) <= width:
+            break
+        needed.pop(column, None)
+    fitted = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in needed:
+        justify, is_name = "left" if column in TEXTS else "right", column in NAMES
+        fitted.add_column(column, justify=justify, no_wrap=not is_name, overflow="fold" if is_name else "ellipsis")
+    for row in rows:
+        fitted.add_row(*(row[column] for column in needed))
+    return fitted
 
 
-def count(states: Sequence[RunState]) -> str:
+def count(states: Sequence[RunState], *, interrupted: bool = False) -> str:
     """`5 finished, 2 running, 5 queued`."""
     counts = Counter(state.state for state in states)
-    return ", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no runs"
+    words = {State.PREEMPTED: INTERRUPTED} if interrupted else dict[State, str]()
+    return ", ".join(f"{counts[state]} {words.get(state, state)}" for state in State if counts[state]) or "no runs"
 
 
 def _queued(state: RunState) -> RunState:
@@ -137,6 +169,7 @@ class Progress:
     def __init__(self, ledger: Ledger, run_ids: Sequence[str], *, show: bool) -> None:
         self.ledger, self.show = ledger, show
         self.states = {state.run_id: _queued(state) for state in ledger.states(run_ids)}
+        self.interrupted = False  # by a signal
         self.began = self._drawn = time.monotonic()
         self._live: Live | None = None
 
@@ -176,7 +209,8 @@ class Progress:
         if state.state.failure:
             self.say(f"{state.state:9} {state.name}: {state.cause or state.message}")
         elif self._live is None:
-            self.say(f"{state.state:9} {state.name}: {place}")
+            word = INTERRUPTED if self.interrupted and state.state is State.PREEMPTED else state.state
+            self.say(f"{word:9} {state.name}: {place}")
 
     def tick(self, active: Sequence[str]) -> None:
         """Redraw, or print a line, when it is time."""
@@ -201,8 +235,8 @@ class Progress:
         first = sorted(states, key=lambda s: (s.run_id not in active, urgency.index(s.state), -(s.started or 0)))
         rows = min(ROWS, max(3, shutil.get_terminal_size().lines - 5))
         more = f" ({len(states) - rows} not shown)" if len(states) > rows else ""
-        line = f"{count(states)}{more}   {duration(time.monotonic() - self.began)}"
-        return Group(table(first[:rows]), line)
+        line = f"{count(states, interrupted=self.interrupted)}{more}   {duration(time.monotonic() - self.began)}"
+        return Group(table(first[:rows], width=shutil.get_terminal_size().columns, interrupted=self.interrupted), line)
 
     def failures(self, ends: Mapping[str, State], messages: Mapping[str, str]) -> None:
         """Name every failed run with its cause and its log. ends, messages: of the launch, where no attempt says it."""

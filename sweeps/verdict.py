@@ -12,7 +12,7 @@ from typing import Any
 from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, gpu_ooms, newest_attempt, rank_record, read_end, record_death
 from rlvr.ledger.cause import Cause, State
-from sweeps.progress import duration
+from sweeps.progress import INTERRUPTED, duration
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class Outcome:
         waiting = Counter({State.PREEMPTED: len(self.preempted), State.PLANNED: len(self.queued)})
         text = f"{done} of {done + rest.total() + waiting.total()} runs finished"
         text += f" ({len(self.skipped)} before)" if self.skipped else ""
-        text += "".join(f", {count} {state}" for state, count in (rest + waiting).items())
+        said = {State.PREEMPTED: INTERRUPTED} if self.interrupted else dict[State, str]()
+        text += "".join(f", {count} {said.get(state, state)}" for state, count in (rest + waiting).items())
         text += ": run the same command again" if waiting.total() else ""
         text += f". {duration(self.seconds)}"
         if not self.seconds or not any(self.busy_s):

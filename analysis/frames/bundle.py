@@ -40,12 +40,13 @@ from analysis.frames.digest import DIGEST
 from analysis.frames.frames import DRAWN, HISTORY, OF_TEXTS, RESPONSES, Frames
 from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import POLICY, Response, Texts
+from rlvr.ledger import layout
 from rlvr.ledger.files import whole
 from rlvr.ledger.sweeps import Sweep
 from rlvr.ledger.tags import redact
 
 FORMAT = 1
-SUFFIX = ".rlvr"
+SUFFIX = layout.BUNDLE
 MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked; of a table
 # What sweep.json says of the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python")

@@ -18,10 +18,11 @@ from analysis.frames.run import AGAIN
 from analysis.frames.runs import NO_STUDY, RunRecord, read_runs, read_sweeps, runs_frame
 from analysis.frames.samples import SampleFiles, damaged_policies, left_out
 from rlvr.ledger import layout
-from rlvr.ledger.sweeps import TUNING, Sweep
+from rlvr.ledger.sweeps import TUNING, Sweep, the_sweep
 from rlvr.ledger.tags import as_value, redact
 
 Source = Literal["ledger", "mlflow"]
+OTHERS = 3  # sweeps named in a line, at most
 
 
 @dataclass(frozen=True)
@@ -109,16 +110,21 @@ def frames(
     planned, tried = (planned, tried) if planned else (tried, {})
     records = {i: _planned(i, *planned[i], found.records.get(i)) for i in planned}
     if sweep is None:
-        others = chosen or {i for i, r in found.records.items() if r.study == study}
-        records |= {i: found.records[i] for i in found.records if i in others and i not in {*records, *tried}}
+        of_study = chosen or {i for i, r in found.records.items() if r.study == study}
+        records |= {i: found.records[i] for i in found.records if i in of_study and i not in {*records, *tried}}
     table = runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
+    notes: list[str] = []
+    if study == NO_STUDY and sweep is None and not chosen:
+        plans, table, notes = _like_the_newest(plans, table)
     of_others = [r for i, r in found.records.items() if i not in {*records, *tried}]
     grpo = [r for r in of_others if r.config.get("choices.loss") == "grpo"]
     table = table if chosen else _with_references(table, runs_frame(grpo, {}))
     commands = [s.command for s in plans] or [r.command for r in records.values()]
+    whole = _frames_of(found, plans, study, table, every_sample=every_sample)
     whole = replace(
-        _frames_of(found, plans, study, table, every_sample=every_sample),
-        title=study if sweep is None else f"{study}, sweep {sweep}",
+        whole,
+        title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
+        notes=(*notes, *whole.notes),
         commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
     )
     if not tried:
@@ -159,15 +165,35 @@ def _select(found: Catalogue, study: str | None, sweep: str | None) -> tuple[lis
             " ".join([f"no run in {found.home} ({found.origin}). Start one: python -m rlvr.run", *found.notes])
         )
     if sweep is not None:
-        plans = [s for s in found.sweeps if s.sweep_id == sweep]
-        if not plans:
-            known = ", ".join(s.sweep_id for s in found.sweeps) or "none"
-            raise LookupError(f"--sweep {sweep}: there is no such sweep in {found.home}. Sweeps here: {known}.")
-        return plans, study_of(plans[0])
+        plan = the_sweep(found.sweeps[::-1], sweep)
+        return [plan], study_of(plan)
     study = studies[0] if study is None else study
     if study not in studies:
         raise LookupError(f"--study {study}: there is no such study in {found.home}. Here: {', '.join(studies)}.")
     return [s for s in found.sweeps if study_of(s) == study], study
+
+
+def _like_the_newest(plans: Sequence[Sweep], table: pd.DataFrame) -> tuple[Sequence[Sweep], pd.DataFrame, list[str]]:
+    """Of sweeps that share nothing but that they belong to no study, oldest first, and the frame `runs` of them: those
+    in a setting of the newest one, and a line on the others, if there are any."""
+    own = [plan for plan in plans if table["run_id"].isin(plan.run_ids).any()]
+    if not own:
+        return plans, table, []
+    newest = table["run_id"].isin(own[-1].run_ids)
+    columns = [c for c in table.columns if c.startswith(SETTING)]
+    settings = table[columns].map(repr).agg(" ".join, axis=1)
+    alike = newest | settings.isin(settings[newest])
+    left_out = [plan for plan in own if not table["run_id"][alike].isin(plan.run_ids).any()]
+    if alike.all():
+        return plans, table, []
+    shown = table[newest][columns].map(repr)
+    differing = [c.removeprefix("config.") for c in columns if not table[c][~alike].map(repr).isin(shown[c]).all()]
+    commands = [f"python -m analysis {plan.sweep_id}" for plan in reversed(left_out)]
+    more = [f"{len(commands) - OTHERS} more"] if len(commands) > OTHERS else []
+    where = ", ".join([*commands[:OTHERS], *more]) or "python -m sweeps status --all"
+    count = int((~alike).sum())
+    line = f"Not shown: {count} run{'s' * (count > 1)} of no study, which differ in {', '.join(differing[:4])}: {where}"
+    return [plan for plan in plans if plan not in left_out], table[alike].reset_index(drop=True), [line]
 
 
 def _of_runs(found: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:

@@ -18,10 +18,9 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
 from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, choices, grouped, read_config, read_info
-from rlvr.ledger.sweeps import Ledger, Sweep
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 
 BROWSE = "http://127.0.0.1:5000"  # where `make browse` serves
-NO_STUDY = "main"  # where runs stand that belong to no study
 
 
 @dataclass

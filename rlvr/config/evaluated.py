@@ -14,14 +14,14 @@ from rlvr.config import engine
 from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
 from rlvr.config.schema import as_dict
-from rlvr.ledger.identity import LINES
+from rlvr.ledger.identity import LINES, NAMING
 
 # Groups that only training reads: an evaluation has none of them.
 TRAINING = ("loss", "divergence", "advantage", "presample", "trainer", "model")
 KNOBS = ("samples", "k", "temperature", "top_p", "problems")  # of `evaluation`, all but when it is done
 # What may be typed beside a policy; all else would be ignored without a word.
 READ = (
-    *("task", "rollout.engine", "rollout.max_tokens", "cluster", "tracker", "seed", "hydra", *LINES),
+    *("task", "rollout.engine", "rollout.max_tokens", "cluster", "tracker", "seed", "hydra", *LINES, *NAMING),
     *(f"evaluation.{knob}" for knob in KNOBS),
     *("policy.chat", "policy.system"),
 )

@@ -100,7 +100,7 @@ def arm_name(plain: Mapping[str, Any], overrides: Sequence[str], swept: Collecti
     parts = {
         key: ("" if key in choices else key.rsplit(".", 1)[-1]) + value.rsplit("/", 1)[-1]
         for key, value in (o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
-        if key not in told and not key.startswith(("hydra", *NOT_IDENTITY))
+        if key not in told and not key.startswith("hydra") and key.split(".")[0] not in NOT_IDENTITY
     }
     for kept in (parts, {k: v for k, v in parts.items() if k in swept}):
         name = "-".join([*head, *kept.values()])

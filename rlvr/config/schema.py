@@ -134,6 +134,8 @@ class RunConfig:
     budget: str | None = None
     tune: str | None = None
     controls: str | None = None
+    name: str | None = None
+    tags: str | None = None
     baseline: str | None = None
     claims: list[Any] = field(default_factory=list[Any])
 

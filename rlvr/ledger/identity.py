@@ -10,11 +10,12 @@ from typing import Any, cast
 LINES = ("also", "zip", "exclude", "when")  # they shape a grid: no part of one of its points
 GROWTH = ("until", "budget", "tune")  # what comes next in a sweep hangs on what was measured (sweeps/growing)
 ADDED = ("controls",)  # further arms, which the sweep makes of its own
+NAMING = ("name", "tags")  # what a launch is called
 EXPECTED = ("baseline", "claims")  # what a study expects of its arms: `python -m analysis` judges it
 # Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
 NOT_IDENTITY = (
     *("cluster", "tracker", "checkpoint", "keep_rollouts", "choices"),
-    *(*LINES, *GROWTH, *ADDED, *EXPECTED),
+    *(*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED),
 )
 NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers")  # of rollout.engine's knobs
 NOT_IDENTITY_OF_POLICY = ("path", "name")  # of an evaluation's policy, which its digest names

@@ -37,6 +37,7 @@ import os
 import re
 from pathlib import Path
 
+BUNDLE = ".rlvr"  # what the name of a study as one file ends with (analysis/frames/bundle.py)
 _ROOT = Path(__file__).resolve().parents[2]
 
 

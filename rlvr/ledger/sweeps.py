@@ -23,6 +23,7 @@ from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
 
+NO_STUDY = "main"  # where runs stand that belong to no study and have no name
 TUNING = "tuning"  # the `stage`, in a manifest, of runs that choose a value for others
 FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
 
@@ -48,6 +49,11 @@ class Sweep:
     @property
     def study(self) -> str:
         return str(self.info.get("study") or "")
+
+    @property
+    def name(self) -> str:
+        """What its launch called it (`name=`)."""
+        return str(self.info.get("name") or "")
 
     @property
     def question(self) -> str:
@@ -207,6 +213,11 @@ class Ledger:
                 return here
         return list(run_ids)
 
+    def names(self) -> dict[str, str]:
+        """The name of every run that has one, by id."""
+        found = {run_id: self._name(run_id) for run_id in self.runs()}
+        return {run_id: name for run_id, name in found.items() if name}
+
     def _name(self, run_id: str) -> str:
         """ "" of a run that cannot be read: its id finds it all the same."""
         try:
@@ -215,18 +226,26 @@ class Ledger:
             return ""
 
     def resolve_sweep(self, text: str) -> Sweep:
-        """The sweep that an id, its beginning, or the name of a study (then its newest sweep) stands for."""
-        sweeps = self.sweeps()
-        exact = [s for s in sweeps if text == s.sweep_id] or [s for s in sweeps if text and text == s.study][:1]
-        matches = exact or [s for s in sweeps if text and s.sweep_id.startswith(text)]
-        if len(matches) > 1:
-            raise ValueError(
-                f"{text} begins {len(matches)} sweeps: {', '.join(s.sweep_id for s in matches)}. Type more."
-            )
-        if not matches:
-            known = ", ".join(s.sweep_id for s in sweeps[:8]) or "none yet"
-            raise ValueError(f"There is no sweep {text} in {self.root}. Sweeps, newest first: {known}.")
-        return matches[0]
+        """As `the_sweep`, of this ledger."""
+        try:
+            return the_sweep(self.sweeps(), text)
+        except LookupError as error:
+            raise ValueError(error.args[0]) from None
+
+
+def the_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
+    """The sweep that an id, its beginning, a name or a study (then its newest sweep) stands for.
+
+    sweeps: newest first. Raises LookupError if there is none, or several.
+    """
+    exact = [s for s in sweeps if text == s.sweep_id] or [s for s in sweeps if text and text in (s.name, s.study)][:1]
+    matches = exact or [s for s in sweeps if text and s.sweep_id.startswith(text)]
+    if len(matches) > 1:
+        raise LookupError(f"{text} begins {len(matches)} sweeps: {', '.join(s.sweep_id for s in matches)}. Type more.")
+    if not matches:
+        known = ", ".join(s.name or s.sweep_id for s in sweeps[:8]) or "none yet"
+        raise LookupError(f"There is no sweep {text} here. Sweeps, newest first: {known}.")
+    return matches[0]
 
 
 def _is_same_run(run_id: str, before: str, after: str) -> bool:

@@ -25,7 +25,7 @@ OURS = "rlvr."  # what the names of our tags begin with
 CIRCUMSTANCES = frozenset(
     (
         *("run_id", "group_id", "arm", "created", "git_sha", "git_dirty", "host", "command", "kind"),
-        *("state", "cause", "attempts", "sweeps", "sweep_id", "trial"),
+        *("state", "cause", "attempts", "sweeps", "sweep_id", "trial", "name", "tags"),
         *("params_cut", "non_finite", "damaged_lines"),
     )
 )
@@ -49,7 +49,7 @@ def status_of_sweep(states: Sequence[State]) -> str:
 
 def name_of_sweep(sweep: Sweep) -> str:
     command = redact(sweep.command).removeprefix("python -m rlvr.run ").strip()
-    return (command or sweep.study or sweep.sweep_id)[:250]
+    return (sweep.name or command or sweep.study or sweep.sweep_id)[:250]
 
 
 def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, str]:
@@ -70,11 +70,19 @@ def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, s
         "rlvr.attempts": state.attempt,
         "rlvr.sweeps": ",".join(sweep.sweep_id for sweep in sweeps),
         "rlvr.trial": ",".join(trials),
+        "rlvr.name": _of_sweeps(sweeps, "name"),
+        "rlvr.tags": _of_sweeps(sweeps, "tags"),
         "mlflow.source.name": redact(info.command),
         "mlflow.source.git.commit": info.git_sha,
     }
     said = {name: as_text(value)[:MAX_VALUE] for name, value in known.items() if value not in (None, "")}
     return {**said, "rlvr.cause": state.cause}  # always: a retry takes back the cause of the attempt before
+
+
+def _of_sweeps(sweeps: Sequence[Sweep], key: str) -> str:
+    """What launches said of themselves, each word once."""
+    words = [word.strip() for sweep in sweeps for word in str(sweep.info.get(key) or "").split(",")]
+    return ",".join(dict.fromkeys(filter(None, words)))
 
 
 def choice_tags(config: Mapping[str, Any]) -> dict[str, str]:

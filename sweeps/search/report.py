@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_text
+from sweeps.naming import is_naming
 from sweeps.search.controller import Search
 
 
@@ -44,7 +45,8 @@ def _front(search: Search) -> list[FrozenTrial]:
 
 def _best(trial: FrozenTrial) -> dict[str, Any]:
     told = trial.user_attrs
-    return {"trial": trial.number, "run_id": told["run_id"], "values": trial.values, "overrides": told["overrides"]}
+    overrides = [word for word in told["overrides"] if not is_naming(word)]
+    return {"trial": trial.number, "run_id": told["run_id"], "values": trial.values, "overrides": overrides}
 
 
 def _table(search: Search, best: Sequence[dict[str, Any]]) -> list[str]:

@@ -28,6 +28,7 @@ from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.grid_sweep import usual
+from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
 from sweeps.planned import Planned
 from sweeps.session import Launch
@@ -86,15 +87,17 @@ class SearchSweep:
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         space = search_space(overrides, list(self.base.when), functools.partial(usual, self.base))
         self.swept = [key_of(axis.key) for axis in space.axes]
+        self.names = RunNames(Ledger(home()))
         self._check()
         goal = self._goal(space.axes)
-        self.study = self.base.hydra.runtime.choices.get("study") or STUDY
+        self.study = self.base.hydra.runtime.choices.get("study") or self.base.name or STUDY
         on_slurm = launcher.is_for_slurm(self.base.cluster.backend)
         at_once = min(self._at_once(on_slurm=on_slurm), goal.n_trials)
         sweep_id, first = self._sweep_id(space, goal), self._first(space, goal, at_once)
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
+        launcher.check_name(planned, Ledger(home()))
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
             print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")
@@ -207,7 +210,7 @@ class SearchSweep:
         (run,) = plan([point], command=self.session.command, checker=self.session.checker).runs
         short = [_short(override) for override in run.overrides]
         arm = arm_name(run.config, short, self.swept)
-        return replace(run, name=run_name(run.config, short, self.swept), arm=arm)
+        return self.names.give(replace(run, name=run_name(run.config, short, self.swept), arm=arm))
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
         """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""

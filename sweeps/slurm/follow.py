@@ -30,11 +30,13 @@ def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequen
     states = joined(ledger, ledger.states(run_ids))
     try:
         with Live(console=Console(), auto_refresh=False) as live:
-            while not all(state.ended for state in states):
-                live.update(table(states, title=f"{sweep_id}: {count(states)}"), refresh=True)
+            while True:
+                title = f"{sweep_id}: {count(states)}"
+                live.update(table(states, title=title, width=live.console.width), refresh=True)
+                if all(state.ended for state in states):
+                    break
                 time.sleep(LOOK_S)
                 states = joined(ledger, ledger.states(run_ids))
-            live.update(table(states, title=f"{sweep_id}: {count(states)}"), refresh=True)
     except KeyboardInterrupt:
         print("No longer looking; the jobs go on. `python -m sweeps watch` looks again.", flush=True)
         return None

@@ -66,3 +66,15 @@ def test_what_is_not_there_is_one_line_and_exit_2(tmp_path, capsys, arguments, m
     shown = capsys.readouterr()
     assert message in shown.err
     assert len(shown.err.splitlines()) == 1
+
+
+def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
+    home = str(study(tmp_path, (6, 6, 7)))
+    for words in (["default"], ["s"], ["--sweep", "s"]):
+        assert command.main(["--home", home, "--claims", *words]) == 0
+    assert capsys.readouterr().out.count("holds: PACS ends more accurate") == 3
+    assert command.main(["--home", home, "nope"]) == 2
+    assert "There is no sweep nope here. Sweeps, newest first: s." in capsys.readouterr().err
+    for words in (["default", "s"], ["default", "--all"], ["s", "x.rlvr"]):
+        assert command.main(["--home", home, *words]) == 2
+        assert "names several" in capsys.readouterr().err

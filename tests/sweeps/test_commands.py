@@ -1,20 +1,23 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
-from sweeps.progress import Progress, duration
+from sweeps.progress import Progress, duration, hours, table
 from tests.sweeps.test_local import HERE, WORKER, launching, plan, running, wait_for
 
 
@@ -62,6 +65,48 @@ def test_status_shows_every_run_of_the_newest_sweep_and_why_it_failed(
     assert str(ledger.run_dir("bad") / "attempts/1/log.txt") in out
     assert "1 other sweep: python -m sweeps status --all" in out
     assert "name-alone" not in out
+
+
+def test_status_shows_all_sweeps_of_the_newest_study_but_those_that_a_newer_one_contains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = make_home(tmp_path)
+    lines = {line["run_id"]: line for line in ledger.sweep("s").runs}
+    for number, (sweep_id, run_ids) in enumerate({"one": ["done"], "two": ["half"], "three": ["done", "bad"]}.items()):
+        path = ledger.record_sweep(sweep_id, {"study": "eta", "name": f"try-{number}"}, [lines[r] for r in run_ids])
+        os.utime(path / "sweep.json", (2e9 + number, 2e9 + number))
+    assert main(["status", "--home", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.index("eta try-1 two: 1 preempted") < out.index("eta try-2 three: 1 finished, 1 diverged")
+    assert "one:" not in out
+    assert "2 other sweeps: python -m sweeps status --all" in out
+    assert main(["status", "try-0", "--home", str(tmp_path)]) == 0
+    assert "eta try-0 one: 1 finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_on_a_narrow_terminal_names_and_states_survive(width: int, tmp_path: Path) -> None:
+    name = "lad-js-eta0.5-samples16-s0"
+    states = [replace(state, name=name) for state in make_home(tmp_path).states(["done", "bad", "half", "new"])]
+    file = io.StringIO()
+    Console(file=file, width=width).print(table(states, ids=True, width=width, interrupted=True))
+    head, *lines = file.getvalue().splitlines()
+    assert max(map(len, [head, *lines])) <= width
+    for line, word in zip(lines, ("finished", "diverged", "interrupted", "planned"), strict=True):
+        assert f"{name} {word}" in " ".join(line.split())
+    assert ("accuracy" in head, "━" in lines[0]) == {40: (False, False), 80: (True, False), 160: (True, True)}[width]
+
+
+@pytest.mark.parametrize(
+    ("spent", "text"),
+    [
+        ((192 / 3600, 0.0, 0.0), "3m12s"),
+        ((2.0, 0.2, 0.0), "2h00m + 12m00s replayed"),
+        ((0.0, 0.0, 1e-3), "0s + 4s wasted"),
+    ],
+)
+def test_hours_of_minutes_are_minutes(spent: tuple[float, float, float], text: str) -> None:
+    assert hours(*spent) == text
 
 
 def test_status_of_all_includes_runs_of_no_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,6 +217,32 @@ def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path
     assert runs.loc[runs["reference"], "name"].tolist() == ["grpo-s0"]
 
 
+def test_of_sweeps_of_no_study_those_in_the_setting_of_the_newest_are_shown_and_the_others_named(tmp_path):
+    made = {
+        "a": [config(eta=0.5), config(eta=1.0)],  # the grid
+        "b": [config(steps=5)],  # the odd one
+        "c": [config(loss="grpo")],  # the baseline of the grid
+    }
+    for number, (sweep_id, configs) in enumerate(made.items()):
+        runs = [write_run(tmp_path, c, {0: BASE}, study="main", name=f"{sweep_id}-{c['eta']}-s0") for c in configs]
+        plan = [(run_id, run_id.removeprefix("id-"), ()) for run_id in runs]
+        write_sweep(tmp_path, sweep_id, plan, study="main", created=float(number))
+    shown = load(tmp_path)
+    assert sorted(shown.runs["name"]) == ["a-0.5-s0", "a-1.0-s0", "c-None-s0"]
+    assert [sweep.sweep_id for sweep in shown.sweeps] == ["a", "c"]
+    assert shown.notes[0] == "Not shown: 1 run of no study, which differ in steps: python -m analysis b"
+    assert load(tmp_path, sweep="b").runs["name"].tolist() == ["b-1.0-s0"]
+    assert load(tmp_path, study="main").runs.equals(shown.runs)
+
+
+def test_a_sweep_is_named_by_its_name_or_the_beginning_of_its_id(tmp_path):
+    run_id = write_run(tmp_path, config(), {0: BASE}, study="eta")
+    write_sweep(tmp_path, "abc12345", [(run_id, "x", ())], study="eta", name="second-try")
+    for text in ("second-try", "abc", "abc12345"):
+        frames = load(tmp_path, sweep=text)
+        assert (frames.study, frames.title) == ("eta", "eta, sweep second-try")
+
+
 # --- MLflow ---------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,77 @@
+"""Names of sweeps and runs: what is allowed, what is taken, and that a name makes no other run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger.sweeps import Ledger
+from rlvr.run import main
+from sweeps.naming import RunNames, check_free
+from sweeps.plan import with_unique_names, write
+from tests.sweeps.test_plan import planned
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["name=my sweep"], "name=my sweep is not allowed. A name has 1 to 60 letters, digits"),
+        (["name=../x"], "name=../x is not allowed"),
+        (["name=a,b"], "name=a,b is not allowed"),
+        (["tags=pilot,"], "tags=pilot, is not allowed. Each tag has"),
+        (["name=main"], "name=main is the name of a study. Type another one."),
+        (["name=eta"], "name=eta is the name of a study. Type another one."),
+    ],
+)
+def test_a_bad_name_is_one_line_before_anything_is_launched(words, message, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    assert main(["-m", "loss=grpo", "seed=0,1", "cluster=local", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_named_sweep_has_the_same_runs_and_a_group_of_its_own(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    named = planned(["seed=0", "name=pilot", "tags='a, b'"], ["seed=1", "name=pilot", "tags='a, b'"])
+    unnamed = planned(["seed=0"], ["seed=1"])
+    assert [run.run_id for run in named.runs] == [run.run_id for run in unnamed.runs]
+    assert [run.overrides for run in named.runs] == [("seed=0",), ("seed=1",)]
+    assert (unnamed.study, named.study) == ("main", "pilot")
+    assert planned(["study=eta", "eta=2", "name=pilot"]).study == "eta"
+    write(unnamed, ledger)
+    write(named, ledger)
+    for text in ("pilot", named.sweep_id, named.sweep_id[:5]):
+        assert ledger.resolve_sweep(text).name == "pilot"
+    assert ledger.resolve_sweep("pilot").info["tags"] == "a, b"
+
+
+def test_a_name_is_of_one_sweep_and_of_those_that_have_all_its_runs(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.record_sweep("s1", {"study": "pilot", "name": "pilot", "command": "x"}, [{"run_id": "a"}, {"run_id": "b"}])
+    ledger.record_sweep("s2", {"study": "mine", "command": "y"}, [{"run_id": "c"}])
+    check_free("pilot", "s1", ["a", "b"], ledger)
+    check_free("pilot", "s3", ["a", "b", "c"], ledger)
+    check_free("other", "s3", ["c"], ledger)
+    with pytest.raises(ValueError, match=re.escape("name=pilot is taken by sweep s1 (x), which has other runs.")):
+        check_free("pilot", "s3", ["a", "c"], ledger)
+    with pytest.raises(ValueError, match="name=mine is the name of a study in"):
+        check_free("mine", "s3", ["c"], ledger)
+
+
+def test_names_of_runs_are_unique_and_stay(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    first, other = planned(["steps=10"]), planned(["steps=20"])
+    name = first.runs[0].name
+    assert name == other.runs[0].name.replace("steps20", "steps10")
+    clash = planned(["steps=10", "keep_rollouts=1", "lr=1e-3"])
+    ledger.create_run("0" * 12, "{}", {"name": clash.runs[0].name})
+    unique = with_unique_names(clash, RunNames(ledger))
+    assert unique.runs[0].name == f"{clash.runs[0].name}-{clash.runs[0].run_id[:6]}"
+    write(unique, ledger)
+    again = with_unique_names(clash, RunNames(ledger))
+    assert again.runs[0].name == unique.runs[0].name
+    assert len(set(ledger.names().values())) == len(ledger.runs()) == 2
