@@ -1,0 +1,274 @@
+"""What each logged metric is: names in `metrics.jsonl`, units, meanings. docs/metrics.md is written from it.
+
+python -m rlvr.ledger.glossary [NAME...]     # all of it, or some metrics
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rlvr.metrics import EVALUATION, VALIDATION
+
+# Between < and >: what differs between benchmarks and settings.
+VARIABLE = {"benchmark": r"[\w.-]+", "n": r"\d+", "k": r"\d+"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One metric. unit: share is of 0 to 1. only: where it is logged, if not everywhere."""
+
+    name: str
+    unit: str
+    meaning: str
+    only: str = ""
+
+    def describes(self, name: str) -> bool:
+        parts = re.split(r"<(\w+)>", self.name)
+        pattern = "".join(VARIABLE[part] if place % 2 else re.escape(part) for place, part in enumerate(parts))
+        return bool(re.fullmatch(pattern, name))
+
+
+@dataclass(frozen=True)
+class Chapter:
+    title: str
+    about: str
+    entries: tuple[Entry, ...]
+
+
+GLOSSARY = (
+    Chapter(
+        "Evaluation",
+        "On the test problems: at step 0 (the base policy), every `evaluation.every` steps and at the last. n is "
+        "`evaluation.samples`, k one of `evaluation.k`. With `evaluation.validation` the validation split is measured "
+        "beside it, under the same names with `validation/` in the place of `evaluation/`.",
+        (
+            Entry(
+                "evaluation/<benchmark>/avg_at_<n>",
+                "share",
+                "right samples of those that were judged, of n; mean over the problems",
+            ),
+            Entry(
+                "evaluation/<benchmark>/pass_at_<k>",
+                "share",
+                "chance that k samples of a problem include a right one, 1 − C(n − c, k)/C(n, k) with c of n right; "
+                "mean over the problems with k judged samples",
+            ),
+            Entry(
+                "evaluation/<benchmark>/error",
+                "share",
+                "samples that the verifier failed to judge: they are in none of the others",
+            ),
+            Entry(
+                "evaluation/<benchmark>/distinct_correct_at_<n>",
+                "answers",
+                "different right answers among the n samples of a problem; mean over the problems",
+                "tasks with several right answers",
+            ),
+            Entry(
+                "evaluation/<benchmark>/maj_at_<k>",
+                "share",
+                "chance that the most frequent answer of the first k samples is right, ties broken at random",
+                "`rlvr.evaluate`",
+            ),
+            Entry(
+                "evaluation/<benchmark>/coverage_at_<n>",
+                "share",
+                "problems with a right one among n samples",
+                "`rlvr.evaluate`",
+            ),
+            Entry(
+                "evaluation/bandit/expected_reward",
+                "reward",
+                "Σ probability · reward over the arms, of the whole policy, without sampling",
+                "`task=bandit`",
+            ),
+        ),
+    ),
+    Chapter(
+        "Rewards and responses of training",
+        "Of all responses sampled in a step, before dynamic sampling chooses among them: the policy's own average. "
+        "`rollout.reward` and the penalty for overlong responses do not change them.",
+        (
+            Entry("reward/mean", "reward", "mean of the responses that were judged"),
+            Entry("reward/accuracy", "share", "right ones of the responses that were judged"),
+            Entry("reward/solved_fraction", "share", "problems with a right response"),
+            Entry("reward/wrong", "share", "responses with a wrong answer"),
+            Entry("reward/unparsable", "share", "responses without an answer to judge"),
+            Entry("reward/unevaluated", "share", "responses of the right value that only restate the problem"),
+            Entry("reward/timeout", "share", "responses that could not be judged in their time"),
+            Entry("reward/error", "share", "responses that the verifier failed to judge: never learned from"),
+            Entry("response/length", "tokens", "mean length, with the end token"),
+            Entry("response/finished", "share", "responses that ended by themselves, not at the limit"),
+        ),
+    ),
+    Chapter(
+        "Policy and optimiser",
+        "Means over the response tokens of a mini-batch, then over the optimiser updates of the step.",
+        (
+            Entry("policy/entropy", "nats per token", "entropy of the policy's next-token distribution"),
+            Entry(
+                "policy/kl_base",
+                "nats per token",
+                "KL(policy ‖ base), estimated as b − 1 − log b with b = base / policy, at the first update of a step; "
+                "not with `trainer.base_kl=false`",
+            ),
+            Entry(
+                "policy/kl_old",
+                "nats per token",
+                "KL(old ‖ policy), old being the policy that began the step, as r − 1 − log r with r = policy / old",
+            ),
+            Entry("policy/abs_log_ratio", "nats", "mean of |log r|"),
+            Entry(
+                "policy/clip_fraction",
+                "share",
+                "tokens (for losses of whole responses, responses) that clipping left without gradient",
+                "losses that clip",
+            ),
+            Entry("advantage/abs_mean", "advantage", "mean of |advantage|"),
+            Entry("loss/total", "loss", "what is minimised, averaged by `trainer.aggregation`, penalties included"),
+            Entry("optim/grad_norm", "norm", "L2 norm of the gradient before it is clipped to `trainer.clip_norm`"),
+            Entry("optim/lr", "learning rate", "of the schedule"),
+        ),
+    ),
+    Chapter(
+        "What some objectives add",
+        "Logged as `loss/NAME`, averaged like the above. A loss of your own adds what it returns as `metrics`.",
+        (
+            Entry(
+                "loss/divergence",
+                "nats",
+                "f-divergence of policy and target, per token or response",
+                "lad, lad_theoretical",
+            ),
+            Entry(
+                "loss/dual_clip_fraction",
+                "share",
+                "tokens whose loss is bounded by `loss.dual_clip`",
+                "`loss.dual_clip`",
+            ),
+            Entry("loss/sequence_ratio", "ratio", "the response's own ratio of policy to old", "gspo"),
+            Entry("loss/value_loss", "reward²", "half the squared error of the value head", "ppo"),
+            Entry("loss/value", "reward", "the value head's prediction", "ppo"),
+            Entry("loss/implicit_reward", "β · nats", "β·Σ log(policy / reference) of a response", "pacs"),
+            Entry("loss/score_accuracy", "share", "responses whose score has the sign of their reward − ½", "pacs"),
+            Entry(
+                "loss/delta_abs",
+                "β · advantage",
+                "mean of |log Z + distance − β·advantage|, which is to become 0",
+                "flowrl",
+            ),
+            Entry("loss/log_z", "nats", "the learned log Z of a prompt", "flowrl"),
+            Entry("loss/weight", "ratio", "the weight of a response, policy to old, bounded", "flowrl"),
+            Entry("loss/shaping", "advantage", "what entropy adds to the advantage", "entadv"),
+            Entry("loss/chosen", "share", "tokens of the largest covariance, which are penalised", "kl_cov"),
+            Entry("loss/dropped", "share", "tokens whose loss is left out for their covariance", "clip_cov"),
+            Entry("loss/rehearse", "nats", "divergence from the base policy on its own stored right answers", "dph_*"),
+            Entry("loss/rehearse_log_ratio", "nats", "mean log(base / policy) of the tokens of these answers", "dph_*"),
+            Entry(
+                "loss/explore_penalty",
+                "nats",
+                "penalty to the base policy on sampled responses",
+                "dph_reverse_kl, dph_js_definition",
+            ),
+        ),
+    ),
+    Chapter(
+        "Trainer against engine",
+        "d is a token's log-probability by the trainer minus the engine's. Logged where the trainer computes its own "
+        "(`rollout.logp_old=trainer`, that of vLLM).",
+        (
+            Entry("mismatch/mean", "nats", "mean of |d|"),
+            Entry("mismatch/max", "nats", "largest |d|"),
+            Entry("mismatch/kl", "nats", "KL(engine ‖ trainer), as e^d − 1 − d"),
+            Entry("mismatch/weight", "ratio", "mean weight of a token's loss", "`rollout.importance`"),
+            Entry("mismatch/cut", "share", "tokens whose weight the cap has changed", "`rollout.importance`"),
+            Entry(
+                "mismatch/sequence",
+                "nats",
+                "largest |log weight| of a response before the cap",
+                "`rollout.importance_level=sequence`, `geometric`",
+            ),
+        ),
+    ),
+    Chapter(
+        "Sampling, tokens, time, speed",
+        "Of a step. Seconds are those of the first process; with `rollout.ahead=1` sampling runs beside training.",
+        (
+            Entry(
+                "rollout/rounds",
+                "rounds",
+                "rounds of sampling that it took to fill the step (`dynamic_sampling=refill`)",
+            ),
+            Entry(
+                "rollout/staleness",
+                "updates",
+                "optimiser updates between the policy that sampled and the one that learns",
+            ),
+            Entry("tokens/rollout", "tokens", "response tokens that were sampled, refills included"),
+            Entry("tokens/used", "tokens", "response tokens that were learned from, once for each of `trainer.epochs`"),
+            Entry("tokens/train", "tokens", "tokens that the model read in learning, prompts included"),
+            Entry("time/rollout_s", "seconds", "sampling"),
+            Entry("time/reward_s", "seconds", "judging"),
+            Entry(
+                "time/wait_s", "seconds", "until the step's responses were there: sampling, judging and giving weights"
+            ),
+            Entry("time/sync_s", "seconds", "giving the engine the newest weights"),
+            Entry("time/batch_s", "seconds", "making the batch, the trainer's own log-probabilities included"),
+            Entry("time/train_s", "seconds", "forward and backward passes and the optimiser"),
+            Entry("time/step_s", "seconds", "the whole step, without evaluation"),
+            Entry("time/evaluation_s", "seconds", "the evaluation after the step"),
+            Entry("throughput/rollout_tokens_per_s", "tokens/s", "`tokens/rollout` over `time/rollout_s`"),
+            Entry("throughput/train_tokens_per_s", "tokens/s", "`tokens/train` over `time/train_s`"),
+            Entry("throughput/tokens_per_s", "tokens/s", "`tokens/rollout` over `time/step_s`"),
+            Entry(
+                "throughput/gpu_s_per_token",
+                "seconds",
+                "`time/step_s` times ranks (and GPUs of `rollout=ray`) over `tokens/rollout`",
+            ),
+        ),
+    ),
+)
+
+
+def entry(name: str) -> Entry | None:
+    """What describes a logged name; None: nothing does."""
+    if name.startswith(VALIDATION):
+        name = EVALUATION + name.removeprefix(VALIDATION)
+    return next((each for chapter in GLOSSARY for each in chapter.entries if each.describes(name)), None)
+
+
+def page() -> str:
+    """docs/metrics.md."""
+    lines = ["# Metrics", "", *INTRODUCTION]
+    for chapter in GLOSSARY:
+        lines += ["", f"## {chapter.title}", "", chapter.about, "", "| name | unit | what it is |", "|---|---|---|"]
+        lines += [_row(each) for each in chapter.entries]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = (
+    "What runs log, by name, in `runs/RUN/metrics.jsonl` and from there in MLflow. Any of them can be a column of a",
+    "table: `python -m analysis --metrics policy/kl_base`. A share is a number from 0 to 1.",
+    "`python -m rlvr.ledger.glossary NAME` explains one. This page is written from `rlvr/ledger/glossary.py` by",
+    "`python -m tests.ledger.test_glossary --write`; a test runs every objective and fails where something is",
+    "logged that does not stand here.",
+)
+
+
+def _row(each: Entry) -> str:
+    only = f" *({each.only})*" if each.only else ""
+    cells = (f"`{each.name}`", each.unit, each.meaning + only)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _explained(names: Sequence[str]) -> Iterable[str]:
+    for name in names:
+        known = entry(name)
+        yield f"{name}: {known.meaning} ({known.unit})" if known else f"{name}: no metric of this name is logged."
+
+
+if __name__ == "__main__":
+    print("\n".join(_explained(sys.argv[1:])) or page(), end="\n" if sys.argv[1:] else "")

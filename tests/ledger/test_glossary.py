@@ -1,0 +1,100 @@
+"""docs/metrics.md explains what is logged: all that real runs of every objective log, and nothing else.
+
+python -m tests.ledger.test_glossary --write     # writes the page anew
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvr.ledger import glossary
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/metrics.md"
+ENTRIES = [entry for chapter in glossary.GLOSSARY for entry in chapter.entries]
+
+BANDIT = ["task=bandit", "model=table", "rollout.prompts=1", "loss=grpo"]
+CLASSES = ["task=classes", "model=table", "task.classes=4", "task.contexts=4", "rollout.prompts=4"]
+COINS = ["task=coins", "model=coins_tiny", "model.steps=1", "model.held_out=0", "task.test_problems=2"]
+STEP = ["steps=1", "rollout.samples=4", "rollout.dynamic_sampling=none", "trainer.updates=1"]
+STEP += ["evaluation.every=1", "evaluation.samples=2", "evaluation.k=[1,2]"]
+REHEARSED = ["presample.problems=4", "presample.samples=4", "presample.threshold=2", "presample.ratio=1"]
+NEEDS = {
+    "flowrl": [*COINS, "rollout.prompts=2"],
+    "ppo": [*COINS, "rollout.prompts=2"],
+    **{name: [*CLASSES, *REHEARSED] for name in ("dph_forward_kl", "dph_js", "dph_alpha", "dph_reverse_kl_pef")},
+    **{name: [*CLASSES, *REHEARSED] for name in ("dph_js_definition", "dph_reverse_kl", "dph_none")},
+}
+LOSSES = sorted(path.stem for path in (ROOT / "conf/loss").glob("*.yaml"))
+RUNS = {
+    **{loss: [*NEEDS.get(loss, CLASSES), f"loss={loss}"] for loss in LOSSES},
+    "two clips": [*CLASSES, "loss=grpo", "loss.dual_clip=3"],
+    "a bandit": BANDIT,
+    "several answers, both splits": [*COINS, "loss=grpo", "rollout.prompts=2", "evaluation.validation=2"],
+    "weights of tokens": [*CLASSES, "loss=grpo", "rollout.logp_old=trainer", "rollout.importance=mask"],
+    "weights of responses": [
+        *[*CLASSES, "loss=gspo", "rollout.logp_old=trainer"],
+        *["rollout.importance=truncate", "rollout.importance_level=sequence"],
+    ],
+}
+
+
+def logged(folder: Path, overrides: list[str]) -> set[str]:
+    """Names in the journal of a run of one step."""
+    from hydra import compose
+    from omegaconf import OmegaConf
+
+    from rlvr.config.compose import composing
+    from rlvr.config.freeze import frozen
+    from rlvr.job.loop import Run
+    from rlvr.ledger import layout
+    from rlvr.ledger.attempt import StopFlag
+    from rlvr.ledger.cause import Cause
+    from rlvr.ledger.journal import Spool, read
+
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", [*STEP, *overrides]), {}))
+    folder = folder / "runs" / re.sub(r"\W", "", "".join(overrides))
+    run = Run(config, folder, None, Spool(folder, 1))
+    try:
+        assert run.train(StopFlag()) is Cause.OK
+    finally:
+        run.close()
+    return {name for record in read(layout.journal(folder)).records for name in record.metrics}
+
+
+@pytest.mark.slow
+def test_every_name_that_runs_log_is_explained_and_every_explanation_is_of_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    from rlvr.rollout.evaluation import Answers, voted
+
+    home = tmp_path_factory.mktemp("home")
+    answers = {"coins": [Answers(("correct", "wrong"), ("5", "7"))]}
+    names = {"of rlvr.evaluate": set(voted(answers, samples=2, k=[1, 2]))}
+    for kind, overrides in RUNS.items():
+        names[kind] = logged(home, overrides)
+    unexplained = {name: kind for kind, own in names.items() for name in own if glossary.entry(name) is None}
+    assert not unexplained, "say what these are in rlvr/ledger/glossary.py"
+    every = set().union(*names.values())
+    assert [each.name for each in ENTRIES if not any(glossary.entry(name) is each for name in every)] == []
+
+
+def test_no_name_has_two_explanations() -> None:
+    names = [re.sub(r"<\w+>", "1", entry.name) for entry in ENTRIES]
+    assert [sum(entry.describes(name) for entry in ENTRIES) for name in names] == [1] * len(names)
+    assert glossary.entry("evaluation/maze_7x7/avg_at_x") is None
+
+
+def test_the_page_is_what_the_glossary_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == glossary.page(), "python -m tests.ledger.test_glossary --write"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python -m tests.ledger.test_glossary --write")
+    PAGE.write_text(glossary.page(), encoding="utf-8")
