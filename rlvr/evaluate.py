@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr import run as runs
-from rlvr.config import imports
+from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluated import check_words, evaluated
 from rlvr.config.freeze import frozen
@@ -42,7 +42,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import run_id
 from rlvr.ledger.policies import digest_of, is_checkpoint
-from rlvr.ledger.runs import read_config, read_info
+from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
 
@@ -184,12 +184,14 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
 
 def _of_checkpoint(path: Path) -> Policy:
     run_dir, step = layout.run_of_checkpoint(path), layout.step_of(path) or 0
+    check_owner(run_dir)
     info = read_info(run_dir)
     return Policy(path, f"{info.arm}@{step}", f"{info.group_id}@{step}", step, read_config(run_dir), info.import_paths)
 
 
 def _base(run_dir: Path, config: Mapping[str, Any]) -> Policy:
     """The policy that a run started from: its first stage, or the directory that it was given."""
+    check_owner(run_dir)
     info, model = read_info(run_dir), config["model"]
     ids = recorded_stages(run_dir) or []
     path = layout.stages_beside(run_dir) / ids[0] if ids else Path(str(model.get("path") or "")).expanduser()
@@ -230,7 +232,7 @@ def _adapted(
     adapted: list[Composed] = []
     owner: dict[str, int] = {}
     for number, policy in enumerate(policies):
-        imports.restore(policy.import_paths, dict(policy.trained or {}))
+        targets.restore(policy.import_paths, dict(policy.trained or {}))
         for overrides, config, choices in points:
             typed = [word for word in overrides if word not in usual]
             check_words([word for word in typed if key_of(word) != "policy"])

@@ -12,11 +12,11 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import imports
+from rlvr.config import targets
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.layout import home
-from rlvr.ledger.runs import Unreadable, grouped, read_info, read_proven_config
+from rlvr.ledger.runs import Unreadable, check_owner, grouped, read_info, read_proven_config
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import store
 from slurm.client import is_configured
@@ -97,7 +97,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
 def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
     """Wave after wave here; on SLURM the wave that is due: the last of its jobs calls this again."""
     candidate = Record.read(ledger, sweep_id).candidates[0].run
-    imports.restore(candidate.import_paths, candidate.config)
+    targets.restore(candidate.import_paths, candidate.config)
     first = OmegaConf.create(dict(candidate.config))
 
     def start() -> Outcome:
@@ -187,17 +187,19 @@ def _typed_gpus(overrides: Sequence[str]) -> bool:
 
 def again(ledger: Ledger, sweep_id: str) -> Outcome:
     """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known."""
+    check_owner(ledger.sweep_dir(sweep_id))
     if controller.is_growing(ledger.sweep(sweep_id).info):
         return _go_on(ledger, sweep_id)
     configs: dict[str, dict[str, Any]] = {}
     errors: list[Unreadable] = []
     for run_id in ledger.sweep(sweep_id).run_ids:
         try:
+            check_owner(ledger.run_dir(run_id))
             configs[run_id] = read_proven_config(ledger.run_dir(run_id))
         except Unreadable as error:
             errors.append(error)
         else:
-            imports.restore(read_info(ledger.run_dir(run_id)).import_paths, configs[run_id])
+            targets.restore(read_info(ledger.run_dir(run_id)).import_paths, configs[run_id])
     for line in grouped(errors):
         print(line, file=sys.stderr)
     if not configs:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from omegaconf import DictConfig
-
 from analysis.scores.claim import read as read_claim
-from rlvr.config import imports
+from rlvr.config import imports, targets
+from rlvr.config.by_seed import BySeed, setting_and_seed
 from rlvr.config.checks import Checker
+from rlvr.config.compose import Composed, Points
 from rlvr.config.freeze import arm_name, frozen, group_id, run_name
 from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
@@ -65,12 +66,7 @@ def _pairs(overrides: Sequence[str]) -> dict[str, str]:
     return dict(o.lstrip("+").split("=", 1) for o in overrides if "=" in o)
 
 
-def plan(
-    points: Sequence[tuple[Sequence[str], DictConfig, Mapping[str, str | None]]],
-    *,
-    command: str,
-    checker: Checker | None = None,
-) -> Plan:
+def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = None) -> Plan:
     """Check and identify every (overrides, composed config, Hydra choices); each is looked at once, in order.
 
     checker: of the search path that they were composed from; None: conf/ alone. Raises ValueError, with the point it is
@@ -78,23 +74,7 @@ def plan(
     """
     checker = checker or Checker()
     runs: dict[str, Planned] = {}
-    groups: dict[tuple[str, ...], str] = {}
-    paths: dict[frozenset[str], tuple[str, ...]] = {}
-    for overrides, config, choices in points:
-        try:
-            plain = frozen(config, choices)
-            packages = imports.packages(plain)
-            if packages not in paths:
-                paths[packages] = imports.import_paths(packages)
-            checker.check(config, choices, plain)
-            checker.check_task(config, choices, plain)
-        except ValueError as error:
-            raise ValueError(f"{error}{_where(points, overrides)}") from None
-        typed = tuple(o for o in overrides if not is_naming(o))
-        setting = tuple(o for o in typed if key_of(o) != "seed")
-        if setting not in groups:
-            groups[setting] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
-        run = Planned(run_id(plain), groups[setting], "", typed, plain, import_paths=paths[packages])
+    for run in _planned(points, checker):
         if run.run_id in runs:
             raise ValueError(_twins(runs[run.run_id], run))
         runs[run.run_id] = run
@@ -110,6 +90,52 @@ def plan(
     study = first["choices"].get("study") or first.get("name") or NO_STUDY
     registry = checker.registry
     return Plan(sweep_id(study, runs), study, command, named, registry.question(study), registry.folders)
+
+
+def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
+    """Every point as a run, checked. Of points that differ by their seed alone the first is composed."""
+    groups: dict[tuple[str, ...], str] = {}
+    paths: dict[frozenset[str], tuple[str, ...]] = {}
+    settings: dict[tuple[str, ...], tuple[Planned, BySeed]] = {}
+    for index in range(len(points)):
+        setting, seed = setting_and_seed(points.words(index)) if isinstance(points, Points) else ((), None)
+        if isinstance(points, Points) and seed is not None and setting in settings:
+            first, by_seed = settings[setting]
+            with _named(points, points.words(index)):
+                plain = by_seed.at(seed)
+            yield replace(first, run_id=run_id(plain), overrides=_typed(points.words(index)), config=plain)
+            continue
+        overrides, config, choices = points[index]
+        with _named(points, overrides):
+            plain = frozen(config, choices)
+            packages = targets.packages(plain)
+            if packages not in paths:
+                paths[packages] = imports.import_paths(packages)
+            targets.refuse_targets(plain, paths[packages])
+            checker.check(config, choices, plain)
+            checker.check_task(config, choices, plain)
+        typed = _typed(overrides)
+        group = tuple(o for o in typed if key_of(o) != "seed")
+        if group not in groups:
+            groups[group] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
+        run = Planned(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
+        if seed is not None and (by_seed := BySeed.of(config, choices, plain)) is not None:
+            settings[setting] = run, by_seed
+        yield run
+
+
+def _typed(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Without those that only name the sweep."""
+    return tuple(o for o in overrides if not is_naming(o))
+
+
+@contextlib.contextmanager
+def _named(points: Sequence[Any], overrides: Sequence[str]) -> Generator[None, None, None]:
+    """What is wrong with a point names it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}{_where(points, overrides)}") from None
 
 
 def _with_names_of_their_own(runs: Sequence[Planned]) -> tuple[Planned, ...]:

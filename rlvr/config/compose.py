@@ -18,7 +18,7 @@ from rlvr.config import schema
 from rlvr.config.overrides import parse
 
 Composed = tuple[list[str], DictConfig, dict[str, Any]]  # overrides, config, Hydra's choices
-SAMPLE = 5  # points that are also composed in full
+SAMPLE = 3  # points that are also composed in full
 
 
 @contextlib.contextmanager
@@ -46,6 +46,10 @@ class Points(Sequence[Composed]):
 
     def __len__(self) -> int:
         return len(self._points)
+
+    def words(self, index: int) -> list[str]:
+        """The overrides of a point, which is not composed for that."""
+        return self._points[index]
 
     @overload
     def __getitem__(self, index: int) -> Composed: ...

@@ -11,10 +11,9 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import cast
 
 ROOT = Path(__file__).resolve().parents[2]  # of these packages: a checkout, or the site-packages of an installed wheel
 PACKAGES = ("rlvr", "sweeps", "slurm", "analysis")
@@ -31,7 +30,7 @@ def python(*arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Of a child process: it finds these very packages first, and its own children leave the working directory out."""
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    if not _is_installed(ROOT):  # else every process of this Python finds them; one of another Python must not
+    if not is_installed(ROOT):  # else every process of this Python finds them; one of another Python must not
         path.insert(0, str(ROOT))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "PYTHONSAFEPATH": "1"}
 
@@ -85,7 +84,7 @@ def import_paths(packages: Collection[str]) -> tuple[str, ...]:
     """
     mine = [entry for entry in dict.fromkeys(map(_absolute, sys.path)) if not _is_common(entry)]
     for package in sorted(packages):
-        _refuse_hidden(package, mine)
+        refuse_hidden(package, mine)
     found = {directory(package) for package in packages} - {None}
     return tuple(map(str, mine)) if any(entry in found for entry in mine) else ()
 
@@ -98,29 +97,7 @@ def extend(paths: Sequence[str]) -> None:
     importlib.invalidate_caches()
 
 
-def restore(paths: Sequence[str], config: object) -> None:
-    """Make the components of a run importable as they were at its launch.
-
-    paths: `import_paths` of its run.json. config: its frozen one. ValueError where Python would import another module
-    of that name.
-    """
-    extend(paths)
-    for package in sorted(packages(config)):
-        _refuse_hidden(package, [Path(path) for path in paths])
-
-
-def packages(config: object) -> frozenset[str]:
-    """The top-level package or module of every `_target_` of a config."""
-    if isinstance(config, Mapping):
-        node = cast("Mapping[str, object]", config)
-        own = {str(node["_target_"]).split(".")[0]} if node.get("_target_") else set[str]()
-        return frozenset(own).union(*map(packages, node.values()))
-    if isinstance(config, list | tuple):
-        return frozenset[str]().union(*map(packages, cast("Sequence[object]", config)))
-    return frozenset()
-
-
-def _refuse_hidden(package: str, paths: Sequence[Path]) -> None:
+def refuse_hidden(package: str, paths: Sequence[Path]) -> None:
     """ValueError if one of these directories has a module of this name and Python finds another."""
     own = next((p for p in paths if (p / f"{package}.py").is_file() or (p / package / "__init__.py").is_file()), None)
     if own is None or package in PACKAGES:
@@ -135,13 +112,13 @@ def _refuse_hidden(package: str, paths: Sequence[Path]) -> None:
 
 def _is_common(entry: Path) -> bool:
     """Does every process of this Python search it, or is it this project's own?"""
-    if not entry.is_dir() or entry == ROOT or _is_installed(entry):
+    if not entry.is_dir() or entry == ROOT or is_installed(entry):
         return True
     standard = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "scripts")]
     return any(entry.is_relative_to(each) for each in standard)
 
 
-def _is_installed(entry: Path) -> bool:
+def is_installed(entry: Path) -> bool:
     return any(part in ("site-packages", "dist-packages") for part in entry.parts)
 
 

@@ -51,6 +51,7 @@ class Registry:
             path.prepend("command-line", folder if "://" in folder else f"file://{folder}", SearchPathQuery("schema"))
         self.loader = ConfigLoaderImpl(path)
         self._read: dict[str, tuple[DictConfig, list[InputDefault]]] = {}
+        self._nodes: dict[tuple[str, str], DictConfig] = {}
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Registry:
@@ -74,12 +75,18 @@ class Registry:
     def node(self, group: str, option: str) -> DictConfig:
         """An option as it is written, with those options of its group that it is based on; nothing is resolved.
 
-        What it sets in other groups (`@package _global_`) is left out.
+        What it sets in other groups (`@package _global_`) is left out. Shared by all who ask: read it only.
         """
+        if (group, option) not in self._nodes:
+            self._nodes[group, option] = self._merged(group, option)
+        return self._nodes[group, option]
+
+    def _merged(self, group: str, option: str) -> DictConfig:
         config, defaults = self._load(f"{group}/{option}")
         bases = [self.node(*_split(path)) for path in _bases(group, defaults)]
         merged = OmegaConf.merge(*bases, config)
         assert isinstance(merged, DictConfig)
+        OmegaConf.set_readonly(merged, True)
         return merged
 
     def as_written(self, choices: Mapping[str, str | None], key: str) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import imports
+from rlvr.config import targets
 from rlvr.config.checks import Checker
 from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.overrides import parse
@@ -22,7 +22,7 @@ from rlvr.config.signature import signature
 from rlvr.diagnostics import measurement
 from rlvr.diagnostics.measurement import Arm
 from rlvr.ledger import layout
-from rlvr.ledger.runs import read_config, read_info
+from rlvr.ledger.runs import check_owner, read_config, read_info
 
 HELP = """\
 Evaluate objectives on the same stored rollouts, before a GPU is spent on training with them.
@@ -108,8 +108,9 @@ def _config(run_dir: Path | None) -> DictConfig | None:
     """Of a run, as it was frozen. What its components are made of can be imported from here on."""
     if run_dir is None:
         return None
+    check_owner(run_dir)
     plain = read_config(run_dir)
-    imports.restore(read_info(run_dir).import_paths, plain)
+    targets.restore(read_info(run_dir).import_paths, plain)
     return OmegaConf.create(plain)
 
 

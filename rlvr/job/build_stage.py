@@ -15,19 +15,20 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from rlvr.config import imports, schema
+from rlvr.config import schema, targets
 from rlvr.job.cause import cause_of
 from rlvr.job.parts import Parts
 from rlvr.ledger import layout
-from rlvr.ledger.runs import read_config, read_info
+from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.trainer import distributed
 
 
 def build(run_dir: Path, stage_id: str) -> None:
     """Raises ValueError if the run does not start from that stage, and whatever building it raises."""
     schema.register()
+    check_owner(run_dir)
     plain = read_config(run_dir)
-    imports.restore(read_info(run_dir).import_paths, plain)
+    targets.restore(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     store = layout.stages_beside(run_dir)
     base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")

@@ -9,10 +9,10 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from rlvr.config import imports, schema
+from rlvr.config import schema, targets
 from rlvr.ledger import layout
 from rlvr.ledger.policies import digest_of
-from rlvr.ledger.runs import read_config, read_info
+from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import policy_identity, stage
 from rlvr.model.load import parse_dtype
 from rlvr.trainer import checkpoint as checkpoints
@@ -29,8 +29,9 @@ def base_of(checkpoint: Path) -> Path:
     """The directory of the policy that the run of a checkpoint started from; built anew if it is gone."""
     run_dir = layout.run_of_checkpoint(checkpoint)
     schema.register()
+    check_owner(run_dir)
     plain = read_config(run_dir)
-    imports.restore(read_info(run_dir).import_paths, plain)
+    targets.restore(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     task = instantiate(config.task, _convert_="all")
     try:
@@ -52,7 +53,7 @@ def evaluated(policy: Mapping[str, Any], store: Path, *, dtype: str) -> Path:
 
     def build(directory: Path) -> Mapping[str, Any]:
         if fault := checkpoints.fault_of(path):
-            raise ValueError(f"{path} is damaged: {fault}. Evaluate another checkpoint of the run.")
+            raise ValueError(f"{path} cannot be used: {fault}. Evaluate another checkpoint of the run.")
         checkpoints.write_policy(directory, path, base_of(path), dtype=parse_dtype(dtype))
         return {"checkpoint": str(path)}
 

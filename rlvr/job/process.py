@@ -18,7 +18,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import imports, schema
+from rlvr.config import schema, targets
 from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
@@ -26,7 +26,7 @@ from rlvr.job.loop import Run
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, asked_to_prune, gpu_ooms, record_rank
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
-from rlvr.ledger.runs import Unreadable, read_info, read_proven_config
+from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_proven_config
 from rlvr.trainer import distributed
 
 log = logging.getLogger("rlvr")
@@ -38,6 +38,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     Raises Busy if another process holds the run.
     """
     schema.register()
+    check_owner(run_dir)
     config = OmegaConf.create(read_proven_config(run_dir))
     about: dict[str, int] = {}
     if config.trainer is not None:  # of an evaluation there is none
@@ -59,7 +60,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
-    imports.restore(read_info(run_dir).import_paths, OmegaConf.to_container(config))
+    targets.restore(read_info(run_dir).import_paths, OmegaConf.to_container(config))
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:

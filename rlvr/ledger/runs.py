@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import marshal
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from rlvr.ledger.identity import run_id
 # Of run.json, sweep.json and submission.json, and of all that lies beside them. Raise it with any change that another
 # version would misread: a new place or meaning of something, a knob that every frozen config must have.
 FORMAT = 1
+TRUST = "RLVR_TRUST"  # variable of the environment: whose code a run on disk may name, beside the launch's own
+EVERYBODY = "1"
 _ID = re.compile(r"[0-9a-f]{12}")  # of `identity.run_id`
 
 
@@ -117,6 +120,24 @@ def read_proven_config(run_dir: Path) -> dict[str, Any]:
             "delete it and repeat the launch.",
         )
     return content
+
+
+def check_owner(directory: Path) -> None:
+    """Raises Unreadable for the run, or sweep, of another user before it is carried out: its configs name code."""
+    try:
+        owner = directory.stat().st_uid
+    except FileNotFoundError:
+        return
+    if owner not in (os.geteuid(), 0) and not trusted(EVERYBODY):
+        why = (
+            f"it belongs to user {owner}, and what it says is run as code. If you trust that user: {TRUST}={EVERYBODY}"
+        )
+        raise Unreadable(str(directory), why)
+
+
+def trusted(whom: str) -> bool:
+    """Does $RLVR_TRUST, a list with commas, name this package, or everybody?"""
+    return not {whom, EVERYBODY}.isdisjoint(os.environ.get(TRUST, "").split(","))
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

@@ -13,17 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as write_tensors
 
 from rlvr.ledger import digests
 from rlvr.ledger.files import aside_of, publish, sync, write_json
 from rlvr.ledger.layout import trainer_state
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
-from rlvr.trainer import distributed, lora
+from rlvr.trainer import distributed, lora, tensor_files
 
 
 class Writer:
@@ -80,8 +77,7 @@ class Writer:
         self, path: Path, tensors: Any, write_rest: Callable[[Path], None], when_visible: Callable[[], None]
     ) -> None:
         def write(directory: Path) -> None:
-            storage = FileSystemWriter(directory, sync_files=True)
-            write_tensors(tensors, storage_writer=storage, process_group=self._group, no_dist=self.world == 1)
+            tensor_files.save(tensors, directory, group=self._group, alone=self.world == 1)
             if self.rank == 0:
                 write_rest(directory)
 
@@ -95,7 +91,7 @@ def load(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     file = trainer_state(path)
     if not file.is_file():
         raise ValueError(f"{path} is not a checkpoint of this trainer: it has no {file.name}.")
-    read_tensors(tensors, storage_reader=FileSystemReader(path))
+    tensor_files.load(tensors, path)
     return json.loads(file.read_text())
 
 
@@ -104,7 +100,7 @@ def export(path: Path, source: Path, base: Path, *, dtype: torch.dtype) -> None:
     `AutoModelForCausalLM.from_pretrained`; in one process, whatever the number of ranks was.
     """
     if fault := fault_of(source):
-        raise ValueError(f"{source} is damaged: {fault}. Pass another checkpoint of the run.")
+        raise ValueError(f"{source} cannot be used: {fault}. Pass another checkpoint of the run.")
     _publish(path, lambda directory: write_policy(directory, source, base, dtype=dtype), rank=0)
 
 
@@ -116,7 +112,7 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
         lora.adapt(model, **adapters, seed=0)
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-    read_tensors({"parameter": trained}, storage_reader=FileSystemReader(source), no_dist=True)
+    tensor_files.load({"parameter": trained}, source, alone=True)
     weights = dict(lora.merged(model))
     model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
     model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
@@ -125,7 +121,10 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
 
 def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
     """What is wrong with a checkpoint, the same on every rank; "" if all of it is as it was written."""
-    return digests.fault_of(path, _shared_digests(path, list(digests.sealed(path)), rank, world))
+    fault = digests.fault_of(path, _shared_digests(path, list(digests.sealed(path)), rank, world))
+    if not fault and not (path / tensor_files.FIRST).is_file():
+        return f"it has no {tensor_files.FIRST}; rlvr 0.1 wrote checkpoints as pickles, which are code and are not read"
+    return fault
 
 
 def _shared_digests(

@@ -104,7 +104,8 @@ def submit(
         )
     try:
         done, queue = _sort(ledger, [run_id for run_id, _ in runs])
-        todo = [(run_id, config) for run_id, config in runs if run_id not in {*done.skipped, *done.before}]
+        settled = {*done.skipped, *done.before}
+        todo = [(run_id, config) for run_id, config in runs if run_id not in settled]
         _check([jobs.cluster_of(config) for _, config in todo])
         prepared = StageJobs(ledger, sweep_id, queue, held)
         groups: list[Alike] = []
@@ -229,7 +230,8 @@ def _sort(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Submitted, list[clien
         time.sleep(0.5)
     states = {state.run_id: state for state in ledger.states(run_ids)}
     done = Submitted(skipped=[r for r in run_ids if states[r].state is State.FINISHED])
-    done.before = [r for r in run_ids if r not in done.skipped and (r in tasks or states[r].state is State.RUNNING)]
+    rest = [r for r in run_ids if states[r].state is not State.FINISHED]
+    done.before = [r for r in rest if r in tasks or states[r].state is State.RUNNING]
     return done, queue
 
 

@@ -92,11 +92,6 @@ def test_the_users_own_directories_are_named_in_the_order_of_the_path(tmp_path: 
     assert imports.import_paths({"rlvr"}) == ()
 
 
-def test_packages_are_those_of_every_target() -> None:
-    config = {"loss": {"_target_": "mine.losses.own", "inner": [{"_target_": "yours.f"}]}, "task": {"_target_": "a.B"}}
-    assert imports.packages(config) == {"mine", "yours", "a"}
-
-
 def test_a_module_that_hides_the_users_is_refused(tmp_path: Path) -> None:
     """`random.py` in a config directory: Python's own comes first."""
     imports.extend([str(module(tmp_path / "mine", "random"))])
@@ -105,18 +100,6 @@ def test_a_module_that_hides_the_users_is_refused(tmp_path: Path) -> None:
     imports.extend([str(module(tmp_path / "mine", "time"))])
     with pytest.raises(ValueError, match="`import time` finds built-in, which hides time"):
         imports.import_paths({"time"})
-
-
-def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Path) -> None:
-    config = {"task": {"_target_": "days_of_mine.Days"}}
-    one, two = (module(tmp_path / name, "days_of_mine", f"NAME = '{name}'") for name in ("one", "two"))
-    imports.restore([str(one)], config)
-    import days_of_mine  # type: ignore[import-not-found]
-
-    assert days_of_mine.NAME == "one"
-    assert sys.path[-1] == str(one)
-    with pytest.raises(ValueError, match=rf"`import days_of_mine` finds {one}\S+, which hides days_of_mine in {two}"):
-        imports.restore([str(two)], config)
 
 
 def test_a_module_is_found_without_importing_its_parents(tmp_path: Path) -> None:

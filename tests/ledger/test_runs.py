@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from rlvr.ledger import runs
 from rlvr.ledger.runs import (
     FORMAT,
     Unreadable,
+    check_owner,
     choices,
     flatten,
     grouped,
@@ -165,3 +167,18 @@ def test_a_config_reads_back_as_it_was_written_here_and_by_omegaconf(config: dic
     text = to_yaml(config)
     assert parse_yaml(text) == config
     assert OmegaConf.to_container(OmegaConf.create(text)) == config
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives directories away")
+def test_a_run_of_somebody_else_is_code_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLVR_TRUST", raising=False)
+    check_owner(tmp_path)
+    check_owner(tmp_path / "nothing")
+    os.chown(tmp_path, 12345, -1)
+    for value, is_trusted in {"": False, "mine": False, "mine,1": True, "1": True}.items():
+        monkeypatch.setenv("RLVR_TRUST", value)
+        if is_trusted:
+            check_owner(tmp_path)
+        else:
+            with pytest.raises(Unreadable, match=r"belongs to user 12345, .* If you trust that user: RLVR_TRUST=1"):
+                check_owner(tmp_path)

@@ -1,0 +1,64 @@
+"""What a config on disk may call: the components of conf/, and code of the launch's own directories."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from rlvr.config import imports
+from rlvr.config.schema import CONF
+from rlvr.ledger.runs import TRUST, trusted
+
+
+def restore(paths: Sequence[str], config: object) -> None:
+    """Make the components of a run importable as they were at its launch.
+
+    paths: `import_paths` of its run.json. config: its frozen one. ValueError where Python would import another module
+    of that name, or the config names what no run has a use for.
+    """
+    imports.extend(paths)
+    for package in sorted(packages(config)):
+        imports.refuse_hidden(package, [Path(path) for path in paths])
+    refuse_targets(config, paths)
+
+
+def refuse_targets(config: object, paths: Sequence[str]) -> None:
+    """ValueError for a `_target_` that no option of ours has, and that lies in none of the launch's own directories.
+
+    A config on disk could else call any function of any library, `os.system` too. paths: `import_paths` of the run.
+    """
+    mine = [*(Path(path).resolve() for path in paths), *([] if imports.is_installed(imports.ROOT) else [imports.ROOT])]
+    for target in sorted(_targets(config)):
+        package = target.split(".")[0]
+        known = target in _components() if package in imports.PACKAGES else imports.directory(package) in mine
+        if not known and not trusted(package):
+            raise ValueError(
+                f"_target_: {target} is neither a component of rlvr nor in a directory of your own on Python's path or "
+                f"--config-dir. If you know what it does: export {TRUST}={package}, here and in jobs."
+            )
+
+
+@functools.cache
+def _components() -> frozenset[str]:
+    """Every `_target_` of ours that an option names."""
+    texts = (path.read_text(encoding="utf-8") for path in CONF.rglob("*.yaml"))
+    return frozenset(target for text in texts for target in re.findall(r"\b_target_: (rlvr\.\S+)", text))
+
+
+def _targets(config: object) -> frozenset[str]:
+    """Every `_target_` of a config."""
+    if isinstance(config, Mapping):
+        node = cast("Mapping[str, object]", config)
+        own = {str(node["_target_"])} if node.get("_target_") else set[str]()
+        return frozenset(own).union(*map(_targets, node.values()))
+    if isinstance(config, list | tuple):
+        return frozenset[str]().union(*map(_targets, cast("Sequence[object]", config)))
+    return frozenset()
+
+
+def packages(config: object) -> frozenset[str]:
+    """The top-level package or module of every `_target_` of a config."""
+    return frozenset(target.split(".")[0] for target in _targets(config))

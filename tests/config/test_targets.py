@@ -1,0 +1,66 @@
+"""What a config on disk may call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.config import targets
+from rlvr.config.registry import Registry
+from tests.config.test_imports import module
+
+
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("RLVR_TRUST", raising=False)
+
+
+def test_packages_are_those_of_every_target() -> None:
+    config = {"loss": {"_target_": "mine.losses.own", "inner": [{"_target_": "yours.f"}]}, "task": {"_target_": "a.B"}}
+    assert targets.packages(config) == {"mine", "yours", "a"}
+
+
+def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Path) -> None:
+    config = {"task": {"_target_": "days_of_mine.Days"}}
+    one, two = (module(tmp_path / name, "days_of_mine", f"NAME = '{name}'") for name in ("one", "two"))
+    targets.restore([str(one)], config)
+    import days_of_mine  # type: ignore[import-not-found]
+
+    assert days_of_mine.NAME == "one"
+    assert sys.path[-1] == str(one)
+    with pytest.raises(ValueError, match=rf"`import days_of_mine` finds {one}\S+, which hides days_of_mine in {two}"):
+        targets.restore([str(two)], config)
+
+
+def test_every_option_of_conf_is_a_component() -> None:
+    registry = Registry()
+    groups = ("loss", "advantage", "divergence", "task", "model", "trainer", "rollout", "presample")
+    nodes = [registry.node(group, option) for group in groups for option in registry.options(group)]
+    targets.restore([], [OmegaConf.to_container(node, resolve=False) for node in nodes])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "subprocess.Popen",
+        "builtins.eval",
+        "torch.hub.load",
+        "rlvr.task.verify.pool.subprocess.Popen",  # a library that a module of ours imports
+        "rlvr.config.imports.extend",  # ours, and no component
+        "sweeps.worker.kill_tagged",
+        "rlvr.trainer.checkpoint._publish",
+    ],
+)
+def test_a_config_names_components_and_nothing_else(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"task": {"_target_": "rlvr.task.maze.Maze"}, "loss": [{"deep": {"_target_": target, "_args_": ["id"]}}]}
+    with pytest.raises(ValueError, match=f"_target_: {target} is neither a component"):
+        targets.restore([str(tmp_path)], config)
+    monkeypatch.setenv("RLVR_TRUST", target.split(".")[0])
+    targets.restore([], config)
