@@ -90,7 +90,7 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
     except ModuleNotFoundError:
         raise ValueError(
             f"{where} is not a file here.{_nearby(Path(where))} "
-            "To read a data set from the Hugging Face hub: pip install rlvr[hub]"
+            "To read a data set from the Hugging Face hub: pip install 'rlvr[hub]'"
         ) from None
     try:
         rows = load_dataset(name["path"], name["config"], split=name["split"] or split)

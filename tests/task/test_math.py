@@ -282,7 +282,7 @@ def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="datasets is installed")
 def test_hub_names_without_the_extra_say_what_to_install() -> None:
-    with pytest.raises(ValueError, match=r"openai/gsm8k/main:test is not a file here\..*pip install rlvr\[hub\]"):
+    with pytest.raises(ValueError, match=r"openai/gsm8k/main:test is not a file here\..*pip install 'rlvr\[hub\]'"):
         read("openai/gsm8k/main:test", "train")
 
 
