@@ -64,7 +64,7 @@ class Supervisor:
     ) -> Ended:
         """Run a process to its end. Several threads may, each its own. in_vain: asked now and then; kill it if so.
 
-        With several ranks the command is torchrun: SIGUSR2 would kill it, so it ignores that, and its ranks, which
+        With several ranks the command starts them: SIGUSR2 would kill it, so it ignores that, and its ranks, which
         catch it, get it from SLURM. Nothing is passed on to it: a second SIGTERM would cut its farewell short.
         """
         deaf = ["sh", "-c", "trap '' USR2; exec \"$@\"", "sh"] if ranks > 1 else []

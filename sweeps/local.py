@@ -87,7 +87,7 @@ def run_local(
 ) -> Outcome:
     """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
 
-    workers: runs at a time (None: as many as the cores allow). ranks > 1: torchrun starts that many processes per run.
+    workers: runs at a time (None: as many as the cores allow). ranks: processes per run.
     engines: of a run, each with a GPU beside those of its ranks.
     retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
     hung_min: minutes without progress after which a run's process is ended (sweeps/watchdog.py); None: never.

@@ -23,15 +23,9 @@ WARM = imports.python("-m", "rlvr.job", "--serve")
 SHIPPER_S = 60.0  # patience with a shipper when all runs have ended
 
 
-def torchrun(
-    ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = ("--standalone",)
-) -> tuple[str, ...]:
-    """Command that runs one run as several processes, `ranks` of them on this node; place: where the others are.
-
-    The long shutdown timeout leaves time to finish a step.
-    """
-    options = (*place, "--nproc-per-node", str(ranks), "--shutdown-timeout", "3600")
-    return (*python, "-m", "torch.distributed.run", *options, "-m", "rlvr.job")
+def of_ranks(ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = ()) -> tuple[str, ...]:
+    """Command that runs one run as several processes, `ranks` of them on this node; place: where the others are."""
+    return (*python, "-m", "rlvr.job.ranks", *place, str(ranks), "-m", "rlvr.job")
 
 
 def shipping(home: Path, *options: str) -> list[str]:
@@ -156,7 +150,7 @@ class Worker:
             self.process.kill()
 
     def bury(self) -> None:
-        """The process has ended: end what it left behind (verifiers, torchrun's ranks) and close the pipes."""
+        """The process has ended: end what it left behind (verifiers, ranks) and close the pipes."""
         assert self.process is not None
         kill_tagged(self.tag)
         self.process.wait()
@@ -191,7 +185,7 @@ def pool(
 
     devices: CUDA_VISIBLE_DEVICES of each worker; None: as it is.
     """
-    command = command or (WARM if ranks == 1 else torchrun(ranks))
+    command = command or (WARM if ranks == 1 else of_ranks(ranks))
     return [
         Worker(command, threads=threads, tag=f"{tag}-{k}", log=layout.worker_log(logs, k), warm=ranks == 1, devices=own)
         for k, own in enumerate(devices)
@@ -245,8 +239,8 @@ class Shipper:
 class Guard:
     """A bystander that kills everything tagged by a launch when the launcher is gone, `kill -9` included.
 
-    Process groups do not suffice (torchrun gives every rank its own session), nor does PR_SET_PDEATHSIG (it reaches
-    children only, not theirs).
+    Process groups do not suffice (an engine gives its processes a session of their own), nor does PR_SET_PDEATHSIG (it
+    reaches children only, not theirs).
     """
 
     def __init__(self, tag: str) -> None:

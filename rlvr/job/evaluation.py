@@ -11,6 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
+from rlvr.collectives import gather
 from rlvr.job.log import brief
 from rlvr.job.parts import Parts
 from rlvr.ledger import layout
@@ -76,7 +78,8 @@ class Evaluation:
     def run(self, stop: StopFlag) -> Cause:
         """Draw what is missing, chunk by chunk, until it is all there or the run is asked to stop."""
         began = time.perf_counter()
-        pieces = distributed.gather([self._missing()])[0][0]  # the first rank's view, which no other may differ from
+        of_first = gather(self._missing())[0]  # which no other may differ from
+        pieces = [[Wanted(*each) for each in piece] for piece in of_first]
         rank, world = self.parts.place.rank, self.parts.place.world
         rounds = math.ceil(len(pieces) / world)
         for number in range(rounds):
@@ -92,8 +95,12 @@ class Evaluation:
         distributed.barrier()
         return Cause.OK
 
-    def _missing(self) -> list[list[Wanted]]:
-        return self.samples.missing(self.keys, self.config.evaluation.samples) if self.parts.place.rank == 0 else []
+    def _missing(self) -> list[list[tuple[int, int, int]]]:
+        """The pieces of the first rank, as JSON can carry them; another rank has none."""
+        if self.parts.place.rank:
+            return []
+        pieces = self.samples.missing(self.keys, self.config.evaluation.samples)
+        return [[astuple(each) for each in piece] for piece in pieces]
 
     def _draw(self, piece: list[Wanted]) -> None:
         asked = [(self.problems[each.problem], each.first, each.count) for each in piece]

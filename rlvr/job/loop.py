@@ -12,12 +12,13 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from rlvr.collectives import gather
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.job.exact_policy import exact_policy
 from rlvr.job.handover import Handover
 from rlvr.job.log import brief
 from rlvr.job.mixture import Mixture, split_streams
-from rlvr.job.parts import Parts
+from rlvr.job.parts import Parts, gather_rollouts
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt, StopFlag, asked_to_prune
 from rlvr.ledger.cause import Cause
@@ -65,7 +66,7 @@ class Run:
         self.handover = Handover(parts.sampler, self.trainer, self.problems)
         sampler = parts.sampler
         if config.rollout.ahead:  # collectives of two threads must not mix
-            sampler = replace(sampler, gather=functools.partial(distributed.gather, group=distributed.another_group()))
+            sampler = replace(sampler, gather=functools.partial(gather_rollouts, group=distributed.another_group()))
         self.step_sampler = StepSampler(
             sampler, self.stream, config, max_tokens=self.place.max_tokens, hand_over=self.handover
         )
@@ -204,7 +205,7 @@ class Run:
         self.checkpoints.save(step, self.stream.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
-        (recorded,) = distributed.gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
+        (recorded,) = gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
         extra = self.checkpoints.resume(recorded)
         if extra is None:
             return 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from rlvr import collectives
 from rlvr.job.policy import evaluated
+from rlvr.ledger import rollouts
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
-from rlvr.records import Engine, Task, TaughtTask
+from rlvr.records import Engine, Rollout, Task, TaughtTask
 from rlvr.rollout.presample import Samples, samples_of_run
 from rlvr.rollout.sampler import Sampler
 from rlvr.trainer import distributed
@@ -19,6 +22,13 @@ from rlvr.trainer.collate import decode, encode
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Knobs, Place
 from rlvr.trainer.sharded_load import load_for_shards
+
+
+def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None) -> list[list[Rollout]]:
+    """Every rank's groups, in the order of ranks, on every rank; of several ranks without their problems' text."""
+    if not collectives.several():
+        return [mine]
+    return [rollouts.of_bytes(each) for each in collectives.gather_bytes(rollouts.to_bytes(mine), group)]
 
 
 class Parts:
@@ -52,7 +62,7 @@ class Parts:
             decode=lambda tokens: decode(tokenizer, tokens, silent),
             rank=rank,
             world=world,
-            gather=distributed.gather,
+            gather=gather_rollouts,
         )
 
     def _base(self, config: DictConfig, store: Path) -> Path:

@@ -1,7 +1,7 @@
 """How the process of a run starts and ends: one attempt on the ledger, and a name for every way it can end.
 
-`python -m rlvr.job RUN_DIR` runs one run (under torchrun: one of its ranks). `python -m rlvr.job --serve` imports torch
-once and runs what standard input asks for, a JSON line each: the warm worker of the local launcher.
+`python -m rlvr.job RUN_DIR` runs one run, or is one of its ranks (rlvr/job/ranks.py). `python -m rlvr.job --serve`
+imports torch once and runs what standard input asks for, a JSON line each: the warm worker of the local launcher.
 """
 
 from __future__ import annotations

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from rlvr.ledger.samples import write_parquet
 from rlvr.records import Completion, Problem, Reward, Rollout
@@ -37,25 +39,48 @@ SCHEMA = pa.schema(
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:
     """Write whole groups, in order; the file appears only once it is complete."""
+    write_parquet(_table(groups), path)
+
+
+def to_bytes(groups: Sequence[Rollout]) -> bytes:
+    """Whole groups, in order, for another process."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as stream:
+        stream.write_table(_table(groups))
+    return sink.getvalue().to_pybytes()
+
+
+def of_bytes(data: bytes) -> list[Rollout]:
+    """The groups of `to_bytes`, as `read_rollouts` has them."""
+    with pa.ipc.open_stream(data) as stream:
+        return _groups(stream.read_all())
+
+
+def _table(groups: Sequence[Rollout]) -> pa.Table:
     rows = [
-        {
-            "group": number,
-            "problem_id": g.problem.id,
-            "source": g.problem.source,
-            "sample": sample,
-            "prompt": g.prompt,
-            "tokens": c.tokens,
-            "logp": c.logp,
-            "logp_sampling": c.logp_sampling,
-            "finished": c.finished,
-            "response": text,
-            "reward": r.value,
-            "outcome": r.outcome,
-        }
-        for number, g in enumerate(groups)
-        for sample, (c, text, r) in enumerate(zip(g.completions, g.texts, g.rewards, strict=True))
+        (number, g, sample, g.completions[sample]) for number, g in enumerate(groups) for sample in range(len(g.texts))
     ]
-    write_parquet(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    columns = {
+        "group": [number for number, *_ in rows],
+        "problem_id": [g.problem.id for _, g, *_ in rows],
+        "source": [g.problem.source for _, g, *_ in rows],
+        "sample": [sample for _, _, sample, _ in rows],
+        "prompt": _lists([g.prompt for _, g, *_ in rows], np.int64),
+        "tokens": _lists([c.tokens for *_, c in rows], np.int64),
+        "logp": _lists([c.logp for *_, c in rows], np.float32),
+        "logp_sampling": _lists([c.logp_sampling for *_, c in rows], np.float32),
+        "finished": [c.finished for *_, c in rows],
+        "response": [g.texts[sample] for _, g, sample, _ in rows],
+        "reward": [g.rewards[sample].value for _, g, sample, _ in rows],
+        "outcome": [g.rewards[sample].outcome for _, g, sample, _ in rows],
+    }
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _lists(arrays: Sequence[NDArray[Any]], dtype: type) -> pa.Array:
+    """A column of lists; not by way of Python's numbers, of which long responses have millions."""
+    ends = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
+    return pa.ListArray.from_arrays(ends, np.concatenate([*arrays, np.empty(0, dtype)]).astype(dtype, copy=False))
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
@@ -73,25 +98,32 @@ def read_rollouts(path: Path) -> list[Rollout]:
     if missing or not table.num_rows:
         what = f"has no column {', '.join(missing)}" if missing else "has no rows"
         raise ValueError(f"rollouts={path} {what}: it is no file of training rollouts.")
-    rows = table.select(SCHEMA.names).to_pylist()
-    return [_group(list(part)) for _, part in groupby(rows, key=lambda row: row["group"])]
+    return _groups(table.select(SCHEMA.names))
 
 
-def _group(rows: Sequence[dict[str, object]]) -> Rollout:
-    first = rows[0]
-    completions = tuple(
-        Completion(
-            np.asarray(r["tokens"], np.int64),
-            np.asarray(r["logp"], np.float32),
-            np.asarray(r["logp_sampling"], np.float32),
-            bool(r["finished"]),
+def _groups(table: pa.Table) -> list[Rollout]:
+    lists = {name: _arrays(table[name]) for name in ("prompt", "tokens", "logp", "logp_sampling")}
+    plain = {name: table[name].to_pylist() for name in table.column_names if name not in lists}
+    groups = list[Rollout]()
+    for _, part in groupby(range(table.num_rows), key=lambda row: plain["group"][row]):
+        rows = list(part)
+        first = rows[0]
+        groups.append(
+            Rollout(
+                Problem(plain["problem_id"][first], "", source=plain["source"][first]),
+                lists["prompt"][first],
+                tuple(
+                    Completion(*(lists[name][i] for name in ("tokens", "logp", "logp_sampling")), plain["finished"][i])
+                    for i in rows
+                ),
+                tuple(plain["response"][i] for i in rows),
+                tuple(Reward(plain["reward"][i], plain["outcome"][i]) for i in rows),
+            )
         )
-        for r in rows
-    )
-    return Rollout(
-        Problem(str(first["problem_id"]), "", source=str(first["source"])),
-        np.asarray(first["prompt"], np.int64),
-        completions,
-        tuple(str(r["response"]) for r in rows),
-        tuple(Reward(float(r["reward"]), r["outcome"]) for r in rows),  # type: ignore[arg-type]
-    )
+    return groups
+
+
+def _arrays(column: pa.ChunkedArray) -> list[NDArray[Any]]:
+    lists = column.combine_chunks()
+    values, ends = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
+    return [values[begin:end] for begin, end in pairwise(ends)]

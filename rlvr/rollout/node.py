@@ -9,12 +9,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from rlvr.collectives import gather, several
+
 T = TypeVar("T")
-
-
-def several() -> bool:
-    """Has the run more than one rank?"""
-    return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def on_node() -> tuple[int, int]:
@@ -23,12 +20,10 @@ def on_node() -> tuple[int, int]:
 
 
 def from_first(mine: T | None) -> T:
-    """What the first rank of this node has, on every rank of it. All ranks of the run together."""
+    """What the first rank of this node has, a JSON value, on every rank of it. All ranks of the run together."""
     of_first = mine
     if several():
-        everyone: list[T | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, mine)
-        of_first = everyone[dist.get_rank() - on_node()[0]]  # torchrun numbers ranks node by node
+        (of_first,) = gather([mine])[dist.get_rank() - on_node()[0]]  # ranks are numbered node by node
     assert of_first is not None
     return of_first
 

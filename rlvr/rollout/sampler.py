@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +117,8 @@ class Sampler:
         groups = self._judged(mine, prompts, completions, texts)
         judged = time.perf_counter()
         per_rank = self.gather(groups)
-        together = [per_rank[i % self.world][i // self.world] for i in range(len(problems))]
+        # What comes from other ranks has no text of its problem, which all of them know.
+        together = [replace(per_rank[i % self.world][i // self.world], problem=q) for i, q in enumerate(problems)]
         spent.rollout_s += generated - began
         spent.reward_s += judged - generated
         spent.tokens += sum(len(c.tokens) for g in together for c in g.completions)

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from rlvr.collectives import several
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, Request, Sampling, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
-from rlvr.rollout.node import from_first, on_node, several
+from rlvr.rollout.node import from_first, on_node
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)

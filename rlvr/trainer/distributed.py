@@ -1,4 +1,4 @@
-"""The processes of one run: started by torchrun, or a single one with a private group of its own."""
+"""The processes of one run: several ranks, or a single one with a private group of its own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import logging
 import os
 import sys
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-T = TypeVar("T")
+from rlvr.collectives import gather
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Ranks wait for one another while one of them judges answers or evaluates; a hung rank is the supervisor's to find.
 TIMEOUT = timedelta(hours=2)
@@ -24,17 +26,23 @@ GPU_TIMEOUT = timedelta(minutes=25)  # nobody judges while GPUs talk: this long,
 
 
 def join_group() -> tuple[int, int, torch.device]:
-    """(rank, world size, device) of this process. Joins torchrun's group, or makes one of a single process.
+    """(rank, world size, device) of this process. Joins the group of its ranks (rlvr/job/ranks.py), or makes one of a
+    single process.
 
-    Safe to call again: a group that exists is kept, so a process can run one run after another.
+    Those of one node listen on the loopback device alone. Safe to call again: a group that exists is kept, so a process
+    can run one run after another.
     """
     device = _device()
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        file = os.environ.get("RLVR_STORE")
+        if world > 1 and file is None:  # of several nodes: where to meet is in the environment too
             dist.init_process_group(backend, timeout=TIMEOUT)
         else:
-            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=TIMEOUT)
+            os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+            store = HashStore() if file is None else FileStore(file, world)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         _be_less_patient(device)
     return dist.get_rank(), dist.get_world_size(), device
 
@@ -116,15 +124,6 @@ def another_group() -> dist.ProcessGroup | None:
     if dist.get_world_size() == 1:
         return None
     return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=TIMEOUT))  # else: not of the group
-
-
-def gather(mine: list[T], group: dist.ProcessGroup | None = None) -> list[list[T]]:
-    """Every rank's list, in the order of ranks, on every rank."""
-    if dist.get_world_size() == 1:
-        return [mine]
-    everyone: list[list[T] | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine, group)
-    return [each for each in everyone if each is not None]
 
 
 def any_rank(fact: bool) -> bool:

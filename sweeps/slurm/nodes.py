@@ -1,7 +1,7 @@
 """One run on several nodes: a task of the job on each, which start and end their processes together.
 
 The task of the first node leads: it tries, decides and writes the ledger as it would alone. The others follow. They
-meet in files, on the file system that holds the runs: T.json, where the first node's torchrun listens for try T;
+meet in files, on the file system that holds the runs: T.json, where the first node's first rank listens in try T;
 T.N.json, how the processes of node N ended; over.json, there will be no other try.
 """
 
@@ -20,7 +20,7 @@ from sweeps.worker import environment, kill_tagged, new_tag
 LOOK_S = 0.5
 FAREWELL_S = 60.0  # when the processes of one node have failed, those of others wait for them in vain
 
-Start = Callable[[Sequence[str]], Sequence[str]]  # options of torchrun -> command
+Start = Callable[[Sequence[str]], Sequence[str]]  # options of rlvr.job.ranks -> command
 
 
 class Nodes:
@@ -65,7 +65,7 @@ class Nodes:
     def _run(self, start: Start, around: Mapping[str, str], hangs: Callable[[], bool]) -> Ended:
         at = read_json(self._file())
         assert at is not None
-        place = {"nnodes": self.count, "node-rank": self.node, "master-addr": at["host"], "master-port": at["port"]}
+        place = {"nodes": self.count, "node": self.node, "meet": f"{at['host']}:{at['port']}"}
         failed: list[float] = []  # when we saw that another node's processes have failed
 
         def in_vain() -> bool:

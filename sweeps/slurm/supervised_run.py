@@ -19,7 +19,7 @@ from sweeps.slurm.jobs import python
 from sweeps.slurm.nodes import Nodes
 from sweeps.verdict import Verdict
 from sweeps.watchdog import Watchdog
-from sweeps.worker import environment, kill_tagged, new_tag, torchrun
+from sweeps.worker import environment, kill_tagged, new_tag, of_ranks
 
 BACKOFF_S, LONGEST_BACKOFF_S = 2.0, 60.0
 BUSY_S = 600.0  # patience with a run that another process holds
@@ -79,7 +79,7 @@ class SupervisedRun:
             ended = self.nodes.lead(lambda place: on_nodes(self.settings, place, self.dir), around, hangs)
         else:
             start = python(self.settings)
-            command = torchrun(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
+            command = of_ranks(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
             ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=hangs)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
         self._write_cause(before, ended)
@@ -115,4 +115,4 @@ class SupervisedRun:
 
 def on_nodes(settings: Mapping[str, Any], place: Sequence[str], run_dir: Path) -> list[str]:
     """Command of one node's part of a run on several."""
-    return [*torchrun(settings["ranks"] // settings["nodes"], python(settings), place), str(run_dir)]
+    return [*of_ranks(settings["ranks"] // settings["nodes"], python(settings), place), str(run_dir)]

@@ -185,7 +185,7 @@ def test_one_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_two_ranks_train_the_same_run_as_one(tmp_path: Path, ahead: int) -> None:
-    """Real gloo processes through torchrun; float32 sums differ in their order only (relative 1e-4 after 3 steps).
+    """Real gloo processes; float32 sums differ in their order only (relative 1e-4 after 3 steps).
 
     With mixed groups alone: in a mini-batch whose advantages are all 0 the gradient is rounding, and Adam scales it up.
     """

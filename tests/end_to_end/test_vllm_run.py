@@ -16,7 +16,7 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from sweeps.worker import torchrun
+from sweeps.worker import of_ranks
 from tests.end_to_end.test_sweep import deterministic
 from tests.rollout.test_native import check_logp, make_sampling
 from tests.rollout.test_vllm import start as serve
@@ -204,8 +204,8 @@ def test_two_nodes_with_ray_sample_and_learn_what_one_with_vllm_does(
     (run.parent / "stages").symlink_to(homes["native"] / "runs" / "stages")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        meet = ("--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={probe.getsockname()[1]}")
-    commands = [[*NODE, *torchrun(1, place=(*meet, f"--node-rank={node}")), str(run)] for node in range(2)]
+        meet = ("--nodes=2", f"--meet=127.0.0.1:{probe.getsockname()[1]}")
+    commands = [[*NODE, *of_ranks(1, place=(*meet, f"--node={node}")), str(run)] for node in range(2)]
     environment, log = {**os.environ, "OMP_NUM_THREADS": "1"}, tmp_path / "log.txt"
     with log.open("w") as out:
         nodes = [subprocess.Popen(each, env=environment, stdout=out, stderr=out) for each in commands]

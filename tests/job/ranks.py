@@ -1,4 +1,4 @@
-"""What every rank of tests/job/test_ranks.py does, started by torchrun: `ranks.py DIRECTORY OVERRIDES`."""
+"""What every rank of tests/job/test_ranks.py does, started by rlvr.job.ranks: `ranks.py DIRECTORY OVERRIDES`."""
 
 from __future__ import annotations
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlvr.ledger.journal import read
 from tests.job import ranks
-
-pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 # Four classes: some answers are right. Whitened advantages of equal rewards are rounding errors (ppo); so is the first
@@ -22,9 +23,82 @@ KNOBS = ["task.classes=4", "lr=0.1", "steps=4", "rollout.samples=4", "trainer.ba
 LOSSES = [["loss=ppo"], ["loss=flowrl", "advantage=reinforce"], ["loss=grpo", "trainer.kl=0.1"]]
 
 
+def started(count: int, code: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rlvr.job.ranks", *options, str(count), "-c", code]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_ranks_are_numbered_and_meet_where_nobody_else_can_go() -> None:
+    code = """
+import os, stat
+folder = os.path.dirname(os.environ["RLVR_STORE"])
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+print(*(os.environ[name] for name in names), oct(stat.S_IMODE(os.stat(folder).st_mode)), folder)
+"""
+    process = started(2, code)
+    lines = sorted(process.communicate(timeout=60)[0].splitlines())
+    folder = lines[0].split()[-1]
+    assert (lines, process.returncode) == ([f"0 0 2 2 0o700 {folder}", f"1 1 2 2 0o700 {folder}"], 0)
+    assert not Path(folder).exists()
+
+
+def test_ranks_of_another_node_go_on_counting_and_meet_at_a_port() -> None:
+    code = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'])"
+    lines = started(2, code, "--nodes=3", "--node=1", "--meet=a.b:77").communicate(timeout=60)[0].splitlines()
+    assert sorted(lines) == ["2 6 a.b", "3 6 a.b"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 6)", -6)]
+)
+def test_one_that_fails_asks_the_others_to_end_and_is_what_is_reported(fails: str, status: int) -> None:
+    code = f"""
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    {fails}
+signal.signal(signal.SIGTERM, lambda *_: (print("told"), sys.exit(3)))
+time.sleep(100)
+"""
+    process = started(2, code)
+    # Rank 0 may be told before it listens: then it is killed, which is no less an end.
+    assert process.communicate(timeout=60)[0].strip() in ("told", "")
+    assert process.returncode == status
+
+
+def test_a_signal_to_stop_reaches_every_rank() -> None:
+    code = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("told"), sys.exit(0)))
+print("ready")
+time.sleep(100)
+"""
+    process = started(2, code)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    process.terminate()
+    assert (process.communicate(timeout=60)[0].splitlines(), process.returncode) == (["told"] * 2, 0)
+
+
+@pytest.mark.slow
+def test_ranks_of_one_node_listen_on_the_loopback_device_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", str(Path(ranks.__file__)), str(tmp_path), *KNOBS]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    seen = set[str]()
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            above = psutil.Process(process.pid)
+            for each in (above, *above.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    listening = [c for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+                    seen |= {connection.laddr[0] for connection in listening}
+            time.sleep(0.02)
+    assert process.returncode == 0
+    assert seen == {"127.0.0.1"}  # of gloo: it was looked at while they listened
+
+
 def on_two_ranks(directory: Path, overrides: list[str]) -> None:
     """Where fresh memory reads as not-a-number: what nobody has written cannot pass for a weight."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [*command, str(Path(ranks.__file__)), str(directory), *overrides],
@@ -42,6 +116,7 @@ def recorded(directory: Path) -> dict[int, dict[str, float]]:
     return {r.step: {k: v for k, v in r.metrics.items() if not k.startswith(timed)} for r in records}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss", [["loss=ppo"], ["loss=flowrl", "advantage=reinforce"], ["loss=grpo", "trainer.kl=0.1"]], ids=" ".join
 )

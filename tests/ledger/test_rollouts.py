@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlvr.ledger import layout
-from rlvr.ledger.rollouts import read_rollouts, write_rollouts
+from rlvr.ledger.rollouts import of_bytes, read_rollouts, to_bytes, write_rollouts
 from rlvr.records import Completion, Problem, Reward, Rollout
 
 
@@ -23,15 +24,23 @@ def rollout(name: str, *responses: tuple[list[int], list[float], float]) -> Roll
     )
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def on_disk(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
+    write_rollouts(groups, layout.rollouts(tmp_path, 12))
+    return read_rollouts(layout.rollouts(tmp_path, 12))
+
+
+def to_another_process(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
+    return of_bytes(to_bytes(groups))
+
+
+@pytest.mark.parametrize("sent", [on_disk, to_another_process])
+def test_what_is_read_is_what_was_written(sent: Callable[[list[Rollout], Path], list[Rollout]], tmp_path: Path) -> None:
     groups = [
         rollout("a", ([1, 2, 3], [-0.1, -0.2, -0.3], 1.0), ([4], [-2.5], 0.0)),
         rollout("b", ([], [], 0.0)),
         rollout("b", ([5, 5], [-1e-9, -30.0], 0.25)),  # the same problem again is a group of its own
     ]
-    path = layout.rollouts(tmp_path, 12)
-    write_rollouts(groups, path)
-    read = read_rollouts(path)
+    read = sent(groups, tmp_path)
     assert [g.problem.id for g in read] == ["a", "b", "b"]
     assert [g.rewards for g in read] == [g.rewards for g in groups]
     assert [g.texts for g in read] == [g.texts for g in groups]
@@ -43,6 +52,14 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
                 assert got.dtype == wrote.dtype
                 assert np.array_equal(got, wrote)
             assert a.finished == b.finished
+
+
+def test_no_groups_are_no_groups() -> None:
+    assert of_bytes(to_bytes([])) == []
+
+
+def test_a_file_is_named_by_its_step(tmp_path: Path) -> None:
+    path = layout.rollouts(tmp_path, 12)
     assert path.name == "step-00000012.parquet"
     assert layout.step_of(path) == 12
 

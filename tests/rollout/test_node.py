@@ -1,4 +1,4 @@
-"""Real processes, numbered as torchrun numbers those of two nodes: one rank on the first, two on the second."""
+"""Real processes, numbered as those of two nodes are: one rank on the first, two on the second."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: P
     assert causes(run_dir) == ["ok"], next(spread.home.glob("runs/submissions/*/task_0.out")).read_text()
     (nodes,) = spread.home.glob("runs/submissions/*/task_0.nodes-0")
     ended = [json.loads((nodes / f"1.{node}.json").read_text()) for node in range(2)]
-    assert [end["status"] for end in ended] == [0, 0]  # a torchrun on each of the two
+    assert [end["status"] for end in ended] == [0, 0]  # ranks on each of the two
     assert json.loads((run_dir / "attempts/1/job.json").read_text())["ranks"] == 2
     assert deterministic(run_dir) == deterministic(alone.runs()[name])
     assert list(deterministic(run_dir)) == list(range(7))

@@ -240,7 +240,7 @@ def test_a_killed_process_is_told_from_one_that_left() -> None:
     assert supervisor.told is None
 
 
-def test_the_warning_does_not_kill_torchrun() -> None:
+def test_the_warning_does_not_kill_what_starts_ranks() -> None:
     """With several ranks the first process must survive SIGUSR2, whose default is death."""
     code = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2)"
     with Supervisor() as supervisor:

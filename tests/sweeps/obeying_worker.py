@@ -1,7 +1,7 @@
 """A worker without a trainer: the protocol and the attempts are real, what a run does is told by its config.
 
     python -m tests.sweeps.obeying_worker --serve       a warm worker
-    python -m tests.sweeps.obeying_worker RUN_DIR       one run, as under torchrun
+    python -m tests.sweeps.obeying_worker RUN_DIR       one run, as a rank
 
 Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.txt and goes on from there,
 and lists all it took in RUN_DIR/steps.txt. `act` then:

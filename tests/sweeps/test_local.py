@@ -378,14 +378,14 @@ def test_tagged_processes_are_found_whatever_session_they_are_in() -> None:
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("stop", [False, True])
-def test_several_ranks_are_started_and_stopped_through_torchrun(tmp_path: Path, stop: bool) -> None:
+def test_several_ranks_are_started_and_stopped_together(tmp_path: Path, stop: bool) -> None:
     ledger = plan(tmp_path, a={"steps": 3000 if stop else 3, "pause": 0.05}, b="error" if not stop else "")
-    torchrun = [*workers.torchrun(2)[:-2], *WORKER]
+    ranks = [*workers.of_ranks(2)[:-2], *WORKER]
     root = HERE.parent.parent
     code = "import json, sys; from rlvr.ledger.sweeps import Ledger; from sweeps.local import run_local;"
     code += "o = run_local(Ledger(sys.argv[1]), 's', workers=1, ranks=2, command=json.loads(sys.argv[2]));"
     code += "sys.exit(o.exit_code)"
-    command = [sys.executable, "-c", code, str(tmp_path), json.dumps(torchrun)]
+    command = [sys.executable, "-c", code, str(tmp_path), json.dumps(ranks)]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as parent:
         wait_for(lambda: ledger.state("a").step > 0, 60)
         if stop:

@@ -1,4 +1,4 @@
-"""What every rank of tests/trainer/test_ranks.py does, started by torchrun: `ranks.py DIRECTORY`."""
+"""What every rank of tests/trainer/test_ranks.py does, started by rlvr.job.ranks: `ranks.py DIRECTORY`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
+from rlvr.collectives import gather
 from rlvr.loss import dph
 from rlvr.loss.clip_cov import clip_cov
 from rlvr.loss.entadv import entadv
@@ -148,7 +149,7 @@ def main(directory: Path) -> None:
         results["sharded load, adapters"] = {"metrics": adapted.learn(data()), "gradients": gradients(adapted)}
     results["curve"] = curve()
     results["collectives"] = {
-        "gather": distributed.gather([rank]),
+        "gather": gather([rank]),
         "any": (distributed.any_rank(rank == world - 1), distributed.any_rank(False)),
         "device": str(device),
     }

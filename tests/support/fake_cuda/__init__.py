@@ -47,11 +47,11 @@ def library() -> Path:
 
 
 def command(module: str, *arguments: str, ranks: int = 1) -> list[str]:
-    """Words that run a module on the fake CUDA; with several `ranks` by torchrun."""
+    """Words that run a module on the fake CUDA; by several `ranks`."""
     words = ["-m", "tests.support.fake_cuda", str(library()), module, *arguments]
     if ranks == 1:
         return [sys.executable, *words]
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words]
+    return [sys.executable, "-m", "rlvr.job.ranks", str(ranks), *words]
 
 
 def run(module: str, *arguments: str, ranks: int = 1, timeout_s: float = 280, **environment: str) -> str:

@@ -1,0 +1,35 @@
+"""What ranks tell one another arrives, and is never unpickled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+RANK = """
+import json, os, pickle, sys
+import torch.distributed as dist
+from rlvr.collectives import gather, gather_bytes
+
+def refuse(*_):
+    raise AssertionError("something is unpickled")
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
+pickle.load = pickle.loads = pickle.Unpickler = refuse
+lists = gather([["ä", rank], {"x": [0.1 + rank, None, float("inf")]}] if rank else [])
+sent = gather_bytes(bytes(range(rank * 100)))
+print(json.dumps([lists, [list(each) for each in sent]]), flush=True)
+dist.barrier()
+os._exit(0)
+"""
+
+
+def test_every_rank_has_what_each_of_them_said(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for rank in range(3)
+    ]
+    said = [process.communicate(timeout=100)[0].strip() for process in started]
+    lists = '[[], [["\\u00e4", 1], {"x": [1.1, null, Infinity]}], [["\\u00e4", 2], {"x": [2.1, null, Infinity]}]]'
+    assert said == [f"[{lists}, [[], {list(range(100))}, {list(range(200))}]]"] * 3
