@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.collectives import gather
 from rlvr.job.log import brief
 from rlvr.job.parts import Parts
 from rlvr.ledger import layout
@@ -78,7 +77,7 @@ class Evaluation:
     def run(self, stop: StopFlag) -> Cause:
         """Draw what is missing, chunk by chunk, until it is all there or the run is asked to stop."""
         began = time.perf_counter()
-        of_first = gather(self._missing())[0]  # which no other may differ from
+        of_first = distributed.gather(self._missing())[0]  # which no other may differ from
         pieces = [[Wanted(*each) for each in piece] for piece in of_first]
         rank, world = self.parts.place.rank, self.parts.place.world
         rounds = math.ceil(len(pieces) / world)

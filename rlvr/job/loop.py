@@ -12,7 +12,6 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr.collectives import gather
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.job.exact_policy import exact_policy
 from rlvr.job.handover import Handover
@@ -205,7 +204,7 @@ class Run:
         self.checkpoints.save(step, self.stream.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
-        (recorded,) = gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
+        (recorded,) = distributed.gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
         extra = self.checkpoints.resume(recorded)
         if extra is None:
             return 0

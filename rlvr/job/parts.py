@@ -9,7 +9,6 @@ import torch.distributed as dist
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from rlvr import collectives
 from rlvr.job.policy import evaluated
 from rlvr.ledger import rollouts
 from rlvr.model.load import load_model, skeleton
@@ -26,9 +25,9 @@ from rlvr.trainer.sharded_load import load_for_shards
 
 def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None) -> list[list[Rollout]]:
     """Every rank's groups, in the order of ranks, on every rank; of several ranks without their problems' text."""
-    if not collectives.several():
+    if dist.get_world_size() == 1:
         return [mine]
-    return [rollouts.of_bytes(each) for each in collectives.gather_bytes(rollouts.to_bytes(mine), group)]
+    return [rollouts.of_bytes(each) for each in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
 
 
 class Parts:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from rlvr.collectives import gather, several
 
-T = TypeVar("T")
+def several() -> bool:
+    """Has the run more than one rank?"""
+    return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def on_node() -> tuple[int, int]:
@@ -19,13 +19,13 @@ def on_node() -> tuple[int, int]:
     return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if several() else (0, 1)
 
 
-def from_first(mine: T | None) -> T:
-    """What the first rank of this node has, a JSON value, on every rank of it. All ranks of the run together."""
-    of_first = mine
-    if several():
-        (of_first,) = gather([mine])[dist.get_rank() - on_node()[0]]  # ranks are numbered node by node
-    assert of_first is not None
-    return of_first
+def from_first(mine: Sequence[int]) -> list[int]:
+    """The numbers of this node's first rank, on every rank of it. All ranks of the run together, with as many each."""
+    if not several():
+        return list(mine)
+    everyone = [torch.zeros(len(mine), dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, torch.tensor(mine))
+    return everyone[dist.get_rank() - on_node()[0]].tolist()  # ranks are numbered node by node
 
 
 def visible_gpus() -> list[str]:

@@ -6,6 +6,7 @@ or hangs can be replaced: the requests are then asked again, with the same seeds
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -20,12 +21,11 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from rlvr.collectives import several
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, Request, Sampling, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
-from rlvr.rollout.node import from_first, on_node
+from rlvr.rollout.node import from_first, on_node, several
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,11 @@ class VllmEngine:
         if several():
             dist.barrier()  # nobody still needs the old ones
         self._weights = {"file": "", "tensors": []}
-        return from_first(self._write_weights(weights))
+        process, memory, place, size = from_first(self._write_weights(weights))
+        file = f"/proc/{process}/fd/{memory}"
+        with Path(file).open("rb") as written:
+            written.seek(place)
+            return {"file": file, "tensors": json.loads(written.read(size))}
 
     def use_weights(self, weights: dict[str, Any]) -> None:
         """Sample from the weights that lie there from now on."""
@@ -253,12 +257,14 @@ class VllmEngine:
 
     # --- weights ---
 
-    def _write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any] | None:
-        """Write them into memory, one after the other; None on all ranks but the node's first, which only take part."""
+    def _write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> tuple[int, int, int, int]:
+        """Write them into memory, one after the other, then what they are. Returns where that lies: the process, its
+        descriptor, place and size. Zeros on all ranks but the node's first, which only take part.
+        """
         if on_node()[0]:
             for _ in weights:
                 pass
-            return None
+            return 0, 0, 0, 0
         if self._memory is None:
             self._memory = os.memfd_create("rlvr-weights")  # gone with the last process that has it open
         described, place = list[Any](), 0
@@ -267,7 +273,9 @@ class VllmEngine:
             described.append([name, str(self.dtype).split(".")[1], list(tensor.shape), place])
             write(self._memory, data, place)
             place += -(-len(data) // ALIGNMENT) * ALIGNMENT
-        return {"file": f"/proc/{os.getpid()}/fd/{self._memory}", "tensors": described}
+        text = json.dumps(described).encode()
+        write(self._memory, np.frombuffer(text, np.uint8), place)
+        return os.getpid(), self._memory, place, len(text)
 
 
 def write(file: int, data: NDArray[np.uint8], place: int) -> None:

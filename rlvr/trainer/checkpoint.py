@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from rlvr.collectives import gather
 from rlvr.ledger import digests
 from rlvr.ledger.files import aside_of, publish, sync, write_json
 from rlvr.ledger.layout import trainer_state
@@ -133,7 +132,7 @@ def _shared_digests(
 ) -> dict[str, str]:
     """Of all these files, each read by one rank."""
     mine = list(digests.digests(directory, names[rank::world]).items())
-    everyone = [mine] if world == 1 else gather(mine, group)
+    everyone = [mine] if world == 1 else distributed.gather(mine, group)
     return dict(sorted(pair for pairs in everyone for pair in pairs))
 
 

@@ -1,14 +1,18 @@
-"""The processes of one run: several ranks, or a single one with a private group of its own."""
+"""The processes of one run: several ranks, or a single one with a private group of its own.
+
+What they tell one another is tensors, JSON or bytes: nothing that comes through a socket is unpickled.
+"""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import json
 import logging
 import os
 import sys
 from datetime import timedelta
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -16,8 +20,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from rlvr.collectives import gather
-
+T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Ranks wait for one another while one of them judges answers or evaluates; a hung rank is the supervisor's to find.
@@ -124,6 +127,25 @@ def another_group() -> dist.ProcessGroup | None:
     if dist.get_world_size() == 1:
         return None
     return cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=TIMEOUT))  # else: not of the group
+
+
+def gather(mine: list[T], group: dist.ProcessGroup | None = None) -> list[list[T]]:
+    """Every rank's list of JSON values, in the order of ranks, on every rank."""
+    if dist.get_world_size() == 1:
+        return [mine]
+    return [json.loads(each) for each in gather_bytes(json.dumps(mine).encode(), group)]
+
+
+def gather_bytes(mine: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
+    """Every rank's bytes, in the order of ranks, on every rank of a run that has several."""
+    own = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else torch.empty(0, dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(mine)]), group)
+    lengths = [int(size) for size in sizes]
+    padded = torch.nn.functional.pad(own, (0, max(lengths) - len(mine)))
+    everyone = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(everyone, padded, group)
+    return [each[:length].numpy().tobytes() for each, length in zip(everyone, lengths, strict=True)]
 
 
 def any_rank(fact: bool) -> bool:

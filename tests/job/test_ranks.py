@@ -33,7 +33,8 @@ def test_ranks_are_numbered_and_meet_where_nobody_else_can_go() -> None:
 import os, stat
 folder = os.path.dirname(os.environ["RLVR_STORE"])
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-print(*(os.environ[name] for name in names), oct(stat.S_IMODE(os.stat(folder).st_mode)), folder)
+line = " ".join([*(os.environ[name] for name in names), oct(stat.S_IMODE(os.stat(folder).st_mode)), folder])
+os.write(1, line.encode() + b"\\n")  # in one piece, beside those of others
 """
     process = started(2, code)
     lines = sorted(process.communicate(timeout=60)[0].splitlines())
@@ -43,7 +44,7 @@ print(*(os.environ[name] for name in names), oct(stat.S_IMODE(os.stat(folder).st
 
 
 def test_ranks_of_another_node_go_on_counting_and_meet_at_a_port() -> None:
-    code = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'])"
+    code = "import os; os.write(1, '{RANK} {WORLD_SIZE} {MASTER_ADDR}\\n'.format(**os.environ).encode())"
     lines = started(2, code, "--nodes=3", "--node=1", "--meet=a.b:77").communicate(timeout=60)[0].splitlines()
     assert sorted(lines) == ["2 6 a.b", "3 6 a.b"]
 
@@ -56,7 +57,7 @@ def test_one_that_fails_asks_the_others_to_end_and_is_what_is_reported(fails: st
 import os, signal, sys, time
 if os.environ["RANK"] == "1":
     {fails}
-signal.signal(signal.SIGTERM, lambda *_: (print("told"), sys.exit(3)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told\\n"), sys.exit(3)))
 time.sleep(100)
 """
     process = started(2, code)
@@ -67,9 +68,9 @@ time.sleep(100)
 
 def test_a_signal_to_stop_reaches_every_rank() -> None:
     code = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (print("told"), sys.exit(0)))
-print("ready")
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told\\n"), sys.exit(0)))
+os.write(1, b"ready\\n")
 time.sleep(100)
 """
     process = started(2, code)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from rlvr.collectives import gather
 from rlvr.trainer import distributed
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
@@ -105,7 +104,7 @@ def main(file: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         if rank == 0:
             qwen2(hidden=WIDE).save_pretrained(directory)
-        base = Path(gather([directory])[0][0])
+        base = Path(distributed.gather([directory])[0][0])
         chosen = OF_CASES if world == 1 else ON_TWO_RANKS
         for name, knobs in {**{each: CASES[each] for each in chosen}, **(MORE if world == 1 else {})}.items():
             result["twins"][name] = asdict(beside_its_twin(knobs, device))

@@ -13,7 +13,6 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from rlvr.collectives import gather
 from rlvr.loss import dph
 from rlvr.loss.clip_cov import clip_cov
 from rlvr.loss.entadv import entadv
@@ -149,7 +148,7 @@ def main(directory: Path) -> None:
         results["sharded load, adapters"] = {"metrics": adapted.learn(data()), "gradients": gradients(adapted)}
     results["curve"] = curve()
     results["collectives"] = {
-        "gather": gather([rank]),
+        "gather": distributed.gather([rank]),
         "any": (distributed.any_rank(rank == world - 1), distributed.any_rank(False)),
         "device": str(device),
     }

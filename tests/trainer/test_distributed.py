@@ -9,7 +9,7 @@ from pathlib import Path
 RANK = """
 import json, os, pickle, sys
 import torch.distributed as dist
-from rlvr.collectives import gather, gather_bytes
+from rlvr.trainer.distributed import gather, gather_bytes
 
 def refuse(*_):
     raise AssertionError("something is unpickled")
