@@ -136,10 +136,9 @@ def check_choices(config: DictConfig) -> None:
     if config.rollout.dynamic_sampling not in ("none", "drop", "refill"):
         raise ValueError(f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} must be none, drop or refill.")
     overdraw = config.rollout.overdraw
-    if overdraw is not None and not (overdraw >= 1 and config.rollout.dynamic_sampling == "refill"):
+    if overdraw is not None and config.rollout.dynamic_sampling != "refill":
         raise ValueError(
-            f"rollout.overdraw={overdraw} is 1 or more and needs rollout.dynamic_sampling=refill: without it no "
-            "problem is drawn again."
+            f"rollout.overdraw={overdraw} needs rollout.dynamic_sampling=refill: without it no problem is drawn again."
         )
     if config.rollout.filter not in ("none", "greedy_fails"):
         raise ValueError(f"rollout.filter={config.rollout.filter} must be none or greedy_fails.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import cast, get_origin
 
 import yaml
@@ -37,6 +38,8 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry) 
         return one_line(error)
     if isinstance(error, yaml.YAMLError):
         return _of_yaml(error)
+    if isinstance(error, UnicodeDecodeError):
+        return _of_bytes(error, registry)
     error = _innermost(error)
     if isinstance(error, InterpolationResolutionError):
         return _of_interpolation(error)
@@ -84,6 +87,13 @@ def _of_yaml(error: yaml.YAMLError) -> str:
         return f"a config is no YAML: {_plain(str(error))}"
     mark = error.problem_mark
     return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: no YAML, {error.problem}."
+
+
+def _of_bytes(error: UnicodeDecodeError, registry: Registry) -> str:
+    """The error does not say in which file: it is that of the search path with these bytes."""
+    files = (path for folder in registry.directories for path in Path(folder).rglob("*.yaml"))
+    file = next((str(path) for path in files if path.read_bytes().startswith(error.object)), "a config")
+    return f"{file}: no YAML, byte {error.start + 1} is none of a text in UTF-8."
 
 
 def _of_interpolation(error: InterpolationResolutionError) -> str:

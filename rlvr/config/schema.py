@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[1]
 CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())  # of a wheel, of a checkout
 
 Share = Annotated[float, Interval(gt=0, le=1)]
+Overdraw = Annotated[float, Interval(ge=1, le=8)]  # at most 8 times the groups of a step are drawn at once
 Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, logits leave float32 or lose their differences
 
 
@@ -30,7 +31,7 @@ class RolloutConfig:
     max_tokens: PositiveInt | None = None
     dynamic_sampling: str = MISSING
     max_rounds: PositiveInt = MISSING
-    overdraw: float | None = None
+    overdraw: Overdraw | None = None
     filter: str = MISSING
     reward: str | None = None
     overlong_buffer: PositiveFloat | None = None

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Generator, Mapping
@@ -25,7 +26,7 @@ def denied(error: BaseException, home: Path) -> str:
     if not isinstance(error, OSError) or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
         return ""
     return (
-        f"{error.filename} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
+        f"{target_of(error.filename)} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
         "directory that you may write to (on SLURM, one that the nodes see too)."
     )
 
@@ -54,6 +55,12 @@ def aside_of(path: Path, owner: str = "") -> Path:
     """Where what is to become `path` is written. `whole` does all of it where one process writes."""
     name = f"{path.name}.{owner}" if owner else path.name
     return path.with_name(f".{name}{SUFFIX}")
+
+
+def target_of(path: Path | str) -> Path:
+    """What a path that is written aside is to become, for messages; any other path itself."""
+    aside = re.fullmatch(r"\.(.+?)(?:\.\d+-[0-9a-f]{8})?" + re.escape(SUFFIX), Path(path).name)
+    return Path(path).with_name(aside[1]) if aside else Path(path)
 
 
 def owner_of(aside: Path) -> int | None:

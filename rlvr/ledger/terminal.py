@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from rlvr.ledger import layout
+from rlvr.ledger.files import target_of
 
 # Signs of our own tables and messages, as they are written on a terminal that has no others.
 SIGNS = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "±": "+/-", "≥": ">=", "≤": "<=", "→": "->"}
@@ -83,5 +84,5 @@ def _letters(sign: str) -> str:
 def one_line(error: BaseException) -> str:
     """Of an error of the file system, with its file; of others, their text."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}."
+        return f"{target_of(error.filename)}: {error.strerror}."
     return str(error)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger import journal, layout
+from rlvr.ledger import journal, layout, terminal
 from rlvr.ledger.files import whole
 from rlvr.ledger.runs import Unreadable, choices, flatten, grouped, read_config, read_info
 from rlvr.ledger.sweeps import Ledger, Sweep
@@ -88,9 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         directories = run_dirs(home, options.sweep)
         errors = _write_all(directories, Ledger(home).sweeps(), options.out)
-    except (ValueError, ModuleNotFoundError) as error:
-        hint = " Install it: pip install 'rlvr[tensorboard]'" if isinstance(error, ModuleNotFoundError) else ""
-        print(f"error: {error}.{hint}" if hint else f"error: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(f"error: {error}. Install it: pip install 'rlvr[tensorboard]'", file=sys.stderr)
+        return 2
+    except (ValueError, OSError) as error:
+        print(f"error: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     for line in grouped(errors):
         print(line, file=sys.stderr)

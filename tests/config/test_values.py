@@ -42,6 +42,9 @@ TYPED = {
     "rollout.max_tokens=2000": "rollout.max_tokens=2000 after a prompt of 59 tokens of task=maze is over the context "
     "of model=maze_tiny, 1024 tokens. Pass rollout.max_tokens=965 or less",
     "rollout.temperature=inf": "rollout.temperature=inf: a finite number is expected, from 0.001 to 1000.0. Type",
+    "rollout.overdraw=0.9": "rollout.overdraw=0.9 must be from 1 to 8.",
+    "rollout.overdraw=9": "rollout.overdraw=9.0 must be from 1 to 8.",
+    "rollout.dynamic_sampling=drop rollout.overdraw=2": "rollout.overdraw=2.0 needs rollout.dynamic_sampling=",
     "rollout.top_p=0": "rollout.top_p=0.0 must be above 0 to 1.",
     "rollout.engine.max_cache_gb=-2": "rollout.engine.max_cache_gb=-2 must be greater than 0.",
     "loss=grpo loss.dual_clip=1": "loss.dual_clip=1 must be greater than 1.",
@@ -89,6 +92,31 @@ def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
 )
 def test_nothing_is_learned_where_that_is_what_was_asked_for(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*typed.split(), "cluster=local", "--dry-run"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"push: [1\nmore: }\n", "line 2, column 5: no YAML, expected ',' or ']', but got ':'."),
+        (
+            b"_partial_: true\n\tpush: 1\n",
+            "line 2, column 1: no YAML, found character '\\t' that cannot start any token.",
+        ),
+        (b"push: 1 # \xe9\n", "no YAML, byte 11 is none of a text in UTF-8."),
+        (b"- 1\n- 2\n", "loss is no component: choose an option by loss=OPTION, and set its knobs."),
+    ],
+)
+def test_a_config_that_is_none_is_one_line(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "loss" / "broken.yaml"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert main(["--config-dir", str(tmp_path), "loss=broken", "cluster=local", "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert said in printed.err
+    assert str(file) in printed.err or "no component" in said
 
 
 def test_a_loss_and_a_task_of_ones_own_are_looked_at_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,8 @@ MISTAKES = {
     "a shorthand": (["loss=filtered", "eta=1"], "eta=1.0 has no effect with loss=filtered. Losses that read eta: lad,"),
     "an advantage": (["loss=filtered", "advantage=rloo"], "advantage=rloo has no effect with loss=filtered,"),
     "no advantage": (["loss=grpo", "advantage=none"], "losses that read none: cross_entropy, filtered, pacs"),
-    "the task's own": (["loss=filtered", "task.ahead=9"], "task.ahead=9 must be 1 to 6 days."),
+    "the task's own": (["loss=filtered", "task.ahead=9"], "task.ahead=9 must be from 1 to 6. Type task.ahead=2, for"),
+    "the loss's own": (["loss=filtered", "loss.push=-1"], "loss.push=-1 must be 0 or more. Type loss.push=0.1, for"),
     "a task's ability": (
         ["loss=cross_entropy", "rollout.dynamic_sampling=none"],
         "loss=cross_entropy learns known answers and task=weekdays gives none",

@@ -63,6 +63,12 @@ def test_what_lies_aside_names_its_process_and_is_hidden(tmp_path: Path) -> None
         aside.touch()
     assert files.owner_of(files.aside_of(tmp_path / "step-00000080")) is None  # a lock is its owner
     assert files.aside_of(tmp_path / "step-00000080").name == ".step-00000080.tmp"
+    for name in ("run.json", "grpo-eta0.5-s0", ".hidden", "v1.2"):  # in messages it has the name that was asked for
+        with files.whole(tmp_path / name) as aside:
+            aside.touch()
+            assert files.target_of(aside) == tmp_path / name
+        assert files.target_of(files.aside_of(tmp_path / name)) == tmp_path / name
+        assert files.target_of(tmp_path / name) == tmp_path / name
 
 
 WRITER = """

@@ -50,6 +50,13 @@ def test_every_step_arrives_once_with_its_own_time_however_often_it_is_written(t
     assert all(word in (folder / FILE).read_bytes() for word in (b"lr", b"loss", b"grpo"))  # the knobs of HPARAMS
 
 
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    Ledger(tmp_path).create_run("abc123def456", CONFIG, {"name": "grpo-s0", "arm": "grpo", "study": "eta"})
+    (tmp_path / "file").touch()
+    assert main(["--home", str(tmp_path), "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}/file/eta/grpo-s0-abc123: Not a directory.\n"
+
+
 def test_a_sweep_that_is_not_there_is_refused(tmp_path, capsys):
     assert main(["--home", str(tmp_path), "--out", str(tmp_path), "--sweep", "nobody"]) == 2
     assert "no sweep 'nobody'" in capsys.readouterr().err
