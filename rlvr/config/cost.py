@@ -80,6 +80,7 @@ class Setting:
     epochs: int
     own_logp: bool  # the trainer's own log-probabilities of the samples
     frozen: float  # forward passes of frozen copies for each token that is learned from
+    critic: bool  # a second decoder learns from each token
     half: bool  # trained in half precision
     engine_width: int  # bytes of an engine's number
     vllm: bool
@@ -131,6 +132,7 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         epochs=trainer["epochs"],
         own_logp=rollout["logp_old"] == "trainer",
         frozen=max(float(reference), bool(trainer["base_kl"]) / trainer["updates"]),
+        critic=trainer.get("critic") is not None,
         half=trainer["dtype"] != "float32",
         engine_width=4 if engine["dtype"] == "float32" else 2,
         vllm="python" in engine,
@@ -201,7 +203,9 @@ def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:
     body += 2.0 * model.layers * model.query * setting.responses * setting.mean * (2 * setting.prompt + setting.mean)
     head = 2.0 * model.vocab * model.hidden * setting.responses * setting.mean
     factor = (4 if setting.recomputed else 3) if backward else 1
-    work = factor * body + (4 if backward else 1) * head  # the head's logits are always computed anew
+    work = (
+        factor * (1 + setting.critic) * body + (4 if backward else 1) * head
+    )  # the head's logits are always computed anew
     rate = (setting.device.half if setting.half else setting.device.single) * setting.threads * setting.reached.training
     passes = math.ceil(read / setting.devices / setting.token_budget)
     return max(work / setting.devices / rate, factor * passes * model.layers * setting.reached.layer_s)

@@ -121,6 +121,7 @@ class Setting:
     checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
     copies: int = 0  # frozen copies: base policy, reference
     offload: bool = False  # frozen copies rest in main memory
+    critic: bool = False  # a second decoder is trained, in full
     adapters: bool = False  # low-rank adapters alone are trained; they count nothing, the weights they adapt `width`
     engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
     engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
@@ -144,13 +145,17 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
         "optimiser": trained * 8 * n / r,
         "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
     }
+    own = model.parameters - (0 if model.tied else model.vocab * model.hidden) if setting.critic else 0
+    if own:
+        stays["critic"] = (4 + 8) * own / r
     if setting.beside_gb:
         stays["contexts and fragments"] = setting.beside_gb * GB
     engine = {"engine weights": float(setting.engine_width * n)}
-    step = {"gradients": trained * 4 * n / r, "gathered weights": float(w * gathered * (1 + setting.copies))}
+    whole = 1 + setting.copies + setting.critic
+    step = {"gradients": (trained * n + own) * 4 / r, "gathered weights": float(w * gathered * whole)}
     learning = step | {
         "whole gradients": trained * float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
-        "activations": float(t * _activations(model, w, checkpointing=setting.checkpointing)),
+        "activations": float((1 + setting.critic) * t * _activations(model, w, checkpointing=setting.checkpointing)),
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
     summing = step | {"whole gradients": trained * float((w + 4) * model.embedding_parameters)}
@@ -191,6 +196,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         checkpointing=trainer["activation_checkpointing"],
         copies=0 if adapters else int(trainer["base_kl"] or (reference and not moves)) + int(reference and moves),
         offload=bool(trainer.get("reference_offload")),
+        critic=trainer.get("critic") is not None,
         adapters=adapters,
         engine_width=0 if elsewhere else _width(engine["dtype"]),
         cache_gb=0 if elsewhere else engine["max_cache_gb"],

@@ -151,6 +151,8 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConf
         raise ValueError(
             "trainer.reference_offload=true has no effect: nothing reads a frozen copy of the policy. Drop it."
         )
+    if trainer.critic is not None and "value" not in loss:
+        raise ValueError("trainer.critic=own has no effect: the loss trains no value head, as ppo does. Drop it.")
     if head_lr is not None and not {"value", "log_z"} & set(loss):
         raise ValueError(
             f"trainer.head_lr={head_lr} has no effect: the loss trains no head beside the model, as ppo and flowrl do. "

@@ -29,7 +29,8 @@ def ppo(
 
     The surrogate is `rlvr.loss.grpo`'s, usually on the advantage `gae`. The value loss of v = V(s_t), against
     `batch.returns` R, is ½·max((v − R)², (clip(v, v_old ± value_clip) − R)²), and ½(v − R)² where value_clip is None;
-    v_old is `batch.value_old`. Both heads share the model, so the value's gradient reaches it too.
+    v_old is `batch.value_old`. Both heads share the model, so that the value's gradient reaches it too, unless
+    trainer.critic=own.
 
     metrics: those of the surrogate; "value_loss" and "value" [B, T]. Raises ValueError without returns.
     """

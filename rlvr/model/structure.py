@@ -10,8 +10,12 @@ from transformers import PreTrainedModel
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The decoder's stack of layers: its largest list of modules; none for a table policy."""
-    stacks = [m for m in model.get_decoder().children() if isinstance(m, nn.ModuleList)]
+    return layers_of(model.get_decoder())
+
+
+def layers_of(decoder: nn.Module) -> list[nn.Module]:
+    """A decoder's stack of layers: its largest list of modules; none for a table policy."""
+    stacks = [m for m in decoder.children() if isinstance(m, nn.ModuleList)]
     return list(max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=[]))
 
 

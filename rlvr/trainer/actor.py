@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.structure import hidden_size, num_embeddings
 from rlvr.objective.batch import Batch, Policy
-from rlvr.trainer.heads import LogZ, Value, prompt_mean
+from rlvr.trainer.heads import Critic, LogZ, Value, hidden_states, prompt_mean
 from rlvr.trainer.layout import Layout
 from rlvr.trainer.logprob import token_logp
 
@@ -31,9 +31,12 @@ class ActorOutput(NamedTuple):
 class Actor(nn.Module):
     """A causal language model that answers with log-probabilities under softmax(logits / temperature)."""
 
-    def __init__(self, model: PreTrainedModel, temperature: float, heads: Collection[str] = ()) -> None:
+    def __init__(
+        self, model: PreTrainedModel, temperature: float, heads: Collection[str] = (), *, own_critic: bool = False
+    ) -> None:
         """heads: of "value" and "log_z", trained beside the model. No file holds their weights: they are real, and the
-        same on every rank, even where the model still has none (the meta device).
+        same on every rank, even where the model still has none (the meta device). own_critic: the value has a decoder
+        of its own, which has weights where the model has.
         """
         super().__init__()
         self.model = model
@@ -43,6 +46,8 @@ class Actor(nn.Module):
         for name, head in (("value", Value), ("log_z", LogZ)):
             if name in heads:
                 self.heads[name] = head(hidden_size(model)).to("cpu" if device.type == "meta" else device)
+        if own_critic:
+            self.heads["value"] = Critic(model.get_decoder(), self.heads["value"])
 
     def forward(self, layout: Layout, *, entropy_gradient: bool = False, keep: Tensor | None = None) -> ActorOutput:
         """float32. Entropy has a gradient only with `entropy_gradient`. keep: [P, 2, h], see `LogZ`."""
@@ -51,7 +56,9 @@ class Actor(nn.Module):
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
         logp, entropy = token_logp(head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient)
-        value = self.heads["value"](hidden) if "value" in self.heads else None
+        value = None
+        if "value" in self.heads:
+            value = self.heads["value"](hidden if self.critic is None else layout)
         log_z = None
         if "log_z" in self.heads:
             prompts = prompt_mean(every, layout.prompt_place, layout.prompt_owner, layout.num_prompts)
@@ -60,12 +67,13 @@ class Actor(nn.Module):
 
     def hidden(self, layout: Layout) -> Tensor:
         """Last hidden states, [R, W, h]."""
-        reads: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
-        if layout.position_ids is not None:
-            reads["position_ids"] = layout.position_ids
-        if layout.packed is not None:
-            reads["packed"] = layout.packed
-        return self.model.get_decoder()(**reads).last_hidden_state
+        return hidden_states(self.model.get_decoder(), layout)
+
+    @property
+    def critic(self) -> Critic | None:
+        """The value's decoder, where it has its own."""
+        head = dict(self.heads.items()).get("value")
+        return head if isinstance(head, Critic) else None
 
 
 def scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:

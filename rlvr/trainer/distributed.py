@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -167,6 +168,11 @@ def total_of_names(mine: dict[str, float]) -> dict[str, float]:
         for name, value in each[0].items():
             summed[name] = summed.get(name, 0.0) + value
     return summed
+
+
+def local(parameter: Tensor) -> Tensor:
+    """This rank's shard."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 def barrier(group: dist.ProcessGroup | None = None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlvr.model.load import miniature
@@ -55,7 +55,10 @@ class Trainer:
         torch.manual_seed(knobs.seed)
         # No dropout: the policy that is trained is the one that sampled.
         model = model.requires_grad_(True).float().eval()
-        self.actor = Actor(model, knobs.temperature, self.objective.needs)
+        own = knobs.critic == "own"
+        if own and "value" not in self.objective.needs:
+            raise ValueError("trainer.critic=own has no effect: the loss trains no value head. Drop trainer.critic.")
+        self.actor = Actor(model, knobs.temperature, self.objective.needs, own_critic=own)
         # Without weights as yet, the architecture is tried on a small model of its kind.
         trial = Actor(miniature(model.config), knobs.temperature) if is_empty(model) else self.actor
         check_head(trial)
@@ -70,7 +73,17 @@ class Trainer:
         shard(self.actor, sharding)
         if is_empty(self.actor):
             fill(self.actor, self.actor.model, place.device)
+            self._start_critic()
         self.optimiser = adamw(self.actor.model.parameters(), self.actor.heads.parameters(), knobs)
+
+    @torch.no_grad()
+    def _start_critic(self) -> None:
+        """As the policy's decoder is, which was copied before it had weights."""
+        if self.actor.critic is None:
+            return
+        policys = (p for n, p in self.actor.model.get_decoder().named_parameters() if not lora.is_adapter(n))
+        for own, policy in zip(self.actor.critic.decoder.parameters(), policys, strict=True):
+            distributed.local(own).copy_(distributed.local(policy))
 
     def _refuse_idle_knobs(self) -> None:
         """Raises ValueError for knobs that would be ignored."""
@@ -134,8 +147,8 @@ class Trainer:
 
     def _step(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Let the optimiser use the gradient of a mini-batch. metrics: of all ranks. Raises Diverged."""
-        norm = clip(self.actor.parameters(), self.knobs.clip_norm)
-        for name, value in (("loss", metrics["loss/total"]), ("gradient norm", norm)):
+        norms = {name: clip(parameters, self.knobs.clip_norm) for name, parameters in self._clipped().items()}
+        for name, value in (("loss", metrics["loss/total"]), *(("gradient norm", norm) for norm in norms.values())):
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
                 at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
@@ -148,7 +161,14 @@ class Trainer:
         self.optimiser.zero_grad()
         self.num_updates += 1
         self.num_averaged += 1
-        return {**metrics, "optim/grad_norm": norm, "optim/lr": rate}
+        return {**metrics, **norms, "optim/lr": rate}
+
+    def _clipped(self) -> dict[str, list[nn.Parameter]]:
+        """What has a limit to its gradient's norm, each its own: all of the policy, and a critic that is none of it."""
+        heads = list(self.actor.heads.parameters())
+        if self.actor.critic is None:
+            return {"optim/grad_norm": [*self.actor.model.parameters(), *heads]}
+        return {"optim/grad_norm": list(self.actor.model.parameters()), "optim/critic_grad_norm": heads}
 
     def _loss_of(self, micro: MicroBatch, counts: Tensor, *, measure_base: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """(part of the loss, parts of the metrics) of some rows of a mini-batch, possibly none."""

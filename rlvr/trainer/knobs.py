@@ -36,6 +36,7 @@ class Knobs:
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
     lr: NonNegativeFloat  # 0: nothing is learned, a control
     head_lr: PositiveFloat | None
+    critic: Literal["own"] | None
     schedule: Literal["constant", "cosine", "linear", "wsd"]
     warmup_steps: NonNegativeInt
     decay_steps: Count | None

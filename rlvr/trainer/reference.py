@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from rlvr.trainer import lora
+from rlvr.trainer import distributed, lora
 from rlvr.trainer.actor import Actor, ActorOutput
 from rlvr.trainer.knobs import Knobs
 from rlvr.trainer.layout import Layout
@@ -60,7 +59,7 @@ class FrozenPolicies:
         release(actor)
         release(self.moving)
         for old, new in zip(self.moving.model.parameters(), actor.model.parameters(), strict=True):
-            _local(old).copy_(_local(new))
+            distributed.local(old).copy_(distributed.local(new))
 
     @torch.no_grad()
     def logp(self, layout: Layout, *, base: bool, reference: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -89,7 +88,3 @@ def _frozen_copy(actor: Actor, sharding: Sharding) -> Actor:
     if is_empty(frozen):
         fill(frozen, frozen.model, torch.device("cpu" if sharding.offload else sharding.mesh.device_type))
     return frozen
-
-
-def _local(parameter: Tensor) -> Tensor:
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from rlvr.model.structure import decoder_layers
+from rlvr.model.structure import decoder_layers, layers_of
 from rlvr.trainer.actor import Actor
 
 
@@ -29,7 +29,7 @@ class Sharding:
 
 
 def shard(actor: Actor, sharding: Sharding) -> None:
-    """Shard the decoder's layers and the heads one by one and the rest (embeddings, which may be tied) as the root.
+    """Shard the layers of decoders and the heads one by one and the rest (embeddings, which may be tied) as the root.
 
     Gradients are a true sum over ranks, in float32: the loss is already divided by counts of the whole mini-batch.
     """
@@ -42,7 +42,8 @@ def shard(actor: Actor, sharding: Sharding) -> None:
         "reshard_after_forward": False if single else None,
         "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
     }
-    for layer in decoder_layers(actor.model):
+    critic = [] if actor.critic is None else layers_of(actor.critic.decoder)
+    for layer in (*decoder_layers(actor.model), *critic):
         if sharding.compiled:  # shapes differ from micro-batch to micro-batch
             layer.forward = torch.compile(layer.forward, dynamic=True)
         if sharding.checkpointing:

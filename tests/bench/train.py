@@ -107,6 +107,7 @@ def trainer(model: Qwen2ForCausalLM, device: torch.device, *, max_tokens: int = 
         "shared_prompt": "auto",
         "activation_checkpointing": False,
         "head_lr": None,
+        "critic": None,
         "reference_every": None,
         "reference_resets_optimiser": False,
         "decay_steps": None,

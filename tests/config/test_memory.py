@@ -123,6 +123,15 @@ def test_bytes_on_one_gpu_worked_by_hand() -> None:
     }
 
 
+def test_a_critic_is_a_second_model_in_training_without_a_head() -> None:
+    alone = per_gpu(TINY, Setting(ranks=2, width=2, tokens=5))
+    parts = per_gpu(TINY, Setting(ranks=2, width=2, tokens=5, critic=True))
+    assert parts["critic"] == (4 + 8) * (540 - 40) / 2
+    assert parts["gradients"] == alone["gradients"] + 4 * (540 - 40) / 2
+    assert parts["gathered weights"] == 2 * alone["gathered weights"]
+    assert parts["activations"] == 2 * alone["activations"]
+
+
 def test_ranks_share_all_but_activations_and_what_is_gathered() -> None:
     parts = per_gpu(TINY, Setting(ranks=4, width=2, tokens=5))
     assert parts["weights"] == parts["gradients"] == 540

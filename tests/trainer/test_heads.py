@@ -28,6 +28,8 @@ def fill(made: Any, seed: int = 0) -> dict[str, Tensor]:
     values = {}
     with torch.no_grad():
         for name, p in made.actor.heads.named_parameters():
+            if "decoder" in name:  # of a critic: it has weights
+                continue
             values[name] = 0.3 * torch.randn(p.shape, generator=generator)
             p.to_local().copy_(values[name])
     return values
@@ -40,9 +42,9 @@ def normal(x: Tensor) -> Tensor:
 
 
 def by_hand(
-    head: nn.Module, name: str, values: dict[str, Tensor], data: Batch, keep: Tensor | None
+    head: nn.Module, name: str, values: dict[str, Tensor], data: Batch, keep: Tensor | None, only: str = ""
 ) -> dict[str, Tensor]:
-    """Gradient of `with_value` or `with_log_z` in float64, one sequence at a time."""
+    """Gradient of `with_value`, or one part of it, or of `with_log_z` in float64, one sequence at a time."""
     model = copy.deepcopy(qwen2()).double()
     head = head.double()
     head.load_state_dict({k.removeprefix(f"{name}."): v.double() for k, v in values.items()})
@@ -60,7 +62,9 @@ def by_hand(
             a = data.advantage[b].double()
             surrogate = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
             v = nn.functional.linear(normal(hidden[n - 1 : -1]), head.out.weight, head.out.bias)[:, 0]
-            total = total + (surrogate + (v - data.reward[b] - 1).square()).sum() / data.mask.sum()
+            error = (v - data.reward[b] - 1).square()
+            loss = {"": surrogate + error, "surrogate": surrogate, "value": error}[only]
+            total = total + loss.sum() / data.mask.sum()
         else:
             x = hidden[:n].mean(0)
             for index in range(2):
@@ -80,6 +84,32 @@ def test_value_gradient_is_that_of_a_float64_loop(knobs: dict[str, Any]) -> None
     expected = by_hand(Value(16), "value", fill(made), batch(), None)
     made.learn(batch())
     assert worst(gradients(made), expected) < CLOSE
+
+
+@pytest.mark.parametrize("knobs", LAYOUTS)
+def test_a_critic_learns_the_value_and_the_policy_the_surrogate_alone(knobs: dict[str, Any]) -> None:
+    made = trainer(loss=with_value, critic="own", **knobs)
+    given = {name.removeprefix("value."): value for name, value in fill(made).items()}
+    policys, critics = (by_hand(Value(16), "value", given, batch(), None, only=only) for only in ("surrogate", "value"))
+    expected = {name: gradient for name, gradient in policys.items() if name.startswith("model.")}
+    expected |= {f"heads.value.decoder.{n.removeprefix('model.')}": critics[n] for n in expected}
+    expected |= {f"heads.value.value.out.{n}": critics[f"heads.value.out.{n}"] for n in ("weight", "bias")}
+    made.learn(batch())
+    assert worst(gradients(made), expected) < CLOSE
+
+
+def test_a_critic_starts_as_the_policys_decoder_and_its_gradient_is_clipped_apart() -> None:
+    made = trainer(loss=with_value, critic="own", clip_norm=1e-3)
+    own, policys = (dict(m.named_parameters()) for m in (made.actor.critic.decoder, made.actor.model.get_decoder()))  # type: ignore[union-attr]
+    assert own.keys() == policys.keys()
+    assert all(torch.equal(p.full_tensor(), policys[name].full_tensor()) for name, p in own.items())
+    fill(made)
+    metrics = made.learn(batch())
+    found = gradients(made)
+    for name, is_critics in (("optim/grad_norm", False), ("optim/critic_grad_norm", True)):
+        assert metrics[name] > 1e-3
+        parts = [g for n, g in found.items() if n.startswith("heads.") is is_critics]
+        assert float(torch.cat([g.flatten() for g in parts]).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("knobs", LAYOUTS)
@@ -136,10 +166,13 @@ def test_heads_have_a_learning_rate_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("loss", [with_value, with_log_z])
-def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, loss: Any, dtype: str) -> None:
+@pytest.mark.parametrize(("loss", "critic"), [(with_value, None), (with_value, "own"), (with_log_z, None)])
+def test_continued_training_is_bitwise_uninterrupted_training(
+    tmp_path: Path, loss: Any, critic: str | None, dtype: str
+) -> None:
     knobs: dict[str, Any] = {
         "loss": loss,
+        "critic": critic,
         "lr": 0.01,
         "head_lr": 0.02,
         "betas": (0.9, 0.99),

@@ -39,6 +39,7 @@ KNOBS: dict[str, Any] = {
     "shared_prompt": "auto",
     "activation_checkpointing": False,
     "head_lr": None,
+    "critic": None,
     "reference_every": None,
     "reference_resets_optimiser": False,
     "decay_steps": None,
