@@ -203,9 +203,8 @@ def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:
     body += 2.0 * model.layers * model.query * setting.responses * setting.mean * (2 * setting.prompt + setting.mean)
     head = 2.0 * model.vocab * model.hidden * setting.responses * setting.mean
     factor = (4 if setting.recomputed else 3) if backward else 1
-    work = (
-        factor * (1 + setting.critic) * body + (4 if backward else 1) * head
-    )  # the head's logits are always computed anew
+    body *= 1 + setting.critic
+    work = factor * body + (4 if backward else 1) * head  # the head's logits are always computed anew
     rate = (setting.device.half if setting.half else setting.device.single) * setting.threads * setting.reached.training
     passes = math.ceil(read / setting.devices / setting.token_budget)
     return max(work / setting.devices / rate, factor * passes * model.layers * setting.reached.layer_s)

@@ -64,7 +64,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 # From weights that each rank reads itself: the heads beside them are in no file.
-SHARDED: dict[str, dict[str, Any]] = {"value head": {"loss": PPO}, "log Z": {"loss": FLOWRL}, "no head": {}}
+SHARDED: dict[str, dict[str, Any]] = {
+    "value head": {"loss": PPO},
+    "critic": {"loss": PPO, "critic": "own"},
+    "log Z": {"loss": FLOWRL},
+    "no head": {},
+}
 
 
 def data() -> Batch:
