@@ -130,6 +130,7 @@ GLOSSARY = (
             Entry("advantage/abs_mean", "advantage", "mean of |advantage|"),
             Entry("loss/total", "loss", "what is minimised, averaged by `trainer.aggregation`, penalties included"),
             Entry("optim/grad_norm", "norm", "L2 norm of the gradient before it is clipped to `trainer.clip_norm`"),
+            Entry("optim/critic_grad_norm", "norm", "that of the critic, clipped apart", "trainer.critic=own"),
             Entry("optim/lr", "learning rate", "of the schedule"),
         ),
     ),

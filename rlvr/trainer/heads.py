@@ -35,8 +35,11 @@ class Value(nn.Module):
 class Critic(nn.Module):
     """`Value` on a decoder of its own, which starts as the policy's: what it learns leaves the policy as it is."""
 
-    def __init__(self, decoder: nn.Module, value: Value) -> None:
-        """decoder: the policy's, which is copied but for its configuration: that says how both compute attention."""
+    def __init__(self, decoder: nn.Module, value: nn.Module) -> None:
+        """decoder: the policy's, copied but for its configuration, which says how both compute attention.
+
+        value: a `Value`.
+        """
         super().__init__()
         config = getattr(decoder, "config", None)
         self.decoder = copy.deepcopy(decoder, {id(config): config})

@@ -33,6 +33,7 @@ LOSSES = sorted(path.stem for path in (ROOT / "conf/loss").glob("*.yaml"))
 RUNS = {
     **{loss: [*NEEDS.get(loss, CLASSES), f"loss={loss}"] for loss in LOSSES},
     "two clips": [*CLASSES, "loss=grpo", "loss.dual_clip=3"],
+    "a critic": [*COINS, "rollout.prompts=2", "loss=ppo", "trainer.critic=own"],
     "a bandit": BANDIT,
     "several answers, both splits": [*COINS, "loss=grpo", "rollout.prompts=2", "evaluation.validation=2"],
     "weights of tokens": [*CLASSES, "loss=grpo", "rollout.logp_old=trainer", "rollout.importance=mask"],
