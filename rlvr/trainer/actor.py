@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.structure import hidden_size, num_embeddings
 from rlvr.objective.batch import Batch, Policy
-from rlvr.trainer.heads import Critic, LogZ, Value, hidden_states, prompt_mean
+from rlvr.trainer.heads import LogZ, Value, prompt_mean
 from rlvr.trainer.layout import Layout
 from rlvr.trainer.logprob import token_logp
 
@@ -26,6 +27,34 @@ class ActorOutput(NamedTuple):
     entropy: Tensor  # [n] nats
     value: Tensor | None  # [n]
     log_z: Tensor | None  # [P]
+
+
+def hidden_states(decoder: nn.Module, layout: Layout) -> Tensor:
+    """The last ones, [R, W, h]."""
+    reads: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
+    if layout.position_ids is not None:
+        reads["position_ids"] = layout.position_ids
+    if layout.packed is not None:
+        reads["packed"] = layout.packed
+    return decoder(**reads).last_hidden_state
+
+
+class Critic(nn.Module):
+    """`Value` on a decoder of its own, which starts as the policy's: what it learns leaves the policy as it is."""
+
+    def __init__(self, decoder: nn.Module, value: nn.Module) -> None:
+        """decoder: the policy's, copied but for its configuration, which says how both compute attention.
+
+        value: a `Value`.
+        """
+        super().__init__()
+        config = getattr(decoder, "config", None)
+        self.decoder = copy.deepcopy(decoder, {id(config): config})
+        self.value = value
+
+    def forward(self, layout: Layout) -> Tensor:
+        """[n], of the layout's response tokens."""
+        return self.value(hidden_states(self.decoder, layout).flatten(0, 1).index_select(0, layout.predict))
 
 
 class Actor(nn.Module):

@@ -1,14 +1,9 @@
-"""What a policy in training learns beside its words: a value per token, log Z per prompt. Heads compute in float32."""
+"""What a policy in training learns beside its words: a value per token, log Z per prompt. Computed in float32."""
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-
-from rlvr.trainer.layout import Layout
 
 DROPOUT = 0.1
 LAYERS = 2  # of `LogZ`, before the last
@@ -30,24 +25,6 @@ class Value(nn.Module):
         """hidden [n, h] → [n]"""
         x = nn.functional.layer_norm(hidden.float(), hidden.shape[-1:])
         return self.out(x).sum(-1)  # of one number: FSDP's hooks dislike views
-
-
-class Critic(nn.Module):
-    """`Value` on a decoder of its own, which starts as the policy's: what it learns leaves the policy as it is."""
-
-    def __init__(self, decoder: nn.Module, value: nn.Module) -> None:
-        """decoder: the policy's, copied but for its configuration, which says how both compute attention.
-
-        value: a `Value`.
-        """
-        super().__init__()
-        config = getattr(decoder, "config", None)
-        self.decoder = copy.deepcopy(decoder, {id(config): config})
-        self.value = value
-
-    def forward(self, layout: Layout) -> Tensor:
-        """[n], of the layout's response tokens."""
-        return self.value(hidden_states(self.decoder, layout).flatten(0, 1).index_select(0, layout.predict))
 
 
 class LogZ(nn.Module):
@@ -73,16 +50,6 @@ class LogZ(nn.Module):
             if keep is not None:
                 x = torch.where(keep[:, index], x / (1 - DROPOUT), 0.0)
         return self.out(x).sum(-1)
-
-
-def hidden_states(decoder: nn.Module, layout: Layout) -> Tensor:
-    """The last ones, [R, W, h]."""
-    reads: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
-    if layout.position_ids is not None:
-        reads["position_ids"] = layout.position_ids
-    if layout.packed is not None:
-        reads["packed"] = layout.packed
-    return decoder(**reads).last_hidden_state
 
 
 def prompt_mean(hidden: Tensor, place: Tensor, owner: Tensor, num_prompts: int) -> Tensor:
