@@ -29,7 +29,7 @@ quickstart: $(STAMP)  ## base policy, twelve runs, tables and figures (about fiv
 	$(BIN)/python -m rlvr.run loss=grpo $(LOCAL)
 	$(BIN)/python -m analysis
 	@echo
-	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs"
+	@echo "Browse the runs:   make browse   then http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=rlvr"
 
 browse: $(STAMP)  ## the MLflow dashboard on loopback
 	store=$$($(BIN)/python -c 'from rlvr.ledger import layout; print(layout.mlflow_database(layout.home()))') && \

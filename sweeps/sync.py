@@ -11,6 +11,7 @@ from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
+from rlvr.tracker import presentation
 from rlvr.tracker.cursor import is_behind
 from sweeps.worker import shipping
 
@@ -34,7 +35,7 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
 
 
 def sync_in_background(ledger: Ledger) -> bool:
-    """Ship sweeps with runs that have ended and that no store has heard of, and do not wait for it. Was it started?
+    """Ship sweeps of whose ended runs, or report, no store has heard, and do not wait for it. Was it started?
 
     Only sweeps whose launch wanted a tracker. So a server that was away while they ended needs no word of anybody: the
     next launch, status or report will do. What it says goes to runs/sync.log.
@@ -42,7 +43,7 @@ def sync_in_background(ledger: Ledger) -> bool:
     log = layout.sync_log(ledger.home)
     if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
         return False
-    behind = [s for s in ledger.sweeps() if any(is_behind(ledger.run_dir(run_id)) for run_id in s.run_ids)]
+    behind = [sweep for sweep in ledger.sweeps() if _is_behind(ledger, sweep)]
     trackers = ((sweep, _tracker(ledger, sweep)) for sweep in behind)
     stores = _by_store((sweep, tracker) for sweep, tracker in trackers if tracker.get("enabled"))
     for store, ids in stores.items():
@@ -56,6 +57,12 @@ def sync_in_background(ledger: Ledger) -> bool:
                 start_new_session=True,
             )
     return bool(stores)
+
+
+def _is_behind(ledger: Ledger, sweep: Sweep) -> bool:
+    """Has MLflow still to hear of the end of a run, or of a report?"""
+    runs_are = any(is_behind(ledger.run_dir(run_id)) for run_id in sweep.run_ids)
+    return runs_are or presentation.is_behind(ledger.home, sweep)
 
 
 def _around(store: str) -> dict[str, str]:

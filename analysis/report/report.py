@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
@@ -27,7 +28,7 @@ from analysis.scores.verdict import verdicts
 from analysis.tables.comparison import Ask
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import whole
+from rlvr.ledger.files import whole, write_json
 
 FIRST = "comparison"  # the table that is always made
 PAGE = Path(__file__).parent / "page.html"
@@ -91,7 +92,20 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
+    write_json(layout.report_summary(folder), summary(frames, content))
     return [folder / name for name in files]
+
+
+def summary(frames: Frames, content: Content) -> dict[str, Any]:
+    """What other programs may want of a report: MLflow shows it with the sweep."""
+    verdicts = [{"outcome": str(v.outcome), "says": v.claim.says, "found": v.found} for v in content.verdicts]
+    found = [headline for table in content.tables if table.name == FIRST for headline in headlines(table)]
+    return {
+        "title": frames.title,
+        "sweeps": [sweep.sweep_id for sweep in frames.sweeps],
+        "verdicts": verdicts,
+        "headlines": [" ".join([f"{each.title}: {each.text}", "; ".join(each.arms)]).strip() for each in found],
+    }
 
 
 def page(frames: Frames, content: Content, images: Mapping[str, str], files: Mapping[str, bytes] | None = None) -> str:

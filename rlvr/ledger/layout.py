@@ -113,6 +113,19 @@ def reports(home: Path) -> Path:
     return home / "reports"
 
 
+def report_page(report: Path) -> Path:
+    return report / "index.html"
+
+
+def report_summary(report: Path) -> Path:
+    """For programs: the sweeps that a report is on, and its verdicts."""
+    return report / "summary.json"
+
+
+def report_summaries(home: Path) -> list[Path]:
+    return sorted(reports(home).glob("*/summary.json"))
+
+
 def analysis_cache(home: Path) -> Path:
     """What analysis parsed before, so that it need not again."""
     return reports(home) / ".cache"

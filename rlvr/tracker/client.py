@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +17,8 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from rlvr.ledger.journal import Record
-from rlvr.tracker.store import Refused, StoreDown, sqlite_path
+from rlvr.tracker.presentation import VIEW_TAG, saved_view
+from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
 from rlvr.tracker.verification import Row, milliseconds
 
 METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
@@ -100,6 +102,20 @@ class Client:
             return
         if not self._mlflow.search_runs([default.experiment_id], run_view_type=ViewType.ALL, max_results=1):
             self._mlflow.delete_experiment(default.experiment_id)
+
+    def save_view(self, experiment_id: str, columns: Sequence[str]) -> None:
+        """See that the saved view of an experiment has these columns."""
+        with _translated():
+            before = self._mlflow.get_experiment(experiment_id).tags.get(VIEW_TAG, "")
+            if (view := saved_view(before, columns, time.time())) != before:
+                self._mlflow.set_experiment_tag(experiment_id, VIEW_TAG, view)
+
+    def send_file(self, run_id: str, name: str, text: str) -> None:
+        """An artifact of a run, in the place of one of this name. Raises NoFiles: all else goes on without it."""
+        try:
+            self._mlflow.log_text(run_id, text, name)
+        except (MlflowException, OSError) as error:
+            raise NoFiles(f"{name} cannot be stored ({error})") from error
 
     def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
         """Id of the oldest run that has the tags `key`; None if there is none."""

@@ -36,9 +36,9 @@ from rlvr.ledger.runs import RunInfo, Unreadable, grouped, read_config, read_inf
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.ledger.tags import redact
-from rlvr.tracker import store, verification
+from rlvr.tracker import presentation, store, verification
 from rlvr.tracker.cursor import Cursor, signature
-from rlvr.tracker.store import Refused, StoreDown
+from rlvr.tracker.store import NoFiles, Refused, StoreDown
 from rlvr.tracker.verification import Difference, Row, rows_of
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Shipper:
         self._databases = 0  # how many it has had
         # Of runs whose journal was read and has arrived: who reads it, and which steps the cursor named then.
         self._followers: dict[Path, tuple[journal.Follower, dict[str, list[list[int]]]]] = {}
+        self._measured: dict[str, set[str]] = {}  # names of the metrics that were sent, by experiment
+        self._columns: dict[str, list[str]] = {}  # of the knobs of a sweep
         self._closed: set[str] = set()  # MLflow runs whose run is gone, and which say so
 
     def ship(self, run_dirs: Iterable[Path]) -> Report:
@@ -208,6 +210,8 @@ class Shipper:
                     report.name(sweep)
                     try:
                         self._close_sweep(client, sweep, by_id)
+                    except NoFiles as error:
+                        report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
                     except Refused as error:
                         report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
                         report.left[f"sweep {sweep.sweep_id}"] = 0
@@ -266,6 +270,7 @@ class Shipper:
         arrived = cursor.arrived
         for batch in _batches([record for record in follower.news if record.step not in arrived]):
             client.send_metrics(cursor.mlflow_run_id, batch)
+            self._measured.setdefault(cursor.experiment_id, set()).update(k for r in batch for k in r.metrics)
             counts = Counter(k for r in batch for k, v in r.metrics.items() if not math.isfinite(v))
             cursor.non_finite = dict(Counter(cursor.non_finite) + counts)
             cursor.add(batch)
@@ -333,11 +338,13 @@ class Shipper:
         cursor = Cursor.load(directory, self.uri)
         if not _is_valid(client, cursor):
             key = {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
-            first = {**key, "rlvr.command": redact(sweep.command)[: tags.MAX_VALUE]}
+            chosen, params = presentation.swept(sweep, self.ledger)
+            first = {**key, "rlvr.command": redact(sweep.command)[: tags.MAX_VALUE], **chosen}
             experiment_id = client.experiment(sweep.study or EXPERIMENT)
             parent = client.find(experiment_id, key)
             if parent is None:
                 parent = client.create(experiment_id, tags.name_of_sweep(sweep), first, sweep.created)
+            client.send_params(parent, params)
             cursor = Cursor(experiment_id, client.identity(experiment_id), parent)
             cursor.save(directory, self.uri)
         return cursor
@@ -352,7 +359,29 @@ class Shipper:
         for state in states:
             self._close_lost(client, state, cursor)
         status = tags.status_of_sweep([state.state for state in states])
-        self._update(client, directory, cursor, {}, status, max((s.end_time or 0.0 for s in states), default=0.0))
+        said, page, made = presentation.newest_report(self.home, sweep)
+        shown = presentation.tags_of(sweep, said)
+        current = {key: value for key, value in shown.items() if value or key in cursor.tags}
+        ended = max((s.end_time or 0.0 for s in states), default=0.0)
+        # A launch that found all of its runs finished was made after they ended, and 0 would be the time of this pass.
+        self._update(client, directory, cursor, current, status, max(ended, sweep.created) if ended else 0.0)
+        self._save_view(client, sweep, cursor)
+        if cursor.tags.get(presentation.RUNS) != (num_runs := str(len(sweep.run_ids))):
+            configs = presentation.configs(sweep, self.ledger)
+            client.send_file(cursor.mlflow_run_id, presentation.CONFIGS, configs)
+            self._update(client, directory, cursor, {presentation.RUNS: num_runs}, status, 0.0)
+        if page is not None and cursor.tags.get(presentation.REPORT) != made:
+            client.send_file(cursor.mlflow_run_id, presentation.PAGE, page.read_text(encoding="utf-8"))
+            self._update(client, directory, cursor, {presentation.REPORT: made}, status, 0.0)
+
+    def _save_view(self, client: Client, sweep: Sweep, cursor: Cursor) -> None:
+        """The columns of an experiment: what the sweep varies, and the metrics that matter."""
+        if sweep.sweep_id not in self._columns:
+            self._columns[sweep.sweep_id] = presentation.knob_columns(*presentation.swept(sweep, self.ledger))
+        if cursor.experiment_id not in self._measured:
+            self._measured[cursor.experiment_id] = presentation.measured(sweep, self.ledger)
+        metrics = presentation.metric_columns(self._measured[cursor.experiment_id])
+        client.save_view(cursor.experiment_id, [*self._columns[sweep.sweep_id], *metrics])
 
     def _close_lost(self, client: Client, state: RunState, above: Cursor) -> None:
         """A run that is gone, or cannot be read, has failed in MLflow too. above: the cursor of its sweep."""

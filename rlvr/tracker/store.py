@@ -48,6 +48,10 @@ class Refused(Exception):
     """The store answers, and will not take this run."""
 
 
+class NoFiles(Exception):
+    """The store answers, and takes no artifact."""
+
+
 def resolve(home: Path, uri: str | None) -> str:
     """The URI to write to: as given, else $MLFLOW_TRACKING_URI, else sqlite in `home`. A path in it becomes absolute.
 
