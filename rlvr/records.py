@@ -190,6 +190,10 @@ class IdentifiedTask(TaughtTask, Protocol):
     identity: Mapping[str, Any]
 
 
+class NotAtHand(ValueError):
+    """What a run needs and this machine lacks: data of the hub without a network, vLLM. A dry run goes on without."""
+
+
 class EngineDisagrees(RuntimeError):
     """The engine gives other log-probabilities than the policy in training: its samples are not the policy's."""
 

@@ -106,6 +106,8 @@ def carried_out(
         for launch in session.launches if dry_run else []:
             print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, registry=registry))
             print(*launch.forecast, sep="\n", end="\n" if launch.forecast else "")
+        for line in session.checker.unchecked:
+            print(f"Not checked here: {line}")
     return session
 
 

@@ -50,7 +50,7 @@ class Session:
     launches: list[Launch] = field(default_factory=list[Launch])
 
     def __post_init__(self) -> None:
-        self.checker = Checker(self.registry)
+        self.checker = Checker(self.registry, dry_run=self.dry_run)
 
     @property
     def command(self) -> str:

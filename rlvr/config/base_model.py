@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from rlvr.config import memory
 from rlvr.config.pairing import Abilities
+from rlvr.records import NotAtHand
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
@@ -28,6 +29,7 @@ SIZES = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
+OFFLINE = "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. Pass a directory, or unset it."
 SHOWN = 3  # names of weights in a message
 
 
@@ -48,7 +50,7 @@ def check(config: DictConfig) -> None:
     if model["_target_"] == "rlvr.model.hub.hub":
         fault = _fault(str(model.path), chat=bool(model.chat), cwd=os.getcwd())  # noqa: PTH109 - a key of the cache
         if fault:
-            raise ValueError(f"model.path={model.path}: {fault}")
+            raise (NotAtHand if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
 
 def check_context(config: DictConfig, choices: Mapping[str, str | None], task: Abilities) -> None:
@@ -99,7 +101,7 @@ def _fault_of_name(path: str) -> str:
     if not HUB_NAME.fullmatch(path):
         return "neither a directory on this machine nor a name of the hub, such as Qwen/Qwen2.5-0.5B."
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. Pass a directory, or unset it."
+        return OFFLINE
     return ""
 
 

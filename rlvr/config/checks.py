@@ -4,9 +4,10 @@ allowed, what to type.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -21,6 +22,7 @@ from rlvr.config.pairing import Abilities
 from rlvr.config.registry import Registry, reads
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
+from rlvr.records import NotAtHand
 
 Choices = Mapping[str, str | None]
 SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_?KEY", re.IGNORECASE)  # in names of variables
@@ -30,9 +32,14 @@ MOST_DIVISORS = 1000  # the largest number of mini-batches that is proposed
 class Checker:
     """Checks the points of one launch. What many points share is looked at once."""
 
-    def __init__(self, registry: Registry | None = None) -> None:
-        """registry: of the search path that the configs were composed from; None: conf/ alone."""
+    def __init__(self, registry: Registry | None = None, *, dry_run: bool = False) -> None:
+        """registry: of the search path that the configs were composed from; None: conf/ alone.
+
+        dry_run: what this machine lacks (data of the hub, vLLM) is put down in `unchecked`, and refused otherwise.
+        """
         self.registry = registry or Registry()
+        self.dry_run = dry_run
+        self.unchecked: dict[str, None] = {}  # lines, in order
         self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
         self._tasks: dict[str, Abilities] = {}
 
@@ -50,7 +57,10 @@ class Checker:
         check_shapes(config, choices)
         pairing.check(config, choices, self.registry)
         engine.check(config, choices, self.registry)
-        base_model.check(config)
+        with self._at_hand():
+            engine.check_engine(config, choices)
+        with self._at_hand():
+            base_model.check(config)
         memory.check(plain)
 
     def check_task(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
@@ -60,10 +70,21 @@ class Checker:
         node = (plain or frozen(config, choices))["task"]
         setting = repr(node)
         if setting not in self._tasks:
-            self._tasks[setting] = built(node, choices)
-        if not config.get("policy"):
+            with self._at_hand():
+                self._tasks[setting] = built(node, choices)
+        if not config.get("policy") and setting in self._tasks:
             pairing.check_task(config, choices, self._tasks[setting])
             base_model.check_context(config, choices, self._tasks[setting])
+
+    @contextlib.contextmanager
+    def _at_hand(self) -> Generator[None, None, None]:
+        """In here, what this machine lacks is refused, or in a dry run put down."""
+        try:
+            yield
+        except NotAtHand as error:
+            if not self.dry_run:
+                raise
+            self.unchecked[str(error)] = None
 
     def _check_values(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any]) -> None:
         """Every knob is known, of its type and in its range."""

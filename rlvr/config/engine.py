@@ -10,20 +10,20 @@ from omegaconf import DictConfig
 
 from rlvr.config.registry import Registry
 from rlvr.config.signature import declared
+from rlvr.records import NotAtHand
 
 Choices = Mapping[str, str | None]
 
 
 def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
-    """Raises ValueError for a combination that could only fail, or ignore a choice."""
+    """Raises ValueError for a combination that could only fail, or ignore a choice; `check_engine` is another."""
     loss = declared(config.loss["_target_"])
-    check_engine(config, choices)
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
     _check_ahead(config, choices, loss)
 
 
 def check_engine(config: DictConfig, choices: Choices) -> None:
-    """Is it there, and can it load the model?"""
+    """Can it load the model, has it GPUs, and is it there? NotAtHand where it is not, ValueError for the others."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
     if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
         return
@@ -35,11 +35,6 @@ def check_engine(config: DictConfig, choices: Choices) -> None:
     python = engine.python
     if python is not None and shutil.which(python) is None:
         raise ValueError(f"rollout.engine.python={python} is no program. Pass the python of an environment with vLLM.")
-    if python is None and importlib.util.find_spec("vllm") is None:
-        raise ValueError(
-            f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
-            "rollout.engine.python=/path/to/python of one that has it, or rollout=native."
-        )
     if config.cluster.gpus and config.cluster.pack > 1 and "workers" not in engine:
         raise ValueError(
             f"rollout={rollout} gives its GPU's memory to the policy in training and back, and the other runs of "
@@ -48,6 +43,11 @@ def check_engine(config: DictConfig, choices: Choices) -> None:
         )
     if "workers" in engine:
         _check_workers(config, rollout, choices.get("loss"))
+    if python is None and importlib.util.find_spec("vllm") is None:
+        raise NotAtHand(
+            f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
+            "rollout.engine.python=/path/to/python of one that has it, or rollout=native."
+        )
 
 
 def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) -> None:
@@ -72,7 +72,7 @@ def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) ->
             f"rollout={rollout} none. Pass rollout=vllm."
         )
     if importlib.util.find_spec("ray") is None:
-        raise ValueError(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
+        raise NotAtHand(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
 
 
 def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str], default: DictConfig) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.config import published
 from rlvr.config.signature import declared
 
 GB = 2**30
@@ -82,8 +83,9 @@ def architecture(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def of_model(model: Mapping[str, Any] | None) -> Architecture | None:
-    """Of the `model` of a run's config: its own numbers, a directory's config.json, or that of a hub name which was
-    downloaded before. None if none of them is at hand: nothing is downloaded to know.
+    """Of the `model` of a run's config: its own numbers, a directory's config.json, that of a hub name which was
+    downloaded before, or what is known of one that a recipe names. None if none of them is at hand: nothing is
+    downloaded to know.
     """
     if model is None:  # of an evaluation, which trains none
         return None
@@ -104,7 +106,7 @@ def _of_path(path: str) -> Architecture | None:
         except HFValidationError:  # a path of no repository's form
             return None
     if not isinstance(file, str | Path):
-        return None
+        return architecture(published.MODELS[path]) if path in published.MODELS else None
     try:
         return architecture(json.loads(Path(file).read_text()))
     except (ValueError, KeyError, TypeError, ZeroDivisionError):  # rlvr/config/base_model.py says what is wrong with it

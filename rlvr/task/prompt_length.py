@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from rlvr.records import Problem
+from rlvr.records import NotAtHand, Problem
 
 log = logging.getLogger("rlvr")
 
@@ -40,7 +40,7 @@ class PromptLimit:
             lacking = "a model of Hugging Face: pass model=hf model.path=..."
             if self.tokenizer is not None:
                 lacking = f"the tokenizer of {self.tokenizer} on this machine: type hf download {self.tokenizer}"
-            raise ValueError(f"task.max_prompt_tokens and task.long_prompts=drop need {lacking}, or drop them.")
+            raise NotAtHand(f"task.max_prompt_tokens and task.long_prompts=drop need {lacking}, or drop them.")
 
     def too_long(self, problems: Sequence[Problem]) -> frozenset[str]:
         """Ids of the training problems to be dropped. ValueError for long prompts where they are to be refused."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.records import NotAtHand
+
 Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
 HUB_NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
@@ -88,14 +90,14 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
     try:
         from datasets import load_dataset  # type: ignore[import-not-found]
     except ModuleNotFoundError:
-        raise ValueError(
+        raise NotAtHand(
             f"{where} is not a file here.{_nearby(Path(where))} "
             "To read a data set from the Hugging Face hub: pip install 'rlvr[hub]'"
         ) from None
     try:
         rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
     except (ValueError, OSError) as error:  # unknown data set, config or split; no network
-        raise ValueError(f"{where} cannot be read from the hub: {' '.join(str(error).split())}") from None
+        raise NotAtHand(f"{where} cannot be read from the hub: {' '.join(str(error).split())}") from None
     return [(f"{where}, row {number}", dict(row)) for number, row in enumerate(rows, 1)]
 
 

@@ -39,7 +39,7 @@ class Sql(Verified):
         of such folders.
     template: the prompt, with {question}, {schema} (the CREATE statements) and {evidence} (the benchmark's hint or "").
     match: "set", the rows as a set (BIRD); "table", the rows as a bag, or in order where the right query orders them,
-        with the columns in any order (Spider).
+        with the columns in any order (Spider). By benchmark, as test: others, and training, are judged by "set".
     empty_gold: what becomes of training problems whose right query returns no row, or nulls alone, so that many a query
         is right: "refuse" the data, "drop" these problems, or "keep" them. To refuse, right queries run for
         `CHECK_S` seconds at most when the data are loaded; what was not reached then is judged an error when it comes.
@@ -64,7 +64,7 @@ class Sql(Verified):
         question_field: str | None,
         gold_field: str | None,
         database_field: str | None,
-        match: str,
+        match: str | Mapping[str, str],
         max_tokens: PositiveInt,
         workers: PositiveInt,
         timeout_s: PositiveFloat,
@@ -78,8 +78,10 @@ class Sql(Verified):
         tokenizer: str | None = None,
         empty_gold: str = "refuse",
     ) -> None:
-        if match not in MATCHES:
-            raise ValueError(f"task.match={match} must be {' or '.join(MATCHES)}.")
+        by_benchmark = {} if isinstance(match, str) else dict(match)
+        for each in [match] if isinstance(match, str) else by_benchmark.values():
+            if each not in MATCHES:
+                raise ValueError(f"task.match={each} must be {' or '.join(MATCHES)}.")
         if empty_gold not in EMPTY_GOLD:
             raise ValueError(f"task.empty_gold={empty_gold} must be {', '.join(EMPTY_GOLD)}.")
         if query_s <= 0 or max_rows < 1:
@@ -96,7 +98,13 @@ class Sql(Verified):
         limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
         selection = Selection(validation, train_problems, limit)
         splits = problems(train, test, columns, partial(_problem, template, folders), selection)
-        self._limits: dict[str, Any] = {"match": match, "query_s": query_s, "max_rows": max_rows}
+        if unknown := by_benchmark.keys() - (known := {problem.source for problem in splits["test"]}):
+            raise ValueError(
+                f"task.match names {', '.join(sorted(unknown))}; task.test has {', '.join(sorted(known))}."
+            )
+        self._match = by_benchmark
+        usual = match if isinstance(match, str) else "set"
+        self._limits: dict[str, Any] = {"match": usual, "query_s": query_s, "max_rows": max_rows}
         files = {Path(problem.answer["database"]) for rows in splits.values() for problem in rows}
         sandbox = Sandbox(shown=tuple(sorted(files)))
         sandbox.check()
@@ -148,10 +156,13 @@ class Sql(Verified):
         queries = [last_block(text, ("sql", "sqlite")) for _, text in answers]
         return self.judge(
             [
-                None if query is None else {**problem.answer, "query": query, **self._limits}
+                None if query is None else {**problem.answer, "query": query, **self._limits, **self._matching(problem)}
                 for (problem, _), query in zip(answers, queries, strict=True)
             ]
         )
+
+    def _matching(self, problem: Problem) -> dict[str, str]:
+        return {"match": self._match[problem.source]} if problem.source in self._match else {}
 
 
 def _problem(

@@ -92,6 +92,21 @@ def test_tables_are_compared_as_in_spider(tmp_path: Path, zoo: Path) -> None:
     task.close()
 
 
+def test_each_benchmark_is_compared_in_its_own_way(tmp_path: Path, zoo: Path) -> None:
+    """Twice the same row is another table and the same set; columns in another order the reverse."""
+    need_sandbox()
+    for name in ("bird", "spider"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(ROW) + "\n")
+    test = {name: str(tmp_path / f"{name}.jsonl") for name in ("bird", "spider")}
+    task = make_sql(tmp_path, [ROW], test=test, match={"spider": "table"})
+    problems = {task.problem("test", i).source: task.problem("test", i) for i in range(2)}
+    queries = ("SELECT DISTINCT name, age FROM pets WHERE age > 2", "SELECT age, name FROM pets WHERE age > 2")
+    for name, wanted in {"bird": ["correct", "wrong"], "spider": ["wrong", "correct"]}.items():
+        answers = [(problems[name], f"```sql\n{query}\n```") for query in queries]
+        assert [reward.outcome for reward in task.reward(answers)] == wanted, name
+    task.close()
+
+
 @pytest.mark.parametrize(
     ("gold", "found", "ordered", "same"),
     [
@@ -234,6 +249,10 @@ def test_what_is_missing_is_named(tmp_path: Path, zoo: Path) -> None:
         make_sql(tmp_path, [{"question": "?", "db_id": "zoo"}])
     with pytest.raises(ValueError, match="task.match=bag must be set or table"):
         make_sql(tmp_path, [ROW], match="bag")
+    with pytest.raises(ValueError, match="task.match=bag must be set or table"):
+        make_sql(tmp_path, [ROW], match={"x": "bag"})
+    with pytest.raises(ValueError, match="task.match names spider; task.test has x."):
+        make_sql(tmp_path, [ROW], match={"spider": "table"})
     with pytest.raises(ValueError, match="task.query_s=0.0, task.max_rows=200000: both must be above 0"):
         make_sql(tmp_path, [ROW], query_s=0.0)
     (zoo.parents[1] / "ark.sqlite").write_bytes(b"no database at all, " * 100)
