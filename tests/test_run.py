@@ -39,7 +39,10 @@ MISTAKES = {
     ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
     "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
-    "an unknown recipe": (["paper=lad"], "paper=lad does not exist. paper takes: dph_math_llama, dph_math_qwen, dph_sql, "),
+    "an unknown recipe": (
+        ["paper=lad"],
+        "paper=lad does not exist. paper takes: dph_math_llama, dph_math_qwen, dph_sql, ",
+    ),
     "a recipe whose data is on no hub": (["paper=dph_sql"], "task.train has no value: pass task.train=..."),
     "a list over a mapping": (["paper=lad_math", "task.test=[a,b]"], "~task.test.name to drop one."),
     "an unknown option names its neighbour": (["divergence=jss"], "Did you mean js?"),
