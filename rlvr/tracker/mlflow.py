@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import Ledger, the_sweep
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
 
@@ -25,19 +25,25 @@ LEFT, UNEQUAL = 3, 4  # exit codes: something could not be shipped; MLflow and a
 
 
 def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
-    """Directories of the runs of these sweeps, or of every run on the ledger. ValueError: no such sweep."""
+    """Directories of the runs of these sweeps, or of every run on the ledger. sweep_ids: or their names.
+
+    Raises ValueError: no such sweep.
+    """
     ledger = Ledger(home)
-    known = {sweep.sweep_id: sweep for sweep in ledger.sweeps()}
+    sweeps = ledger.sweeps()
+    known = {sweep.sweep_id: sweep for sweep in sweeps}
     if not sweep_ids:  # also those that a sweep names and that are gone: MLflow is to know it
         every = dict.fromkeys([*ledger.runs(), *(run_id for sweep in known.values() for run_id in sweep.run_ids)])
         return [ledger.run_dir(run_id) for run_id in every]
-    for sweep_id in sweep_ids:
-        if sweep_id not in known:
+    ids: dict[str, None] = {}
+    for text in sweep_ids:
+        try:
+            ids |= dict.fromkeys(the_sweep(sweeps, text).run_ids)
+        except LookupError:
             raise ValueError(
-                f"no sweep {sweep_id!r} in {layout.sweeps(home)}. Sweeps there: {', '.join(known) or 'none'}. "
+                f"no sweep {text!r} in {layout.sweeps(home)}. Sweeps there: {', '.join(known) or 'none'}. "
                 f"Leave --sweep out to ship every run."
-            )
-    ids = dict.fromkeys(run_id for sweep_id in sweep_ids for run_id in known[sweep_id].run_ids)
+            ) from None
     return [ledger.run_dir(run_id) for run_id in ids]
 
 

@@ -1,0 +1,108 @@
+"""Journals of runs as other trackers keep them: what the commands for TensorBoard, W&B and trackio have in common.
+
+Each of them is one function that writes one run (`Target.write`). It is given all of the run each time, and must leave
+its steps there once, however often it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvr.ledger import journal, layout, terminal
+from rlvr.ledger.runs import Unreadable, choices, flatten, grouped, read_config, read_info
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
+from rlvr.ledger.tags import as_value, params
+from rlvr.tracker.mlflow import run_dirs
+
+Value = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A run as other trackers see it."""
+
+    run_id: str
+    name: str  # its own and no other run's
+    arm: str  # the name without the seed
+    study: str
+    tags: tuple[str, ...]  # of its sweeps: their names and tags
+    config: dict[str, Value]  # frozen, flat, and the chosen options; without paths, addresses and other circumstances
+    knobs: dict[str, Value]  # of it, what a sweep varied
+    records: list[journal.Record]  # by step, each once: what the first attempt measured
+
+
+@dataclass(frozen=True)
+class Target:
+    """Another tracker. write: one run; options: of the command line. told: where to look at it."""
+
+    name: str  # of its package, and of the extra that installs it
+    about: str
+    write: Callable[[Copied, argparse.Namespace], None]
+    told: Callable[[argparse.Namespace], str]
+    out: str  # what --out is; "" where there is a usual place
+    usual_out: Path | None = None
+
+
+def copied(run_dir: Path, sweeps: Iterable[Sweep]) -> Copied:
+    """A run and its journal. sweeps: those that it is in. Raises Unreadable."""
+    info, config = read_info(run_dir), read_config(run_dir)
+    mine = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
+    options = choices(config)
+    flat = {**{key: as_value(text) for key, text in params(config)[0].items()}, **options}
+    known = {**flatten(config), **options}
+    swept = dict.fromkeys(key for sweep in mine for key in (sweep.info.get("swept") or {}))
+    words = [word.strip() for sweep in mine for word in (sweep.name, *str(sweep.info.get("tags") or "").split(","))]
+    return Copied(
+        run_id=run_dir.name,
+        name=info.name or run_dir.name,
+        arm=info.arm,
+        study=info.study or NO_STUDY,
+        tags=tuple(dict.fromkeys(filter(None, words))),
+        config=flat,
+        knobs={key: _plain(known[key]) for key in swept if known.get(key) is not None},
+        records=sorted(journal.Follower(layout.journal(run_dir)).all(), key=lambda record: record.step),
+    )
+
+
+def _plain(value: object) -> Value:
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def main(target: Target, arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0, or 1 if some run cannot be read, 2 for bad input."""
+    parser = terminal.Parser(
+        prog=f"python -m rlvr.tracker.{target.name}", description=f"{target.about} Safe to repeat."
+    )
+    parser.add_argument(
+        "--out", type=Path, required=target.usual_out is None, default=target.usual_out, help=target.out
+    )
+    parser.add_argument("--home", type=Path, help="the directory that holds runs/ (default: $RLVR_HOME, the checkout)")
+    parser.add_argument(
+        "--sweep", nargs="+", default=[], metavar="NAME", help="only the runs of these sweeps, by name or id"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        home = terminal.home(options.home)
+        directories, sweeps = run_dirs(home, options.sweep), Ledger(home).sweeps()
+        errors = list[Unreadable]()
+        for directory in directories:
+            try:
+                target.write(copied(directory, sweeps), options)
+            except Unreadable as error:
+                errors.append(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != target.name:
+            raise
+        print(f"error: {target.name} is not installed: pip install 'rlvr[{target.name}]'", file=sys.stderr)
+        return 2
+    except (ValueError, OSError) as error:
+        print(f"error: {terminal.one_line(error)}", file=sys.stderr)
+        return 2
+    for line in grouped(errors):
+        print(line, file=sys.stderr)
+    print(f"{len(directories) - len(errors)} runs: {target.told(options)}")
+    return 1 if errors else 0
