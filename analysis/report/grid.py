@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.report.table import Format, Published, Table, decimals_for, mark_of, ranked
+from analysis.scores import words
 
 WIDE = 126  # characters; a wider grid is split by metric
 Record = Mapping[str, Any]
@@ -240,7 +241,7 @@ def _differences(block: str, cells: Sequence[Record], table: Table) -> Grid:
     keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
     forms = {key: _exact(table.format_of(*key), cells, key, "difference") for key in keys}
     rows = [(x, *(difference_text(at[x, key], forms[key]) if (x, key) in at else "—" for key in keys)) for x in labels]
-    against = " or ".join(dict.fromkeys(c["reference"] for c in cells))
+    against = words.together([c["reference"] for c in cells])
     named = f"{block}: difference to {against}" if block else f"Difference to {against}"
     return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table)), tuple(rows))
 

@@ -75,7 +75,8 @@
   const dash = (arm) => DASHES[Math.floor(arm / COLOURS.length) % DASHES.length];
   const MOST_AT_FIRST = 24;
   const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
-  const state = { window: 9, log: false, bands: data.arms.length <= 12 }; // of more arms they hide one another
+  const PRINTED = 330; // pixels: two charts side by side on A4 and letter paper
+  const state = { printed: false, window: 9, log: false, bands: data.arms.length <= 12 }; // of more arms they hide one another
   const panels = [];
 
   function smoothed(values, window) {
@@ -121,7 +122,7 @@
     const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 },
       font: "11px system-ui, sans-serif" };
     panel.plot = new uPlot({
-      width: host.clientWidth || 360, height: 230, series, bands,
+      width: state.printed ? PRINTED : host.clientWidth || 360, height: 230, series, bands,
       scales: { x: { time: false }, y: { distr: state.log && !spec.evaluation ? 3 : 1 } },
       axes: [{ ...axis, size: 30 }, { ...axis, size: 52 }],
       cursor: { drag: { x: true, y: true, uni: 20 }, focus: { prox: 24 }, points: { size: 6 }, sync: { key: "step", setSeries: false } },
@@ -217,7 +218,9 @@
     let width = innerWidth;
     addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
     dark.addEventListener("change", () => { drawLegend(); redraw(); });
-    addEventListener("beforeprint", () => panels.forEach((panel) => panel.plot || build(panel)));
+    const redrawAll = (printed) => { state.printed = printed; panels.forEach(build); };
+    addEventListener("beforeprint", () => redrawAll(true));
+    addEventListener("afterprint", () => redrawAll(false));
   }
 
   // --- samples, side by side
@@ -259,7 +262,7 @@
       const sides = arms.map((arm) => {
         const [correct, judged, responses] = arm.cells[p];
         const texts = responses.flatMap(([outcome, tokens, text]) => [
-          el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} tokens` : ""),
+          el("p", { className: "note" }, el("b", { className: outcome, textContent: outcome }), tokens ? ` · ${tokens} token${tokens === 1 ? "" : "s"}` : ""),
           el("pre", { textContent: text }),
         ]);
         const head = el("h3", { textContent: arm.label });

@@ -12,6 +12,7 @@ from analysis.frames.frames import Frames
 from analysis.frames.run import Run
 from analysis.report.grid import difference_text
 from analysis.report.table import Table
+from analysis.scores import words
 from analysis.scores.arm import arms, describe, differing
 from analysis.scores.comparable import by_setting
 from analysis.scores.measured import hours
@@ -23,7 +24,7 @@ MOST_NAMED = 12  # arms of a headline
 
 @dataclass(frozen=True)
 class Headline:
-    """What is decided of one metric against one reference: a text, and the arms that are above or below."""
+    """What is decided of one metric: a text, and the arms that are above or below their reference."""
 
     title: str
     text: str
@@ -35,14 +36,10 @@ def headlines(table: Table) -> list[Headline]:
     cells = [c for c in table.records if c["metric"] in table.shown and c["paired_problems"] > 0]
     cells = [c for c in cells if c["reference"] and not math.isnan(c["difference"])]
     overall = [c for c in cells if c["column"].startswith("Average")] or cells
-    keys = dict.fromkeys((c["block"], c["metric"], c["column"], c["reference"]) for c in overall)
+    keys = dict.fromkeys((c["block"], c["metric"], c["column"]) for c in overall)
     found: list[Headline] = []
-    for block, metric, column, reference in keys:
-        own = [
-            c
-            for c in overall
-            if (c["block"], c["metric"], c["column"], c["reference"]) == (block, metric, column, reference)
-        ]
+    for block, metric, column in keys:
+        own = [c for c in overall if (c["block"], c["metric"], c["column"]) == (block, metric, column)]
         form = table.format_of(metric, column)
         decided = sorted((c for c in own if c["verdict"] in ("▲", "▼")), key=lambda c: -c["difference"])
         named = [f"{c['row']}: {difference_text(c, form)}" for c in decided[:MOST_NAMED]]
@@ -50,6 +47,7 @@ def headlines(table: Table) -> list[Headline]:
         speaks = " These runs, not yet their arms: 1 seed." if max(c["paired_seeds"] for c in own) == 1 else ""
         where = ", ".join(part for part in (block, column) if part)
         where = f" ({where})" if where else ""
+        reference = words.together([c["reference"] for c in own])
         text = f"{len(decided)} of {len(own)} differences to {reference} are decided{where}.{speaks}"
         found.append(Headline(metric, text, tuple(named)))
     return found
@@ -84,7 +82,7 @@ def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]
             "method": method.get(run.run_id, run.loss),
             "eta": _said(run.eta),
             "seed": _said(row["seed"]),
-            "results": [*(_number(v, 1) for v in results), *(_number(v, 3) for v in _cost(frames, run))],
+            "results": [*(_number(v, "{:.1f}") for v in results), *(_number(v, "{:.3g}") for v in _cost(frames, run))],
             "state": run.state,
             "told": state,
             "message": str(row["message"])[:300],
@@ -112,9 +110,9 @@ def _cost(frames: Frames, run: Run) -> tuple[float, float, float]:
     return took, took * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6
 
 
-def _number(value: float, decimals: int) -> tuple[str, str]:
+def _number(value: float, form: str) -> tuple[str, str]:
     """(as it is printed, as it is sorted)."""
-    return (f"{value:.{decimals}f}", repr(value)) if math.isfinite(value) else ("", "")
+    return (form.format(value), repr(value)) if math.isfinite(value) else ("", "")
 
 
 def _said(value: float) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.frames.frame import records
 from analysis.frames.frames import Frames
-from analysis.scores import study
+from analysis.scores import study, words
 from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import Metric
 
@@ -173,7 +173,7 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
     cells = cells[cells["difference"].notna()]
     if cells.empty:
         return ()
-    against = " or ".join(dict.fromkeys(cells["reference"]))
+    against = words.together(list(cells["reference"]))
     on_problems = cells["paired_problems"] > 0
     seeds, size = _span(cells["paired_seeds"]), _span(cells["family"])
     problems = _span(cells.loc[on_problems, "paired_problems"]) if on_problems.any() else "0"

@@ -166,9 +166,16 @@ def rank(divergence: str) -> tuple[int, str]:
 
 
 def differing(frames: Frames, without: tuple[str, ...]) -> list[str]:
-    """The config keys, but for these beginnings, in which the runs do not all agree."""
+    """The config keys, but for these beginnings, in which the runs do not all agree: `lr`, and not `trainer.lr` too."""
     keys = {k for run in frames.rows for k in run.config if not k.startswith(without)}
-    return _differing(frames.rows, sorted(keys))
+    apart = _differing(frames.rows, sorted(keys))
+    return [k for k in apart if not _repeats(frames.rows, k)]
+
+
+def _repeats(runs: Sequence[Run], key: str) -> bool:
+    """Whether a component's knob is what the shorthand of its name says, in every run."""
+    name = key.rpartition(".")[2]
+    return key != name and all(name in run.config and run.config.get(key) == run.config[name] for run in runs)
 
 
 def _differing(runs: Sequence[Run], keys: Iterable[str]) -> list[str]:

@@ -21,6 +21,10 @@ from rlvr.ledger.identity import NOT_IDENTITY
 _SILENT = frozenset({"seed", "study", "paper", *NOT_IDENTITY})
 
 
+# A number of more digits than people type: one that a search has drawn.
+_PROPOSED = re.compile(r"-?\d*\.\d{7,}(e[+-]?\d+)?")
+
+
 @dataclass(frozen=True)
 class Label:
     text: str
@@ -28,11 +32,18 @@ class Label:
 
 
 def typed(run: Run) -> dict[str, str]:
-    """What was typed for a run, but for what makes no other arm; numbers as in its command, 1e-4 and not 0.0001."""
+    """What was typed for a run, but for what makes no other arm; numbers as in its command, 1e-4 and not 0.0001.
+
+    Numbers that a search has proposed have four significant digits, as in the names of its runs.
+    """
     pairs = (o.lstrip("+~").split("=", 1) for o in run.typed if "=" in o)
     kept = {k: v for k, v in pairs if k.split(".")[0] not in _SILENT and not k.startswith("hydra")}
     written = _written(run.command)
-    return {k: next((w for w in written.get(k, ()) if equal(w, v)), v) for k, v in kept.items()}
+    return {k: next((w for w in written.get(k, ()) if equal(w, v)), _rounded(v)) for k, v in kept.items()}
+
+
+def _rounded(value: str) -> str:
+    return f"{float(value):.4g}" if _PROPOSED.fullmatch(value) else value
 
 
 @lru_cache(maxsize=64)
@@ -152,6 +163,18 @@ def inverse(eta: float) -> str:
     if eta > 1 and abs(eta - round(eta)) < 1e-9:
         return f"1/{round(eta)}"
     return f"{1 / eta:.4g}"
+
+
+def together(labels: Sequence[str]) -> str:
+    """Several references in a few words: `loss=grpo at the same lr` of arms that share one knob and not the other."""
+    apart = list(dict.fromkeys(labels))
+    with contextlib.suppress(ValueError):  # an arm that is not named by knobs
+        told = [parse(label) for label in apart]
+        common = {k: v for k, v in told[0].items() if all(own.get(k) == v for own in told)} if told else {}
+        others = dict.fromkeys(key for own in told for key in own if key not in common)
+        if len(apart) > 1 and common and others:
+            return f"{text(common)} at the same {', '.join(others)}"
+    return " or ".join(apart)
 
 
 def parse(selector: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir()
 Share = Annotated[float, Interval(gt=0, le=1)]
 Overdraw = Annotated[float, Interval(ge=1, le=8)]  # at most 8 times the groups of a step are drawn at once
 Temperature = Annotated[float, Interval(ge=1e-3, le=1e3)]  # beyond, logits leave float32 or lose their differences
+GreedyOrTemperature = Annotated[float, Interval(ge=0, le=1e3)]  # 0: the most likely answer
 
 
 @dataclass
@@ -51,7 +52,7 @@ class EvaluationConfig:
     every: PositiveInt = MISSING
     samples: PositiveInt = MISSING
     k: list[int] = field(default_factory=list[int])
-    temperature: Temperature = MISSING
+    temperature: GreedyOrTemperature = MISSING
     top_p: Share = MISSING
     problems: PositiveInt | None = None
     validation: PositiveInt | None = None

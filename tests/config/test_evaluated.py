@@ -12,7 +12,7 @@ from rlvr.config.compose import composing
 from rlvr.config.evaluated import check_words, evaluated
 from rlvr.config.freeze import arm_name, frozen, group_id
 from rlvr.ledger.identity import run_id
-from tests.support.composed import composed
+from tests.support.composed import check, composed
 
 POLICY = {"path": "/runs/a/checkpoints/step-00000040", "name": "lad@40", "digest": "0123", "group": "g@40", "step": 40}
 
@@ -79,6 +79,9 @@ def test_the_most_likely_answer_is_asked_for_once() -> None:
     run = trained("task=coins", "model=coins_tiny")
     plain = evaluation("evaluation.temperature=0", of=run)
     assert (plain["evaluation"]["samples"], plain["evaluation"]["k"]) == (1, [1])
+    check("evaluation.temperature=0")
+    with pytest.raises(ValueError, match="evaluation.temperature=-0.1 must be"):
+        check("evaluation.temperature=-0.1")
     with pytest.raises(ValueError, match="copies of it"):
         evaluation("evaluation.temperature=0", "evaluation.samples=8", of=run)
     with pytest.raises(ValueError, match=r"policy\.chat=true"):

@@ -120,6 +120,11 @@ def test_runs_are_sorted_and_filtered_arms_toggled_and_nothing_is_wider_than_700
         "Emulation.setDeviceMetricsOverride", {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     )
     assert run("return document.documentElement.scrollWidth") <= 700
+    widths = "return [...new Set([...document.querySelectorAll('.panel canvas')].map((c) => c.clientWidth))]"
+    run("dispatchEvent(new Event('beforeprint'))")
+    assert run(widths) == [330]  # two side by side on A4: 210 mm less two margins of 10 mm are 718 pixels
+    run("dispatchEvent(new Event('afterprint'))")
+    assert min(run(widths)) > 600
     links = run("return [...document.querySelectorAll('a[download]')].map((a) => a.href.slice(0, 12))")
     assert len(links) > 6
     assert {link.partition(":")[0] for link in links} == {"data"}

@@ -30,6 +30,20 @@ def labels(home: Path) -> list[str]:
     return [arm.label for arm in ordered(arms(frames), swept(frames))]
 
 
+def test_numbers_that_a_search_has_drawn_have_four_digits_and_typed_ones_all(tmp_path):
+    typed = {0.06735245379657583: "0.06735245379657583", 2.1422345867e-05: "2.1422345867e-05", 0.123456: "0.123456"}
+    sweep(tmp_path, [(config("grpo", lr=lr), ["loss=grpo", f"lr={text}"]) for lr, text in typed.items()])
+    assert labels(tmp_path) == ["lr = 2.142e-05", "lr = 0.06735", "lr = 0.123456"]
+
+
+def test_several_references_are_said_in_a_few_words():
+    one, other = "loss=grpo lr = 1e-4 rollout.samples = 4", "loss=grpo lr = 3e-4 rollout.samples = 4"
+    assert words.together([one, one]) == one
+    assert words.together([one, other, one]) == "loss=grpo rollout.samples = 4 at the same lr"
+    assert words.together(["loss=grpo", "loss=lad"]) == "loss=grpo or loss=lad"
+    assert words.together([one, "base policy (step 0)"]) == f"{one} or base policy (step 0)"
+
+
 def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
     points = [
         (config("grpo", lr=lr, seed=seed), ["loss=grpo", f"lr={text}", f"seed={seed}"])
