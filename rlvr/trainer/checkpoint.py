@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,8 +27,6 @@ class Writer:
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
-        if world == 1:  # it saves without collectives, which may not run beside training's own: that is meant
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         self._group: dist.ProcessGroup | None = None
         self._pending: tuple[ThreadPoolExecutor, Future[None]] | None = None
 
@@ -77,7 +74,7 @@ class Writer:
         self, path: Path, tensors: Any, write_rest: Callable[[Path], None], when_visible: Callable[[], None]
     ) -> None:
         def write(directory: Path) -> None:
-            tensor_files.save(tensors, directory, group=self._group, alone=self.world == 1)
+            tensor_files.save(tensors, directory, rank=self.rank)
             if self.rank == 0:
                 write_rest(directory)
 
@@ -111,8 +108,7 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
     if adapters is not None:
         lora.adapt(model, **adapters, seed=0)
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-    tensor_files.load({"parameter": trained}, source, alone=True)
+    tensor_files.load({"parameter": trained}, source)
     weights = dict(lora.merged(model))
     model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
     model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})

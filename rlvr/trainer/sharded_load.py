@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load as read_tensors
 from transformers import PreTrainedModel
 
 from rlvr.model.load import load_model, skeleton
+from rlvr.trainer import tensor_files
 from rlvr.trainer.lora import is_adapter
 
 log = logging.getLogger("rlvr")
@@ -45,7 +44,7 @@ def fill(module: nn.Module, model: PreTrainedModel, device: torch.device) -> Non
     module._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)
     shapes = stored_shapes(directory)
     wanted = {_stored(names, shapes): p.detach() for names, p in _named(model).values()}
-    read_tensors(wanted, storage_reader=HuggingFaceStorageReader(str(directory)))
+    tensor_files.load(wanted, directory)
 
 
 def stored_shapes(directory: Path) -> dict[str, torch.Size]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -124,8 +125,14 @@ def curve(**knobs: Any) -> dict[str, list[float]]:
     return {name: [step[name] for step in steps] for name in ("loss/total", "policy/entropy", "optim/grad_norm")}
 
 
+def _refuse_pickles(*_: object) -> None:
+    raise AssertionError("something that came from another rank is unpickled")
+
+
 def main(directory: Path) -> None:
     rank, world, device = distributed.join_group()
+    pickle.load = pickle.loads = pickle.Unpickler = _refuse_pickles  # type: ignore[assignment,misc]
+    torch.distributed.distributed_c10d._unpickler = _refuse_pickles  # type: ignore[attr-defined]
     if world > 2:
         read(directory, rank)
         distributed.end_process(0)

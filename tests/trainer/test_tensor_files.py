@@ -26,7 +26,7 @@ TENSORS = {
 
 def written(directory: Path) -> Path:
     directory.mkdir()
-    save(TENSORS, directory, alone=True)
+    save(TENSORS, directory)
     return directory
 
 
