@@ -38,7 +38,7 @@ from rlvr.config.evaluated import check_words, evaluated
 from rlvr.config.freeze import frozen
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import run_id
 from rlvr.ledger.policies import digest_of, is_checkpoint
@@ -70,6 +70,7 @@ class Policy:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 all finished, 1 an evaluation failed, 2 bad input, nothing launched, 130 interrupted."""
+    terminal.write_ascii_where_needed()
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_intermixed_args(words)
     overrides = [word for word in options.words if _is_override(word)]
@@ -99,9 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m rlvr.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = terminal.Parser("python -m rlvr.evaluate", description=__doc__)
     parser.add_argument("words", nargs="+", metavar="SOURCE | KEY=VALUE", help="as above; commas in a VALUE sweep")
     parser.add_argument(
         "--checkpoint",

@@ -30,7 +30,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from rlvr.diagnostics.judge import Judge
-from rlvr.ledger import layout
+from rlvr.ledger import layout, terminal
 from rlvr.ledger.files import whole
 from rlvr.ledger.runs import read_config, read_info
 from rlvr.ledger.sweeps import Ledger
@@ -59,6 +59,7 @@ Measured = Iterator[tuple[str, str, str, float]]  # COLUMNS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the judge does not answer, 2 bad input."""
+    terminal.write_ascii_where_needed()
     options = _parser().parse_args(arguments)
     try:
         for run_dir in evaluations(options.sources, Ledger(layout.home())):
@@ -74,11 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m rlvr.diagnostics.diversity",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = terminal.Parser("python -m rlvr.diagnostics.diversity", description=__doc__)
     parser.add_argument("sources", nargs="+", metavar="EVALUATION", help="a run, a study or a sweep of evaluations")
     parser.add_argument("--set", type=int, default=16, metavar="K", help="responses of a problem that are compared")
     parser.add_argument("--embedder", metavar="NAME", help="a model of sentence-transformers: a name or a directory")
