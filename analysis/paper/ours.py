@@ -70,7 +70,10 @@ def _table(printed: Printed, records: Sequence[Mapping[str, Any]]) -> Table:
         printed.says,
         frame(records),
         tuple(dict.fromkeys(each.metric for each in printed.cells)),
-        (RUNS, *(interval_notes(seeds) if seeds else ())) if records else (),
+        (
+            f"Printed: {printed.paper} ({printed.source}), {printed.title}, {printed.place}; {printed.of}.",
+            *((RUNS, *(interval_notes(seeds) if seeds else ())) if records else ()),
+        ),
         (as_published(printed),),
         formats=_formats(printed),
         beside=True,

@@ -26,6 +26,7 @@ def test_tables_are_listed_shown_and_filled_from_every_study(
     write_run(tmp_path, config_of(arm.replace("maxrl", "rloo")), {}, logged_at=logged, name="r-s0", study="other")
     assert command.main(["paper", "maxrl", "--home", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
+    assert "Printed: MaxRL (arXiv:2602.02710), table 3, section 6.2; maze 17x17." in shown
     assert "87.5" in shown  # of the study `mazes`, though `other` is newer
     assert "Few problems, seen again and again" in shown  # the paper's other tables
 

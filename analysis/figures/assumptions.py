@@ -1,0 +1,71 @@
+"""How large advantages and updates are along training (LAD, Figure 6), and what a token costs (LAD, Figure 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.frames.frames import Frames
+from analysis.report import style
+from analysis.report.lines import dash, legend, legible, look
+from analysis.scores.arm import Arm, arms
+from analysis.scores.study import swept
+
+QUESTION = "How large are advantages and log-ratios along training, and what does a token cost each arm?"
+# LAD takes both to be small (App. B): e^(A/η) and π/π_old are then near 1.
+CURVES = {"advantage/abs_mean": "mean |advantage|", "policy/abs_log_ratio": "mean |log π/π_old|, nats"}
+COST = "throughput/gpu_s_per_token"
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None if no run logged any of them."""
+    logged = frames.history([*CURVES, COST])
+    parts = {str(name): own.astype({"run_id": str}) for name, own in logged.groupby("name", observed=True)}
+    panels = [name for name in (*CURVES, COST) if name in parts]
+    if not panels:
+        return None
+    return style.drawn(lambda: _draw(frames, parts, panels))
+
+
+def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str]) -> Figure:
+    shown, more = legible([arm for arm in arms(frames) if not arm.control], swept(frames))
+    drawing = Figure(figsize=(style.WIDTH, 2.4 + 0.06 * len(shown)), layout="constrained")
+    handles: dict[str, Artist] = {}
+    for axes, name in zip(drawing.subplots(1, len(panels), squeeze=False).ravel(), panels, strict=True):
+        if name == COST:
+            handles = _costs(axes, parts[name], shown) | handles
+            continue
+        for i, arm in enumerate(shown):
+            handles |= _curve(axes, parts[name], arm, i)
+        axes.set_title(CURVES[name], loc="left")
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.set_ylim(bottom=0)
+    legend(drawing, handles, more)
+    return drawing
+
+
+def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, index: int) -> dict[str, Artist]:
+    """The mean over the arm's seeds."""
+    mean = part[part["run_id"].isin(arm.run_ids)].groupby("step")["value"].mean()
+    if mean.empty:
+        return {}
+    return {arm.label: axes.plot(mean.index, mean, color=look(index)[0], linestyle=dash(index), linewidth=1.0)[0]}
+
+
+def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Artist]:
+    """A box per arm over the steps of its runs: median, quartiles, whiskers at 5 and 95 %."""
+    values = [1e6 * part.loc[part["run_id"].isin(arm.run_ids), "value"].to_numpy() for arm in shown]
+    boxes = axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True)
+    for i, (box, median) in enumerate(zip(boxes["boxes"], boxes["medians"], strict=True)):
+        box.set(facecolor=look(i)[0], alpha=0.5, linewidth=0.7)
+        median.set(color="black", linewidth=1.0)
+    axes.set_yticks([])
+    axes.invert_yaxis()
+    axes.set_title("GPU time per token, µs", loc="left")
+    return {arm.label: box for arm, box in zip(shown, boxes["boxes"], strict=True)}
