@@ -143,7 +143,7 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
 
 def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:
     """Of a run, or of all runs of a study or sweep that have what is wanted; the others are named."""
-    sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study)]
+    sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study, sweep.name)]
     if not sweeps:
         return _of_run(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
     policies: list[Policy] = []

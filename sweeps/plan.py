@@ -135,7 +135,7 @@ def _named(points: Sequence[Any], overrides: Sequence[str]) -> Generator[None, N
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{error}{_where(points, overrides)}") from None
+        raise ValueError(f"{error}{_where(points, _typed(overrides))}") from None
 
 
 def _with_names_of_their_own(runs: Sequence[Planned]) -> tuple[Planned, ...]:

@@ -16,8 +16,9 @@
 | `busy`        | 73   | preempted  | yes                      | no attempt at all: another process holds the run    |
 
 `sweeps status`, the summary of a launch, the reports and the tag `rlvr.state` in MLflow show the word of the third
-column. What the brackets add is decided by whoever started the process, within `cluster.retries` and `HALVINGS`
-(sweeps/verdict.py). 75 is EX_TEMPFAIL of sysexits.h: a supervisor requeues on it.
+column; a launch that was told to stop (Ctrl-C) calls its preempted runs interrupted. What the brackets add is decided
+by whoever started the process, within `cluster.retries` and `HALVINGS` (sweeps/verdict.py). 75 is EX_TEMPFAIL of
+sysexits.h: a supervisor requeues on it.
 
 An attempt whose process is gone and that left no end makes its run `lost`: whoever reads the ledger finds that out
 (rlvr/ledger/state.py), nobody has to write it down.

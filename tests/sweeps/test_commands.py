@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
@@ -107,6 +108,17 @@ def test_on_a_narrow_terminal_names_and_states_survive(width: int, tmp_path: Pat
 )
 def test_hours_of_minutes_are_minutes(spent: tuple[float, float, float], text: str) -> None:
     assert hours(*spent) == text
+
+
+def test_status_of_a_search_shows_its_best_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = make_home(tmp_path)
+    lines = [{**line, "trial": number} for number, line in enumerate(ledger.sweep("s").runs)]
+    directory = ledger.record_sweep("found", {"study": "search"}, lines)
+    os.utime(directory / "sweep.json", (2e9, 2e9))
+    front = "Pareto front (maximize a, minimize b):\n\n| trial | a | b |\n"
+    layout.search_best(directory).write_text(front)
+    assert main(["status", "--home", str(tmp_path)]) == 0
+    assert front in capsys.readouterr().out
 
 
 def test_status_of_all_includes_runs_of_no_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

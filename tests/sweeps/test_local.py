@@ -215,7 +215,7 @@ def test_one_signal_lets_runs_save_and_the_same_command_goes_on(tmp_path: Path, 
     outcome = json.loads(out.splitlines()[-1])
     assert (sorted(outcome["preempted"]), outcome["queued"], parent.returncode) == (["a", "b"], ["c"], 130)
     assert (outcome["finished"], ledger.state("c").state) == ([], "planned")
-    assert "2 preempted, 1 planned: run the same command again" in out
+    assert "2 interrupted, 1 planned: run the same command again" in out
     saved = {run_id: int((ledger.run_dir(run_id) / "step.txt").read_text()) for run_id in "ab"}
     assert all(ledger.state(run_id).state == "preempted" for run_id in "ab")
     assert all(ledger.state(run_id).step == step for run_id, step in saved.items())
