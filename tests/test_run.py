@@ -33,6 +33,11 @@ MISTAKES = {
         "divergence=js has no effect with loss=grpo. Losses that take a divergence: lad, lad_theoretical. "
         "Drop divergence or pass loss=lad.",
     ),
+    "a divergence that an arm of `also` does not take": (
+        ["-m", "loss=lad", "divergence=hd", "also=loss=grpo"],
+        "divergence=hd has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
+        'when="divergence if loss=lad".',
+    ),
     "a stage that the loss does not have": (
         ["-m", "loss=dph_js,grpo", "presample.problems=64"],
         "presample.problems has no effect with loss=dph_js,grpo. Losses that take a presample: dph_alpha, ",

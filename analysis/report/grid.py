@@ -253,6 +253,12 @@ _DECIDING = (
 )
 
 
+_ONE_SEED = (
+    "3 or more seeds: one does not say how much seeds differ. `until=decided budget=RUNS` adds as many as it takes "
+    "(docs/deciding.md)."
+)
+
+
 def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
     """What is known of each difference of a metric of problems, and what would decide those that are not decided."""
     cells = [c for c in cells if c["paired_problems"] > 0]
@@ -262,7 +268,8 @@ def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
     shown = [i for i in range(len(header)) if i < 2 or any(row[i] not in ("–", "") for row in rows)]
     title = f"{block}: what decides" if block else "What decides"
     kept = tuple(tuple(row[i] for i in shown) for row in rows)
-    return [Grid(title, tuple(header[i] for i in shown), kept, (_DECIDING,))] if rows else []
+    notes = (_DECIDING, *([_ONE_SEED] if any(c["paired_seeds"] == 1 for c in cells) else []))
+    return [Grid(title, tuple(header[i] for i in shown), kept, notes)] if rows else []
 
 
 def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:

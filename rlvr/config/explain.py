@@ -51,7 +51,8 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
     keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
     losses = keys.get("loss", "lad")
     if "divergence" in keys and "'divergence'" in text and "No match in the defaults list" in text:
-        yield _idle(f"divergence={keys['divergence']}", "divergence", keys.get("loss", "?"), registry)
+        said = f"divergence={keys['divergence']}"
+        yield _idle(said, "divergence", keys.get("loss", "?"), registry) or _idle_in_also(said, losses)
     if unknown := re.search(r"Could not find '([\w./]+)/([^'/]+)'", text):
         yield _no_option(unknown.group(1), unknown.group(2), registry)
     if unknown := re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text):
@@ -135,6 +136,14 @@ def _is_entry(key: str) -> bool:
     """Is it a mapping of the schema, whose names are free, or something in one?"""
     types = values.types_of(schema.RunConfig)
     return any(get_origin(types.get(each)) is dict for each in (key, key.rpartition(".")[0]))
+
+
+def _idle_in_also(said: str, losses: str) -> str:
+    """Where the losses of the command take a divergence, and an arm of `also`, or of a study, does not."""
+    return (
+        f"{said} has no effect with the loss of some arm, of `also` for example. Give it to the others alone: "
+        f'when="divergence if loss={losses}".'
+    )
 
 
 def _idle(said: str, group: str, losses: str, registry: Registry) -> str:
