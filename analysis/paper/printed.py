@@ -51,8 +51,8 @@ class Place:
 class Printed:
     """A table of a paper.
 
-    arms: selectors by row; benchmarks: names among runs by the paper's; unmarked: columns whose printed marks are not
-    those of the best and the second.
+    benchmarks: names among runs by the paper's; unmarked: columns whose printed marks are not those of the best and the
+    second.
     """
 
     name: str
@@ -62,7 +62,6 @@ class Printed:
     says: str
     place: str
     of: str
-    arms: Mapping[str, str]
     benchmarks: Mapping[str, tuple[str, ...]]
     cells: tuple[Place, ...]
     notes: tuple[str, ...]
@@ -93,6 +92,7 @@ def published(paper: str, *numbers: int) -> Published:
 
 
 def as_published(*chosen: Printed) -> Published:
+    """The cells of one table, or of several in the order given, each as a block."""
     first, several = chosen[0], len(chosen) > 1
     title = f"tables {first.title.split()[-1]} to {chosen[-1].title.split()[-1]}" if several else first.title
     unit = "" if any(cell.metric in RAW for cell in first.cells) else ", %"
@@ -127,7 +127,6 @@ def _paper(file: Path) -> Iterator[Printed]:
             says=table["says"],
             place=table["place"],
             of=table["of"],
-            arms=paper["arms"],
             benchmarks=benchmarks,
             cells=tuple(cells),
             notes=tuple(notes),
