@@ -131,13 +131,17 @@ def start_servers(cluster: Settings) -> None:
     database += [f"--init-file={root}/database.sql", "--innodb-buffer-pool-size=32M", "--performance-schema=OFF"]
     _start(cluster, "mariadbd", database)
     _await("the database listens", cluster, lambda: _is_socket(cluster.database_socket))
-    _start(cluster, "slurmdbd", [program("slurmdbd"), "-D"])
+    start_accounting(cluster)
     clusters = ("sacctmgr", "-nP", "show", "cluster", "format=cluster")
     _await("accounting answers", cluster, lambda: client(cluster, *clusters) is not None)
     if "rlvr" not in client(cluster, *clusters).split():
         client(cluster, "sacctmgr", "-i", "add", "cluster", "rlvr")
     start_controller(cluster)
     _await("the controller answers", cluster, lambda: "UP" in client(cluster, "scontrol", "ping"))
+
+
+def start_accounting(cluster: Settings) -> None:
+    _start(cluster, "slurmdbd", [program("slurmdbd"), "-D"])
 
 
 def start_controller(cluster: Settings) -> None:

@@ -3,8 +3,9 @@
 python -m tests.bench.soak --minutes 60 [--seed N] [--write-docs]
 
 Every few seconds something is broken: a process killed, a file torn, a bit flipped in a checkpoint, a server stopped.
-At the end each run is compared, by step and metric, with the same run trained in peace on this machine, and with
-MLflow. Needs root and Debian's SLURM. Exit code 1: something was lost, doubled or wrong, and no word says why.
+Half of the launches ship to mlflow.db, half to an MLflow server. At the end each run is compared, by step and metric,
+with the same run trained in peace on this machine, and with what MLflow has of it. Needs root and Debian's SLURM. Exit
+code 1: something was lost, doubled or wrong, and no word says why.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,12 +38,14 @@ from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.bench.__main__ import machine
 from tests.slurm.place import BANDIT, Place
+from tests.tracker.places import Server
 
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->\n", "<!-- end of faults -->"
 RUN = ["steps=400", "evaluation.every=100", "checkpoint.every=40", "cluster.memory_gb=0.8", "cluster.requeues=50"]
 SEEDS = 3  # runs of a launch
 PAUSE_S = (1.0, 4.0)  # between two faults
+LAUNCH_S, SHIP_S = 10.0, 5.0  # how long a launch, or a shipper, is left alone before it is killed, at most
 TRIES = 12  # of the same commands, at the end
 SILENT = ("time/", "throughput/")  # what no two runs share
 
@@ -58,18 +62,26 @@ class Fault:
 class Soak:
     """The home that is tormented, and the cluster that works on it."""
 
-    def __init__(self, place: Place, seed: int) -> None:
-        self.place, self.ledger, self.random = place, Ledger(place.home), random.Random(seed)
+    def __init__(self, place: Place, server: Server, seed: int) -> None:
+        self.place, self.server, self.random = place, server, random.Random(seed)
+        self.ledger = Ledger(place.home)
         self.launches: list[list[str]] = []
 
-    def launch(self) -> None:
-        """One sweep more; a launch may itself be struck."""
+    def new_words(self) -> list[str]:
+        """Of one sweep more."""
         first = SEEDS * len(self.launches)
-        self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}"])
-        self.repeat(self.launches[-1])
+        store = [f"tracker.uri={self.server.uri}"] if len(self.launches) % 2 else []
+        self.launches.append([*RUN, f"seed={','.join(str(first + i) for i in range(SEEDS))}", *store])
+        return self.launches[-1]
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        return ["-m", "rlvr.run", *BANDIT, *words, "cluster=slurm"]
 
     def repeat(self, words: Sequence[str]) -> str:
-        return self.place.python("-m", "rlvr.run", *BANDIT, *words, "cluster=slurm")[1]
+        return self.place.python(*self.command(words))[1]
+
+    def has_room(self) -> bool:
+        return len(self.place.queue()) < SEEDS
 
     # --- what can be struck
 
@@ -84,6 +96,14 @@ class Soak:
                 with suppress(psutil.Error):
                     found.append((run_dir, psutil.Process(job["pid"])))
         return self.random.choice(found) if found else None
+
+    def shippers(self) -> list[psutil.Process]:
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if {"rlvr.tracker.mlflow", str(self.place.home)} <= set(process.cmdline()):
+                    found.append(process)
+        return found
 
     def any_file(self, pattern: str) -> Path | None:
         found = sorted(self.place.home.glob(pattern))
@@ -117,6 +137,41 @@ def kill_supervisor(soak: Soak) -> str | None:
             parent.kill()
             return target[0].name
     return None
+
+
+def kill_launch(soak: Soak) -> str | None:
+    """Of a new sweep, or of one that was launched before; at any moment of it."""
+    words = soak.new_words() if soak.has_room() or not soak.launches else soak.random.choice(soak.launches)
+    launch = soak.place.start(*soak.command(words))
+    try:
+        launch.wait(soak.random.uniform(0, LAUNCH_S))
+    except subprocess.TimeoutExpired:
+        launch.kill()
+        launch.wait()
+        return ""
+    return None  # it was faster
+
+
+def kill_shipper(soak: Soak) -> str | None:
+    """One at work, else one of a `sync` that begins now."""
+    sync = None if soak.shippers() else soak.place.start("-m", "sweeps", "sync")
+    if sync is not None:
+        time.sleep(soak.random.uniform(1, SHIP_S))
+    found = soak.shippers()
+    for shipper in found:
+        shipper.kill()
+    if sync is not None:
+        sync.kill()
+        sync.wait()
+    return "" if found else None
+
+
+def kill_server(soak: Soak) -> str | None:
+    """It is away for a moment, and comes back on the same port."""
+    soak.server.kill()
+    time.sleep(soak.random.uniform(*PAUSE_S))
+    soak.server.start()
+    return ""
 
 
 def preempt(soak: Soak) -> str | None:
@@ -175,6 +230,8 @@ def kill_daemon(kind: str) -> Callable[[Soak], str | None]:
         time.sleep(1)
         if kind == "slurmctld":
             local.start_controller(soak.place.cluster)
+        elif kind == "slurmdbd":
+            local.start_accounting(soak.place.cluster)
         else:
             local.start_node(soak.place.cluster, command[command.index("-N") + 1])
         return ""
@@ -195,8 +252,12 @@ FAULTS: dict[str, Callable[[Soak], str | None]] = {
     "manifest.jsonl cut": tear("runs/sweeps/*/manifest.jsonl"),
     "mlflow.json (a cursor) cut": tear("runs/*/mlflow.json"),
     "mlflow.db deleted": remove_mlflow,
+    "kill -9 of a launch": kill_launch,
+    "kill -9 of the shipper": kill_shipper,
+    "kill -9 of the MLflow server": kill_server,
     "kill -9 of slurmctld": kill_daemon("slurmctld"),
     "kill -9 of a slurmd": kill_daemon("slurmd"),
+    "kill -9 of slurmdbd": kill_daemon("slurmdbd"),
 }
 
 
@@ -221,6 +282,8 @@ def differing(mine: dict[tuple[int, str], float], theirs: dict[tuple[int, str], 
 
 def stored(database: Path, run_id: str) -> Counter[tuple[int, str]]:
     """How many rows of each step and metric MLflow has of a run, in MLflow runs that are not deleted."""
+    if not database.exists():
+        return Counter()
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         rows = connection.execute(
@@ -252,7 +315,8 @@ def harm_of(soak: Soak, run_dir: Path, reference: Path) -> Harm:
     if state.state is not State.FINISHED:
         return Harm(lost=not state.message, explained=bool(state.message))
     mine, theirs = metrics_of(run_dir), metrics_of(reference)
-    rows = stored(layout.mlflow_database(soak.place.home), run_dir.name)
+    # Of both stores: one that is in the other's too is there twice.
+    rows = stored(layout.mlflow_database(soak.place.home), run_dir.name) + stored(soak.server.database, run_dir.name)
     missing = theirs.keys() - mine.keys()
     unshipped = {key for key, value in mine.items() if key not in rows and abs(value) < float("inf")}
     return Harm(
@@ -287,8 +351,8 @@ def torment(soak: Soak, faults: dict[str, Fault], minutes: float) -> None:
     until, next_launch = time.monotonic() + 60 * minutes, 0.0
     while time.monotonic() < until:
         with suppress(Exception):
-            if time.monotonic() > next_launch and len(soak.place.queue()) < SEEDS:
-                soak.launch()
+            if time.monotonic() > next_launch and soak.has_room():
+                soak.repeat(soak.new_words())
                 next_launch = time.monotonic() + 20
         name = soak.random.choice(list(faults))
         with suppress(FileNotFoundError, ProcessLookupError, psutil.Error, ValueError):
@@ -323,15 +387,16 @@ def write_docs(text: str) -> None:
     DOCS.write_text(content[:begin] + text + content[end:])
 
 
-def run(cluster: Settings, home: Path, minutes: float, seed: int) -> tuple[str, bool]:
+def run(cluster: Settings, home: Path, server: Server, minutes: float, seed: int) -> tuple[str, bool]:
     """(what docs/reliability.md is to say, whether anything was lost, doubled or wrong without a word)."""
-    soak = Soak(Place(home / "struck", cluster), seed)
+    soak = Soak(Place(home / "struck", cluster), server, seed)
     faults = {name: Fault(strike) for name, strike in FAULTS.items()}
     torment(soak, faults, minutes)
     heal(soak)
     calm = Place(home / "calm", cluster)
     for words in soak.launches:
-        calm.launch(*words, "cluster=local", "tracker=none", "cluster.report=false")
+        peaceful = [word for word in words if not word.startswith("tracker.")]
+        calm.launch(*peaceful, "cluster=local", "tracker=none", "cluster.report=false")
     harms = {
         run_dir.name: harm_of(soak, run_dir, calm.home / "runs" / run_dir.name)
         for run_dir in sorted((calm.home / "runs").glob("*"))
@@ -360,9 +425,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = Path(tempfile.mkdtemp(prefix="rlvr-soak-", dir="/tmp"))
     root.chmod(0o711)  # the cluster's database runs as a user of its own, whom the way there must not end
     cluster = local.up(root / "c", nodes=4)
+    server = Server(root)
     try:
-        text, harmed = run(cluster, root, options.minutes, options.seed)
+        server.start()
+        text, harmed = run(cluster, root, server, options.minutes, options.seed)
     finally:
+        server.kill()
         local.down(root / "c")
     print(text)
     if options.write_docs:

@@ -38,16 +38,15 @@ class Place:
     home: Path
     cluster: Settings
 
+    @property
+    def environment(self) -> dict[str, str]:
+        ours = {"RLVR_HOME": str(self.home), "SLURM_CONF": str(self.cluster.conf), "COLUMNS": "140"}
+        return {**os.environ, **ours}
+
     def python(self, *arguments: str) -> tuple[int, str]:
-        environment = {
-            **os.environ,
-            "RLVR_HOME": str(self.home),
-            "SLURM_CONF": str(self.cluster.conf),
-            "COLUMNS": "140",
-        }
         done = subprocess.run(
             [sys.executable, *arguments],
-            env=environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -55,6 +54,11 @@ class Place:
             timeout=300,
         )
         return done.returncode, done.stdout
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """The same in the background; what it says is lost."""
+        silent = subprocess.DEVNULL
+        return subprocess.Popen([sys.executable, *arguments], env=self.environment, stdout=silent, stderr=silent)
 
     def launch(self, *overrides: str, world: Sequence[str] = BANDIT) -> str:
         code, out = self.python("-m", "rlvr.run", *world, *overrides)
