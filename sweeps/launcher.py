@@ -31,7 +31,7 @@ from sweeps.slurm.jobs import workers
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background
-from sweeps.worker import shipping
+from sweeps.worker import shipping, to_store
 
 
 def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
@@ -246,16 +246,15 @@ def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:
     """Command that ships a sweep's metrics while it runs; None: tracker=none."""
     if not tracker.enabled:
         return None
-    if tracker.uri:  # not an argument: it may hold a password, and `ps` shows arguments to all
-        os.environ["MLFLOW_TRACKING_URI"] = tracker.uri
-    _warn_of_silence(ledger)
-    sync_in_background(ledger)  # what launches before this one could not ship
-    return shipping(ledger.home, "--sweep", sweep_id, "--follow")
+    _warn_of_silence(ledger, tracker.uri)
+    sync_in_background(ledger)  # what launches before this one could not ship, each to the store that it named
+    return shipping(ledger.home, "--sweep", sweep_id, "--follow", *to_store(tracker.uri))
 
 
-def _warn_of_silence(ledger: Ledger) -> None:
+def _warn_of_silence(ledger: Ledger, uri: str | None) -> None:
     """Of a tracking server that was asked for and does not answer: no obstacle, but better known now."""
-    if (uri := os.environ.get("MLFLOW_TRACKING_URI")) and (silent := store.fault(store.resolve(ledger.home, uri))):
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if uri and (silent := store.fault(store.resolve(ledger.home, uri))):
         print(
             f"MLflow: {silent}. Metrics are kept in runs/; `python -m sweeps sync` ships them later.", file=sys.stderr
         )

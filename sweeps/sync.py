@@ -13,7 +13,7 @@ from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.ledger.sweeps import Ledger, Sweep
 from rlvr.tracker import presentation
 from rlvr.tracker.cursor import is_behind
-from sweeps.worker import shipping
+from sweeps.worker import shipping, to_store
 
 AGAIN_S = 60.0  # after which another command may try a store that was away
 
@@ -25,12 +25,12 @@ def sync(ledger: Ledger, uri: str | None, options: Sequence[str] = ()) -> int:
     """
     sweeps = ledger.sweeps()
     if uri or not sweeps:
-        command = shipping(ledger.home, *(["--uri", uri] if uri else []), *options)
+        command = shipping(ledger.home, *to_store(uri), *options)
         return subprocess.run(command, env=imports.environment(), check=False).returncode
     codes = list[int]()
-    for store, ids in _by_store((sweep, _tracker(ledger, sweep)) for sweep in sweeps).items():
-        command = shipping(ledger.home, "--sweep", *ids, *options)
-        codes.append(subprocess.run(command, env=_around(store), check=False).returncode)
+    for store, ids in _by_store((sweep, tracker_of(ledger, sweep)) for sweep in sweeps).items():
+        command = shipping(ledger.home, "--sweep", *ids, *to_store(store), *options)
+        codes.append(subprocess.run(command, env=imports.environment(), check=False).returncode)
     return max(codes)
 
 
@@ -44,13 +44,13 @@ def sync_in_background(ledger: Ledger) -> bool:
     if log.exists() and time.time() - log.stat().st_mtime < AGAIN_S:
         return False
     behind = [sweep for sweep in ledger.sweeps() if _is_behind(ledger, sweep)]
-    trackers = ((sweep, _tracker(ledger, sweep)) for sweep in behind)
+    trackers = ((sweep, tracker_of(ledger, sweep)) for sweep in behind)
     stores = _by_store((sweep, tracker) for sweep, tracker in trackers if tracker.get("enabled"))
     for store, ids in stores.items():
         with log.open("ab") as file:
             subprocess.Popen(
-                shipping(ledger.home, "--sweep", *ids),
-                env=_around(store),
+                shipping(ledger.home, "--sweep", *ids, *to_store(store)),
+                env=imports.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -65,11 +65,6 @@ def _is_behind(ledger: Ledger, sweep: Sweep) -> bool:
     return runs_are or presentation.is_behind(ledger.home, sweep)
 
 
-def _around(store: str) -> dict[str, str]:
-    """Not an argument: `ps` shows those to all, and a URI may hold a password."""
-    return {**imports.environment(), **({"MLFLOW_TRACKING_URI": store} if store else {})}
-
-
 def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, list[str]]:
     """Sweep ids by `tracker.uri` of their launches; "": none was named, then the environment decides."""
     stores: dict[str, list[str]] = {}
@@ -78,7 +73,7 @@ def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, li
     return stores
 
 
-def _tracker(ledger: Ledger, sweep: Sweep) -> Mapping[str, Any]:
+def tracker_of(ledger: Ledger, sweep: Sweep) -> Mapping[str, Any]:
     """The group `tracker` of a sweep's launch, which all its runs have; empty where none can be read."""
     for run_id in sweep.run_ids:
         try:

@@ -33,6 +33,14 @@ def shipping(home: Path, *options: str) -> list[str]:
     return imports.python("-m", "rlvr.tracker.mlflow", "--home", str(home), *options)
 
 
+def to_store(uri: str | None) -> list[str]:
+    """Options of the shipper for `tracker.uri` of a launch, which holds no secret: one with a password is refused.
+
+    Not by the environment: children would take the store for that of every other sweep that names none.
+    """
+    return ["--uri", uri] if uri else []
+
+
 def new_tag() -> str:
     return uuid.uuid4().hex
 

@@ -17,7 +17,8 @@ from rlvr.config import imports
 from rlvr.ledger import layout
 from rlvr.ledger.sweeps import Ledger
 from sweeps.growing.controller import has_results, is_growing
-from sweeps.worker import shipping
+from sweeps.sync import tracker_of
+from sweeps.worker import shipping, to_store
 
 SHIP_S = 1200.0
 
@@ -50,7 +51,9 @@ def go_on(home: Path, sweep_id: str) -> None:
 def ship(home: Path, sweep_id: str) -> bool:
     """Did MLflow get everything? `python -m sweeps sync` ships the rest any time."""
     try:
-        command = shipping(home, "--sweep", sweep_id)
+        ledger = Ledger(home)
+        store = tracker_of(ledger, ledger.sweep(sweep_id)).get("uri")
+        command = shipping(home, "--sweep", sweep_id, *to_store(store))
         code = subprocess.run(command, env=imports.environment(), timeout=SHIP_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = 124

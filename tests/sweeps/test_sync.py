@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.cursor import is_behind
+from sweeps.launcher import shipper_of
 from sweeps.sync import sync_in_background
 from sweeps.worker import Shipper
 from tests.slurm.place import wait_for
@@ -42,6 +44,27 @@ def test_sync_ships_each_sweep_to_the_store_that_its_launch_named(tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert stored(named) == {"a" * 12: expected(range(4))}
     assert stored(other) == {"b" * 12: expected(range(4))}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_launch_with_a_store_of_its_own_ships_the_others_to_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep before it named none, and was not shipped."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run_dir = make_run(tmp_path, "a" * 12, steps=4)
+    config = yaml.safe_load((run_dir / "config.yaml").read_text()) | {"tracker": {"enabled": True, "uri": None}}
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
+    end_attempt(run_dir, 1, "ok")
+    make_sweep(tmp_path, "sweep-a", ["a" * 12])
+    own = f"sqlite:///{tmp_path}/own.db"
+    tracker = OmegaConf.create({"enabled": True, "uri": own})
+    assert (shipper_of(Ledger(tmp_path), "sweep-b", tracker) or [])[-2:] == ["--uri", own]
+    log = tmp_path / "runs/sync.log"
+    wait_for(lambda: log.exists() and "shipped 4 lines" in log.read_text(), patience_s=100)
+    assert stored(tmp_path / "mlflow.db") == {"a" * 12: expected(range(4))}
+    assert ("a" * 12).encode() not in (tmp_path / "own.db").read_bytes()
 
 
 @pytest.mark.slow
