@@ -20,6 +20,7 @@ rlvr.damaged_lines name it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -344,7 +345,8 @@ class Shipper:
             parent = client.find(experiment_id, key)
             if parent is None:
                 parent = client.create(experiment_id, tags.name_of_sweep(sweep), first, sweep.created)
-            client.send_params(parent, params)
+            with contextlib.suppress(Refused):  # other spellings of the same values: the first ones stay
+                client.send_params(parent, params)
             cursor = Cursor(experiment_id, client.identity(experiment_id), parent)
             cursor.save(directory, self.uri)
         return cursor
