@@ -113,7 +113,7 @@ def _groups(table: pa.Table) -> list[Rollout]:
                 Problem(plain["problem_id"][first], "", source=plain["source"][first]),
                 lists["prompt"][first],
                 tuple(
-                    Completion(*(lists[name][i] for name in ("tokens", "logp", "logp_sampling")), plain["finished"][i])
+                    Completion(lists["tokens"][i], lists["logp"][i], lists["logp_sampling"][i], plain["finished"][i])
                     for i in rows
                 ),
                 tuple(plain["response"][i] for i in rows),
