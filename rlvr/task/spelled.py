@@ -98,7 +98,7 @@ class Spelled(Loaded):
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the response is the right answer, white space aside, else 0. Unparsable: it has no end."""
-        outcomes = [self._judged(problem, text) for problem, text in answers]
+        outcomes: list[Outcome] = [self._judged(problem, text) for problem, text in answers]
         return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
 
     def _judged(self, problem: Problem, response: str) -> Outcome:
