@@ -80,7 +80,6 @@ class Setting:
     epochs: int
     own_logp: bool  # the trainer's own log-probabilities of the samples
     frozen: float  # forward passes of frozen copies for each token that is learned from
-    critic: bool  # a second decoder learns from each token
     half: bool  # trained in half precision
     engine_width: int  # bytes of an engine's number
     vllm: bool
@@ -90,6 +89,7 @@ class Setting:
     recomputed: bool
     evaluations: int
     evaluated: int  # responses of one evaluation
+    critic: bool = False  # a second decoder learns from each token
 
 
 def device_of(cluster: Mapping[str, Any]) -> str:

@@ -307,7 +307,10 @@ def test_ctrl_c_while_watching_is_quiet(tmp_path: Path) -> None:
     watch = [sys.executable, "-m", "sweeps", "watch", "--home", str(tmp_path)]
     master, slave = pty.openpty()
     told = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen(watch, cwd=HERE.parent.parent, env=told, stdout=slave, stderr=subprocess.PIPE) as process:
+    with (
+        Attempt.open(tmp_path / "runs" / "a"),  # it runs: else there is nothing to wait for
+        subprocess.Popen(watch, cwd=HERE.parent.parent, env=told, stdout=slave, stderr=subprocess.PIPE) as process,
+    ):
         seen = b""
         while b"name-a" not in seen:  # the table stands: it is watching
             seen += os.read(master, 65536)
