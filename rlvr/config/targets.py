@@ -1,16 +1,29 @@
-"""What a config on disk may call: the components of conf/, and code of the launch's own directories."""
+"""What a config on disk may call: our components, and code of the launch's own directories."""
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 from rlvr.config import imports
-from rlvr.config.schema import CONF
+from rlvr.config.definition import Unclear, definition
 from rlvr.ledger.runs import TRUST, trusted
+
+# Where components live: rooms of nothing else, and modules of rooms where the loop lives too.
+COMPONENTS = {
+    "rlvr.loss",
+    "rlvr.objective",
+    "rlvr.task",
+    "rlvr.model.hub",
+    "rlvr.model.pretrain",
+    "rlvr.model.table",
+    "rlvr.rollout.native",
+    "rlvr.rollout.presample",
+    "rlvr.rollout.ray",
+    "rlvr.rollout.vllm",
+    "rlvr.trainer.knobs",
+}
 
 
 def restore(paths: Sequence[str], config: object) -> None:
@@ -26,14 +39,14 @@ def restore(paths: Sequence[str], config: object) -> None:
 
 
 def refuse_targets(config: object, paths: Sequence[str]) -> None:
-    """ValueError for a `_target_` that no option of ours has, and that lies in none of the launch's own directories.
+    """ValueError for a `_target_` that is no component of ours and lies in none of the launch's own directories.
 
     A config on disk could else call any function of any library, `os.system` too. paths: `import_paths` of the run.
     """
     mine = [*(Path(path).resolve() for path in paths), *([] if imports.is_installed(imports.ROOT) else [imports.ROOT])]
     for target in sorted(_targets(config)):
         package = target.split(".")[0]
-        known = target in _components() if package in imports.PACKAGES else imports.directory(package) in mine
+        known = _is_component(target) if package in imports.PACKAGES else imports.directory(package) in mine
         if not known and not trusted(package):
             raise ValueError(
                 f"_target_: {target} is neither a component of rlvr nor in a directory of your own on Python's path or "
@@ -41,11 +54,18 @@ def refuse_targets(config: object, paths: Sequence[str]) -> None:
             )
 
 
-@functools.cache
-def _components() -> frozenset[str]:
-    """Every `_target_` of ours that an option names."""
-    texts = (path.read_text(encoding="utf-8") for path in CONF.rglob("*.yaml"))
-    return frozenset(target for text in texts for target in re.findall(r"\b_target_: (rlvr\.\S+)", text))
+def _is_component(target: str) -> bool:
+    """A public function or class that a module of components defines itself.
+
+    Not read from conf/: it may have lost an option since a job that waits was submitted.
+    """
+    module, _, name = target.rpartition(".")
+    if not {module, module.rpartition(".")[0]} & COMPONENTS or name.startswith("_"):
+        return False
+    try:
+        return definition(target).module.name == module
+    except (ValueError, Unclear):
+        return False
 
 
 def _targets(config: object) -> frozenset[str]:
