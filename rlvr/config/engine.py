@@ -19,6 +19,7 @@ def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that could only fail, or ignore a choice; `check_engine` is another."""
     loss = declared(config.loss["_target_"])
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
+    _check_truncation(config.rollout, choices, loss)
     _check_ahead(config, choices, loss)
 
 
@@ -108,6 +109,32 @@ def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str]
         raise ValueError(
             f"{asked} weighs tokens and loss={choices.get('loss')} has one term per response. "
             "Pass rollout.importance=none, or rollout.importance_level=sequence or geometric."
+        )
+
+
+def _check_truncation(rollout: DictConfig, choices: Choices, loss: Collection[str]) -> None:
+    """Samples of top_p < 1 are not the policy's own: that is said, and ratios are at least those of one policy."""
+    top_p, truncation = rollout.top_p, rollout.truncation
+    if truncation not in (None, "ignored"):
+        raise ValueError(f"rollout.truncation={truncation} must be null or ignored.")
+    if top_p == 1 or "solution" in loss:
+        if truncation is not None:
+            why = (
+                f"rollout.top_p={top_p:g}" if top_p == 1 else f"loss={choices.get('loss')}, which learns known answers"
+            )
+            raise ValueError(f"rollout.truncation={truncation} has no effect with {why}. Drop it.")
+        return
+    if truncation is None:
+        raise ValueError(
+            f"rollout.top_p={top_p:g} samples from the truncated policy, and training computes log-probabilities and "
+            "ratios of the whole one, most of whose words are then never sampled: its gradient is biased. Pass "
+            "rollout.top_p=1, or rollout.truncation=ignored to train so nevertheless (docs/engines.md)."
+        )
+    if "python" in rollout.engine and rollout.logp_old == "engine":
+        remedy = "rollout.top_p=1" if rollout.ahead else "rollout.logp_old=trainer"
+        raise ValueError(
+            f"rollout.logp_old=engine with rollout.top_p={top_p:g}: rollout={choices.get('rollout')} gives the "
+            f"log-probabilities of the truncated policy alone. Pass {remedy}."
         )
 
 

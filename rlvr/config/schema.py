@@ -29,6 +29,7 @@ class RolloutConfig:
     samples: PositiveInt = MISSING
     temperature: Temperature = MISSING
     top_p: Share = MISSING
+    truncation: str | None = None
     max_tokens: PositiveInt | None = None
     dynamic_sampling: str = MISSING
     max_rounds: PositiveInt = MISSING

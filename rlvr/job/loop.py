@@ -71,13 +71,14 @@ class Run:
         )
 
     def _mixture(self) -> Mixture | None:
-        """The two streams of a run whose loss brings `presample` along."""
+        """The two streams of a run whose loss brings `presample` along. The trainer still holds the base policy."""
         samples = self.parts.samples()
         if samples is None:
             return None
         rows, updates = self.config.rollout.prompts * self.config.rollout.samples, self.config.trainer.updates
         pad = self.place.pad_token_id
-        return split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
+        streams = split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
+        return streams.with_logp(self.trainer.policy_of)
 
     # --- the loop ---
 

@@ -6,7 +6,7 @@ The base policy's own answers (rlvr/rollout/presample.py) tell which are which.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rlvr.objective.batch import EXPLORE, REHEARSE, Batch
+from rlvr.objective.batch import EXPLORE, REHEARSE, Batch, Policy
 from rlvr.records import Completion, Problem, Reward, Rollout, Split, Task
 from rlvr.rollout.presample import Samples
 from rlvr.rollout.stream import Stream
 from rlvr.trainer.collate import collate
 
 log = logging.getLogger("rlvr")
+
+AT_ONCE = 256  # stored responses whose log-probabilities are computed at once
 
 
 def split_streams(samples: Samples, *, seed: int, rows: int, updates: int, pad_token_id: int) -> Mixture:
@@ -86,6 +88,22 @@ class Mixture:
     kept: Mapping[str, Rollout]  # problem id → its one stored response
     num_rehearsed: int
     pad_token_id: int
+
+    def with_logp(self, policy_of: Callable[[Batch], Policy]) -> Mixture:
+        """With log-probabilities of stored responses whose engine gave none (vLLM with top_p < 1: NaN).
+
+        policy_of: what the base policy says of a batch. Called by all ranks.
+        """
+        kept = dict(self.kept)
+        unknown = [name for name, group in kept.items() if np.isnan(group.completions[0].logp).any()]
+        for first in range(0, len(unknown), AT_ONCE):
+            names = unknown[first : first + AT_ONCE]
+            groups = [kept[name] for name in names]
+            batch = collate(groups, _no_advantage, pad_token_id=self.pad_token_id, policy_of=policy_of)
+            for name, group, logp, mask in zip(names, groups, batch.logp_old, batch.mask, strict=True):
+                (completion,) = group.completions
+                kept[name] = replace(group, completions=(replace(completion, logp=logp[mask].numpy()),))
+        return replace(self, kept=kept)
 
     def add(self, batch: Batch, step: int) -> Batch:
         """The batch of a training step (1, 2, …) with its rehearsed responses: a function of seed and step alone."""

@@ -153,3 +153,30 @@ def test_a_level_that_is_not_given_leaves_every_run_what_it_was() -> None:
     truncated = ("rollout.logp_old=trainer", "rollout.importance=truncate")
     assert identity(*truncated, "rollout.importance_level=null") == identity(*truncated)
     assert identity(*truncated, "rollout.importance_level=sequence") != identity(*truncated)
+
+
+VLLM = ("rollout=vllm", HERE)
+TRUNCATED = {
+    "rollout.top_p=0.9": "or rollout.truncation=ignored to train so nevertheless",
+    "rollout.truncation=ignored": "has no effect with rollout.top_p=1. Drop it.",
+    "rollout.top_p=0.9 rollout.truncation=replayed": "rollout.truncation=replayed must be null or ignored.",
+    f"{' '.join(VLLM)} rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine": (
+        "rollout=vllm gives the log-probabilities of the truncated policy alone. Pass rollout.logp_old=trainer."
+    ),
+    f"{' '.join(VLLM)} rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine rollout.ahead=1": (
+        "alone. Pass rollout.top_p=1."
+    ),
+}
+
+
+@pytest.mark.parametrize("line", TRUNCATED)
+def test_training_on_samples_of_a_truncated_policy_is_refused_unless_it_is_meant(line: str) -> None:
+    assert TRUNCATED[line] in refused(*line.split())
+
+
+def test_training_on_samples_of_a_truncated_policy_can_be_meant() -> None:
+    meant = ("rollout.top_p=0.9", "rollout.truncation=ignored")
+    for more in ((), ("rollout.logp_old=trainer",), ("rollout.ahead=1",), VLLM):
+        check(*meant, *more)
+    check("loss=cross_entropy", "rollout.dynamic_sampling=none", "rollout.top_p=0.9")  # learns known answers
+    assert identity("rollout.truncation=null") == identity()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rlvr.job.mixture import Mixture, mix, split_streams
 from rlvr.objective.batch import Batch
-from tests.rollout.test_presample import TASK, encode, opened
+from rlvr.records import Completion, Request, Sampling
+from tests.rollout.test_presample import TASK, Scripted, encode, opened
 from tests.support.factories import make_batch
+from tests.trainer.tiny import qwen2, trainer
 
 
 def make_mixture(store: Path, *, rows: int = 32, updates: int = 2, run_seed: int = 0, **changes: Any) -> Mixture:
@@ -47,6 +52,34 @@ def test_rehearsed_rows_have_the_stored_responses_and_no_advantage(tmp_path: Pat
     prompts = [batch.prompt[g][batch.prompt_mask[g]].tolist() for g in batch.group[rows].tolist()]
     answers = [t[m].tolist() for t, m in zip(batch.tokens[rows], batch.mask[rows], strict=True)]
     assert [p[:2] for p in prompts] == [a[:2] for a in answers]  # each answers its own prompt
+
+
+class Truncating(Scripted):
+    """Knows the truncated policy alone, as vLLM with top_p < 1 does."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        groups = super().generate(requests, sampling)
+        return [tuple(replace(c, logp=np.full_like(c.logp, np.nan)) for c in group) for group in groups]
+
+
+def test_responses_of_a_truncated_policy_get_their_log_probabilities_from_the_base_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a loop over tokens in float64, of the softmax over all words."""
+    monkeypatch.setattr("rlvr.job.mixture.AT_ONCE", 2)
+    samples = opened(tmp_path, Truncating(), top_p=0.9)
+    streams = split_streams(samples, seed=0, rows=32, updates=2, pad_token_id=0)
+    assert bool(streams.add(make_batch(num_groups=8, num_samples=4), step=1).logp_old.isnan().any())
+    made, exact = trainer(qwen2()), qwen2().double()
+    kept = streams.with_logp(made.policy_of).kept
+    assert list(kept) == list(streams.kept)
+    for group in kept.values():
+        (completion,) = group.completions
+        said = list(group.prompt)
+        for token, logp in zip(completion.tokens.tolist(), completion.logp.tolist(), strict=True):
+            scores = [math.exp(z) for z in exact(input_ids=torch.tensor([said])).logits[0, -1].tolist()]
+            assert logp == pytest.approx(math.log(scores[token] / sum(scores)), abs=1e-5)
+            said.append(token)
 
 
 def test_rehearsal_is_a_function_of_seed_and_step_and_passes_over_all(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from scipy import stats
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
-from rlvr.records import Completion, Request, Sampling
+from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.native import NativeEngine
+from rlvr.trainer.collate import collate
+from tests.trainer.tiny import trainer
 
 V = 12
 TINY = {
@@ -365,3 +368,27 @@ def test_weights_that_have_diverged_are_named() -> None:
     engine.sync((name, torch.full_like(weight, torch.nan)) for name, weight in model.named_parameters())
     with pytest.raises(FloatingPointError, match="diverged"):
         engine.generate(make_requests(), make_sampling())
+
+
+def test_a_truncated_sample_has_the_log_probability_of_the_whole_policy_and_so_has_the_trainer() -> None:
+    """Softmax over all words on both sides of the ratio, in a plain float64 loop; the engine's own word apart."""
+    model = make_model()
+    requests = make_requests(2, PROMPTS[:2])
+    groups = make_engine(model).generate(requests, make_sampling(5, top_p=0.6))
+    none = Problem("p", ""), ("", ""), (Reward(0.0, "wrong"),) * 2
+    rollouts = [Rollout(none[0], r.prompt, group, *none[1:]) for r, group in zip(requests, groups, strict=True)]
+    batch = collate(rollouts, lambda reward, group: reward, pad_token_id=0)
+    trained = trainer(copy.deepcopy(model), max_tokens=5).logp(batch)
+    exact, row, below = copy.deepcopy(model).double(), 0, 0
+    for request, group in zip(requests, groups, strict=True):
+        for completion in group:
+            said = request.prompt.tolist()
+            for t, token in enumerate(completion.tokens.tolist()):
+                scores = [math.exp(z) for z in exact(input_ids=torch.tensor([said])).logits[0, -1].tolist()]
+                expected = math.log(scores[token] / sum(scores))
+                assert float(batch.logp_old[row, t]) == pytest.approx(expected, abs=1e-5)
+                assert float(trained[row, t]) == pytest.approx(expected, abs=1e-5)
+                below += float(completion.logp_sampling[t]) > expected + 1e-3
+                said.append(token)
+            row += 1
+    assert below == batch.mask.sum()  # every word of the nucleus is likelier under what was drawn from
