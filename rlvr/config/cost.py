@@ -22,7 +22,7 @@ Parts = dict[str, float]  # seconds by part of a run
 class Device:
     """What a data sheet says of one GPU, or of a core of a CPU. FLOP/s without sparsity."""
 
-    half: float  # FLOP/s in bfloat16, sums in float32
+    half: float  # FLOP/s in half precision, sums in float32
     single: float  # FLOP/s in float32
     bandwidth: float  # bytes/s of its memory
     memory_gb: float

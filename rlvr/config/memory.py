@@ -118,7 +118,7 @@ class Setting:
     """What, beside the model, decides how much a GPU holds."""
 
     ranks: int = 1  # GPUs that share weights, gradients and optimiser
-    width: int = 2  # bytes of a number in forward and backward: 2 for bfloat16, 4 for float32
+    width: int = 2  # bytes of a number in forward and backward: 2 for half precision, 4 for float32
     tokens: int = 16384  # of a micro-batch
     checkpointing: bool = False  # activations of a layer are computed anew in the backward pass
     copies: int = 0  # frozen copies: base policy, reference

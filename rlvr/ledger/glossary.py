@@ -132,6 +132,15 @@ GLOSSARY = (
             Entry("optim/grad_norm", "norm", "L2 norm of the gradient before it is clipped to `trainer.clip_norm`"),
             Entry("optim/critic_grad_norm", "norm", "that of the critic, clipped apart", "trainer.critic=own"),
             Entry("optim/lr", "learning rate", "of the schedule"),
+            Entry(
+                "optim/loss_scale", "factor", "of the loss, halved when a gradient overflows", "trainer.dtype=float16"
+            ),
+            Entry(
+                "optim/skipped",
+                "share",
+                "updates whose gradient overflowed: weights stayed, `optim/grad_norm` is that of the others",
+                "trainer.dtype=float16",
+            ),
         ),
     ),
     Chapter(

@@ -23,6 +23,7 @@ from rlvr.trainer.diverged import Diverged
 from rlvr.trainer.heads import LogZ
 from rlvr.trainer.knobs import Knobs, Place
 from rlvr.trainer.layout import Layout
+from rlvr.trainer.loss_scale import LossScale
 from rlvr.trainer.optimiser import adamw, clip, forget, learning_rate, set_steps
 from rlvr.trainer.reference import FrozenPolicies
 from rlvr.trainer.shard import Sharding, before_backward, release, shard
@@ -74,6 +75,7 @@ class Trainer:
         if is_empty(self.actor):
             fill(self.actor, self.actor.model, place.device)
             self._start_critic()
+        self.loss_scale = LossScale.of(knobs.precision)
         self.optimiser = adamw(self.actor.model.parameters(), self.actor.heads.parameters(), knobs)
 
     @torch.no_grad()
@@ -137,7 +139,7 @@ class Trainer:
         for micro in self._split(batch):
             before_backward(self.actor, last=micro.last, single=self.place.world == 1)
             loss, measured = self._loss_of(micro, counts, measure_base=first and self.knobs.base_kl)
-            loss.backward()
+            (loss * self.loss_scale.value).backward()
             num_tokens += micro.layout.num_tokens
             for name, value in measured.items():
                 metrics[name] = metrics[name] + value if name in metrics else value
@@ -146,22 +148,44 @@ class Trainer:
         return self._step(distributed.total_of_names(mine)) | {"tokens/used": float(int(batch.mask.sum()))}
 
     def _step(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Let the optimiser use the gradient of a mini-batch. metrics: of all ranks. Raises Diverged."""
-        norms = {name: clip(parameters, self.knobs.clip_norm) for name, parameters in self._clipped().items()}
-        for name, value in (("loss", metrics["loss/total"]), *(("gradient norm", norm) for norm in norms.values())):
+        """Let the optimiser use the gradient of a mini-batch. metrics: of all ranks. Raises Diverged.
+
+        A gradient that is not finite because float16 overflowed under the loss scale is not used: the weights and the
+        averages stay, the scale is halved, and the schedule goes on.
+        """
+        scale, limit = self.loss_scale, self.knobs.clip_norm
+        norms = {name: clip(parameters, limit, scale=scale.value) for name, parameters in self._clipped().items()}
+        finite = all(math.isfinite(norm) for norm in norms.values())
+        self._refuse_divergence(metrics["loss/total"], {} if scale.can_fall else norms)
+        rate = learning_rate(self.num_updates, self.knobs)
+        own = {**scale.metrics(finite=finite), "optim/lr": rate}
+        if finite:
+            self._descend(rate)
+            own |= norms
+        self.optimiser.zero_grad()
+        self.num_updates += 1
+        scale.follow(finite=finite)
+        return {**metrics, **own}
+
+    def _refuse_divergence(self, loss: float, norms: Mapping[str, float]) -> None:
+        """Raises Diverged if one of them is not finite."""
+        for name, value in (("loss", loss), *(("gradient norm", norm) for norm in norms.values())):
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
                 at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
-                raise Diverged(f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr.")
-        rate = learning_rate(self.num_updates, self.knobs)
+                narrow = " In float16 numbers end at 65504: or try trainer.dtype=bfloat16."
+                raise Diverged(
+                    f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr."
+                    + narrow * self.loss_scale.dynamic
+                )
+
+    def _descend(self, rate: float) -> None:
+        """One step of AdamW."""
         peak = self.optimiser.param_groups[0]["peak"]
         for group in self.optimiser.param_groups:
             group["lr"] = rate * (group["peak"] / peak) if peak else 0.0
         self.optimiser.step()
-        self.optimiser.zero_grad()
-        self.num_updates += 1
         self.num_averaged += 1
-        return {**metrics, **norms, "optim/lr": rate}
 
     def _clipped(self) -> dict[str, list[nn.Parameter]]:
         """What has a limit to its gradient's norm, each its own: all of the policy, and a critic that is none of it."""
@@ -268,7 +292,8 @@ class Trainer:
         counted = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
         rank, alpha = self.knobs.lora_rank, self.knobs.lora_alpha
         adapters = None if rank is None else {"rank": rank, "alpha": alpha}
-        state = {**counted, "world": self.place.world, "lora": adapters, "extra": extra}
+        scale = self.loss_scale.state
+        state = {**counted, "world": self.place.world, "lora": adapters, "loss_scale": scale, "extra": extra}
         self.writer.save(path, self._tensors(), state, **how)
 
     def fault_of(self, path: Path) -> str:
@@ -283,6 +308,7 @@ class Trainer:
         self.num_updates, self.num_learned = state["updates"], state["learned"]
         self.num_averaged = state["averaged"]
         set_steps(self.optimiser, self.num_averaged)
+        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # checkpoints of before have none
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Knobs:
     reference_every: Count | None
     reference_resets_optimiser: bool
     entropy: float
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Literal["float32", "bfloat16", "float16"]
     token_budget: Count
     packing: bool
     shared_prompt: Literal["auto", "always", "never"]
@@ -69,4 +69,4 @@ class Knobs:
     @property
     def precision(self) -> torch.dtype:
         """What forward and backward passes compute in."""
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.dtype]
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[self.dtype]

@@ -79,18 +79,20 @@ def forget(optimiser: torch.optim.AdamW) -> None:
 
 
 @torch.no_grad()
-def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+def clip(parameters: Iterable[nn.Parameter], max_norm: float, *, scale: float = 1.0) -> float:
     """Scale gradients to a global L2 norm of `max_norm` at most (0: leave them). Returns the norm before, all ranks'.
 
-    A norm that is not finite leaves the gradients alone.
+    scale: what the loss was multiplied with; gradients and norm are those without it. A norm that is not finite leaves
+    the gradients alone.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
-    value = float(norm)
-    if max_norm > 0 and math.isfinite(value) and value > max_norm:
-        _scale(gradients, max_norm / value)
+    value = float(norm) / scale
+    factor = (max_norm / value if 0 < max_norm < value else 1.0) / scale
+    if math.isfinite(value) and factor != 1:
+        _scale(gradients, factor)
     return value
 
 

@@ -34,6 +34,7 @@ RUNS = {
     **{loss: [*NEEDS.get(loss, CLASSES), f"loss={loss}"] for loss in LOSSES},
     "two clips": [*CLASSES, "loss=grpo", "loss.dual_clip=3"],
     "a critic": [*COINS, "rollout.prompts=2", "loss=ppo", "trainer.critic=own"],
+    "float16": [*CLASSES, "loss=grpo", "trainer.dtype=float16"],
     "a bandit": BANDIT,
     "several answers, both splits": [*COINS, "loss=grpo", "rollout.prompts=2", "evaluation.validation=2"],
     "weights of tokens": [*CLASSES, "loss=grpo", "rollout.logp_old=trainer", "rollout.importance=mask"],

@@ -28,8 +28,9 @@ OF_CASES = (
     "pacs",
     "adapters, to the base policy",
     "log Z, reference reset",
+    "float16",
 )
-ON_TWO_RANKS = ("two streams", "value head", "bfloat16")
+ON_TWO_RANKS = ("two streams", "value head", "bfloat16", "float16")
 MORE: dict[str, dict[str, Any]] = {
     "bfloat16, prompts apart": {"dtype": "bfloat16", "shared_prompt": "never", "token_budget": 1},
     "bfloat16, prompts shared": {"dtype": "bfloat16", "shared_prompt": "always", "token_budget": 20},
@@ -112,7 +113,7 @@ def main(file: Path) -> None:
             result["twins"][f"{name}, read by rank"] = asdict(beside_its_twin(knobs, device, base))
         distributed.barrier()
     if world == 1:
-        for dtype in ("float32", "bfloat16"):
+        for dtype in ("float32", "bfloat16", "float16"):
             knobs = {"dtype": dtype, "kl": 0.1, "base_kl": True}
             result["waits"][dtype] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
     if rank == 0:

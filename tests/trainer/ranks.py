@@ -23,12 +23,12 @@ from rlvr.loss.lad import lad
 from rlvr.loss.pacs import pacs
 from rlvr.loss.ppo import ppo
 from rlvr.objective import divergence
-from rlvr.objective.batch import Batch
+from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE
-from tests.trainer.tiny import batch, gradients, trainer, weights
+from tests.trainer.tiny import batch, gradients, surrogate, trainer, weights
 
 # Rows of two kinds, each averaged over its own tokens, and a reference policy that runs along.
 STREAMS = partial(dph.js_definition, clip_low=0.2, clip_high=0.2, coef=0.5)
@@ -37,6 +37,13 @@ CLIP: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28}
 CLIP_COV = partial(clip_cov, **CLIP, fraction=0.2, low=0.0, high=9.0)
 PPO = partial(ppo, **CLIP, dual_clip=None, value_coefficient=0.5, value_clip=0.2)
 FLOWRL = partial(flowrl, **CLIP, beta=15.0, weight="clip")
+
+
+def lopsided(policy: Policy, batch: Batch) -> Terms:
+    """One row, that begins with word 7, counts 2^10 times: one rank overflows."""
+    terms = surrogate(policy, batch)
+    return replace(terms, loss=terms.loss * torch.where(batch.tokens[:, :1] == 7, 2.0**10, 1.0))
+
 
 # One update, then its gradient. Small micro-batches and single groups leave a rank without work now and then.
 CASES: dict[str, dict[str, Any]] = {
@@ -48,6 +55,8 @@ CASES: dict[str, dict[str, Any]] = {
     "recomputed": {"activation_checkpointing": True, "token_budget": 1},
     "two streams": {"loss": STREAMS, "token_budget": 1},
     "bfloat16": {"dtype": "bfloat16"},
+    "float16": {"dtype": "float16", "token_budget": 1, "clip_norm": 0.05},
+    "float16, overflowing": {"loss": lopsided, "dtype": "float16", "token_budget": 1, "epochs": 9, "lr": 1e-6},
     "one group": {"updates": 3},
     "first pass": {"loss": SELECTIVE, "token_budget": 1},
     "kl_cov": {"loss": partial(kl_cov, fraction=0.3, coefficient=1.0), "token_budget": 1},
