@@ -44,9 +44,12 @@ def available(room: Any) -> dict[str, ModuleType]:
 
 
 def draw(frames: Frames) -> list[Drawn]:
-    """Those that have runs, by name."""
+    """Those that have runs, by name; then those of papers in which some run corresponds to a printed row."""
+    from analysis.paper.draw import of_runs  # matplotlib takes a third of a second
+
     found = ((name, module, module.figure(frames)) for name, module in available(room).items())
-    return [Drawn(name, module.QUESTION, figure) for name, module, figure in found if figure is not None]
+    ours = [Drawn(name, module.QUESTION, figure) for name, module, figure in found if figure is not None]
+    return ours + [Drawn(each.name, each.says, figure) for each, figure in of_runs(frames)]
 
 
 class Beside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,64 @@ def _passes(axes: Axes, frames: Frames, setting: Comparable, line: Line, label: 
     axes.set_ylabel("pass@k, %")
     where = "average over benchmarks" if setting.overall == AVERAGE else setting.overall
     axes.set_title(textwrap.fill(setting.titled(f"{line.name}, {where}"), 48), loc="left")
+    return handles
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The knob along x: its name there, and how a value is written. base: of its logarithm."""
+
+    label: str
+    base: int = 2
+
+
+def against_knob(
+    frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]], axis: Axis, beside: Sequence[Arm] = ()
+) -> Figure:
+    """Each metric against the value of a knob: a line per objective, the base policy dotted.
+
+    beside: arms without the knob, of the same settings: dashed over all values.
+    """
+    drawing, panels = style.panels([setting for setting, _ in found], height=2.75)
+    of = {setting.name: made for setting, made in found}
+    handles: dict[str, Artist] = {}
+    for axes, setting, metric in panels:
+        others = [arm for arm in beside if arm.setting == setting.name]
+        handles |= _knob_panel(axes, frames, setting, of[setting.name], str(metric), axis, others)
+    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 6))
+    return drawing
+
+
+def _knob_panel(
+    axes: Axes,
+    frames: Frames,
+    setting: Comparable,
+    made: Sequence[Line],
+    metric: str,
+    axis: Axis,
+    beside: Sequence[Arm],
+) -> dict[str, Artist]:
+    handles: dict[str, Artist] = {}
+    if metric not in metrics(setting):  # pass@1 alone: the same number as avg@n
+        axes.set_visible(False)
+        return handles
+    for i, line in enumerate(made):
+        cells = [overall(frames, arm, metrics(setting)[metric], setting) for arm in line.arms]
+        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, *look(i, line.loss))
+    for i, arm in enumerate(beside):
+        mean = overall(frames, arm, metrics(setting)[metric], setting).mean
+        if math.isfinite(mean):
+            dashes = DASHES[1 + i % (len(DASHES) - 1)]
+            name = f"{arm.method} ({arm.variant})" if arm.variant else arm.method
+            handles[name] = axes.axhline(100 * mean, color=style.GRPO, linestyle=dashes, linewidth=1.1)
+    first = base(frames, metrics(setting)[metric], setting).mean
+    if math.isfinite(first):
+        handles["base policy"] = axes.axhline(100 * first, color=style.BASE, linestyle=":", linewidth=1.4)
+    ticks = sorted({v for line in made for v in line.values})
+    axes.set_xscale("log", base=axis.base)
+    axes.set_xticks(ticks, [f"{v:g}" for v in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(axis.label)
     return handles
 
 

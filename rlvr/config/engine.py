@@ -67,7 +67,7 @@ def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) ->
             f"rollout={rollout} takes a GPU for each of cluster.ranks={ranks} and rollout.engine.workers={workers}"
             f"{packed}{spread}, and cluster.gpus={gpus}{where}. Pass cluster.gpus={needed}, or fewer workers."
         )
-    if gpus and config.get("presample") is not None:
+    if gpus and "_target_" in (config.get("presample") or {}):
         raise ValueError(
             f"The base policy's answers that loss={loss} learns from are sampled by a job with one GPU, which leaves "
             f"rollout={rollout} none. Pass rollout=vllm."

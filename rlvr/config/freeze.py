@@ -31,6 +31,8 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
     except MissingMandatoryValue as error:
         raise ValueError(f"{error.full_key} has no value: pass {error.full_key}=...") from None
     _check_components(plain)
+    if "_target_" not in (plain.get("presample") or {}):
+        plain["presample"] = None  # a recipe's settings, beside a loss that draws no samples before training
     for knob in {*DATA, *_paths(plain["task"]["_target_"])} & plain["task"].keys():
         plain["task"][knob] = _absolute(plain["task"][knob])
     if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.figures import alpha as figure_room
+from analysis.figures import coefficient
 from analysis.frames.load import load
 from analysis.report.render import markdown
 from analysis.report.style import encode
@@ -145,3 +146,20 @@ def test_the_published_table_stands_beside_ours_cell_by_cell(home: Path) -> None
         "| DPH-JS (Divergence Definition) (divergence loss weight 0.2) | 62.4 | 70.1 | 71.9 | 78.6 | 85.2 | 86.7 |"
         in text
     )
+
+
+def test_the_figure_of_coefficients_has_a_line_per_divergence_and_objectives_without_one_across(tmp_path: Path) -> None:
+    for coef, correct in ((0.01, (8, 8, 0, 0)), (1.0, (4, 4, 0, 0))):
+        run(tmp_path, made("reverse_kl", coef=coef), correct, ["plain"])
+    assert coefficient.figure(load(tmp_path)) is not None
+    run(tmp_path, made("forward_kl", coef=0.1), (8, 8, 8, 8), ["plain"])  # one coefficient is no line
+    dapo = config(loss="dapo", choices={"task": "styles"})
+    write_run(tmp_path, dapo, {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(8, 0, 0, 0)}}, name="dapo-s0")
+    drawn = coefficient.figure(load(tmp_path))
+    assert drawn is not None
+    averages = drawn.axes[0]
+    line, others = averages.lines[0], averages.lines[1:]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.01, 1.0], [50.0, 25.0])
+    assert [set(other.get_ydata()) for other in others] == [{25.0}, {12.5}]  # dapo 8 of 32, the base policy 4
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["dph_reverse_kl", "dapo", "base policy"]
+    assert [tick.get_text() for tick in averages.get_xticklabels()] == ["0.01", "1"]

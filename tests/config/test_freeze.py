@@ -43,6 +43,15 @@ def test_a_default_written_out_is_the_same_run() -> None:
     assert identity("loss=lad", "divergence=js") == identity()
 
 
+def test_a_recipes_samples_of_the_base_policy_stay_with_the_losses_that_draw_them() -> None:
+    """Else a GRPO arm beside DPH-RL's would come to its job with settings of nothing."""
+    kept, left = (
+        frozen(*composed("paper=small/styles", f"loss={loss}")[:2])["presample"] for loss in ("dph_js", "grpo")
+    )
+    assert kept["threshold"] == 7
+    assert left is None
+
+
 def test_seeds_of_one_setting_share_a_group() -> None:
     first, second, other = (composed(*o)[0] for o in (["seed=0"], ["seed=1"], ["seed=1", "lr=1e-3"]))
     assert group_id(first) == group_id(second) != group_id(other)

@@ -34,3 +34,24 @@ def test_tables_are_listed_shown_and_filled_from_every_study(
 def test_a_name_that_is_none_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["paper", "lad_table_5"]) == command.BAD_INPUT
     assert "lad_table_5: there is no such table. Tables: dph_rl_table_2" in capsys.readouterr().err
+
+
+def test_figures_are_drawn_from_printed_numbers_and_from_a_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = ["--home", str(tmp_path)]
+    assert command.main(["paper", "lad_figure_3", *home]) == 0
+    folder = tmp_path / "reports" / "paper"
+    assert sorted(path.name for path in folder.iterdir()) == ["lad_figure_3.pdf", "lad_figure_3.png"]
+    once = (folder / "lad_figure_3.png").read_bytes()
+    assert once.startswith(b"\x89PNG")
+    assert command.main(["paper", "lad_figure_3", *home]) == 0
+    assert (folder / "lad_figure_3.png").read_bytes() == once
+    assert command.main(["paper", "lad_figure_1", *home]) == command.BAD_INPUT  # no number is printed, no runs
+    said = capsys.readouterr().err
+    assert "no runs here show it (bandit). python -m rlvr.run study=bandit_off_policy makes some." in said
+    evidence = Path(__file__).parents[3] / "docs" / "evidence" / "bandit_off_policy.rlvr"
+    assert command.main(["paper", "lad_figure_1", str(evidence), *home]) == 0
+    assert (folder / "lad_figure_1-bandit-bandit_off_policy.png").is_file()
+    assert command.main(["paper", "maxrl_figure_1", *home]) == command.BAD_INPUT
+    assert "Ours: python -m rlvr.diagnostics.weights" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""Mazes with a walk of a policy: one that reaches the goal and one that does not (MaxRL, figure 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.frames.frames import Frames
+from analysis.frames.samples import Response
+from analysis.report import style
+from analysis.scores.arm import Arm, arms
+from analysis.scores.cell import last_points
+from analysis.scores.metric import benchmarks
+
+QUESTION = "Which walks does a policy take, and where do they leave the way?"
+TASK = "maze"
+MOST_ARMS, MOST_PROBLEMS = 3, 24  # rows of the figure; problems of each outcome among which one is chosen
+RIGHT, WRONG = "#0072B2", "#D55E00"
+MOVES = {"UP": (-1, 0), "DOWN": (1, 0), "LEFT": (0, -1), "RIGHT": (0, 1)}
+Square = tuple[int, int]  # row, column
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A maze as its prompt poses it. walls: 1 where a wall is."""
+
+    walls: np.ndarray
+    start: Square
+    goal: Square
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The squares that a response visits, in order. blocked: the wall that it ran into, where it did."""
+
+    squares: tuple[Square, ...]
+    blocked: Square | None
+
+
+def figure(frames: Frames) -> Figure | None:
+    """None unless a policy answered mazes, and its samples are at hand."""
+    policies = [arm for arm in arms(frames) if arm.first.task == TASK and not arm.control]
+    pairs = ((arm, _pair(frames, arm)) for arm in policies[:MOST_ARMS])
+    shown = [(arm, pair) for arm, pair in pairs if pair]
+    return style.drawn(lambda: _draw(shown)) if shown else None
+
+
+def _pair(frames: Frames, arm: Arm) -> list[Response]:
+    """A right and a wrong answer of the last evaluation of its first run with samples."""
+    sources, _ = benchmarks(frames, arm.run_ids)
+    for run_id, point in last_points(frames, arm).items():
+        asked = _problems(frames, run_id, point.after, sources)
+        answers = [r for r in frames.responses(run_id, point.after, asked) if "GRID_START" in r.prompt]
+        chosen = [[r for r in answers if r.outcome == outcome] for outcome in ("correct", "wrong")]
+        if any(chosen):
+            return [max(own, key=_telling) for own in chosen if own]
+    return []
+
+
+def _telling(answer: Response) -> tuple[bool, int]:
+    """Of wrong walks those that never come to the goal say more than those that leave it again; then the longest."""
+    grid = grid_of(answer.prompt)
+    squares = walk_of(answer.response, grid).squares
+    return grid.goal not in squares, len(squares)
+
+
+def _problems(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> list[tuple[str, str]]:
+    """Some that were solved, and some that were not always."""
+    judged = [found for source in sources if (found := frames.judged(run_id, step, source)) is not None]
+    counted = [row for found in judged for row in zip(found.problems, found.n.tolist(), found.c.tolist(), strict=True)]
+    solved = [problem for problem, _, c in counted if c > 0][:MOST_PROBLEMS]
+    missed = [problem for problem, n, c in counted if c < n][:MOST_PROBLEMS]
+    return list(dict.fromkeys([*solved, *missed]))
+
+
+def grid_of(prompt: str) -> Grid:
+    """Of a prompt's words: rows of WALL, PATH, START and GOAL, each ended by NEWLINE."""
+    words = prompt.split()
+    squares = words[words.index("GRID_START") + 1 : words.index("GRID_END")]
+    rows = [row.split() for row in " ".join(squares).split("NEWLINE") if row.strip()]
+    at = {word: (r, row.index(word)) for r, row in enumerate(rows) for word in ("START", "GOAL") if word in row}
+    return Grid(np.array([[word == "WALL" for word in row] for row in rows]), at["START"], at["GOAL"])
+
+
+def walk_of(response: str, grid: Grid) -> Walk:
+    """Up to the first wall, the first word that is no move, or the end."""
+    squares = [grid.start]
+    for word in response.split():
+        if word not in MOVES:
+            break
+        here = (squares[-1][0] + MOVES[word][0], squares[-1][1] + MOVES[word][1])
+        if grid.walls[here]:
+            return Walk(tuple(squares), here)
+        squares.append(here)
+    return Walk(tuple(squares), None)
+
+
+def _draw(shown: Sequence[tuple[Arm, Sequence[Response]]]) -> Figure:
+    drawing = Figure(figsize=(0.75 * style.WIDTH, 2.5 * len(shown)), layout="constrained")
+    for row, (arm, answers) in zip(drawing.subplots(len(shown), 2, squeeze=False), shown, strict=True):
+        for axes in row[len(answers) :]:
+            axes.set_visible(False)
+        for axes, answer in zip(row, answers, strict=False):
+            _maze(axes, answer)
+            axes.set_title(f"{arm.label}\n{answer.problem_id}: {answer.outcome}", loc="left", fontsize=8)
+    return drawing
+
+
+def _maze(axes: Axes, answer: Response) -> None:
+    """Walls grey; start a circle, goal a star; the walk, a cross where it ran into a wall, a square where it ends."""
+    grid = grid_of(answer.prompt)
+    walk = walk_of(answer.response, grid)
+    colour = RIGHT if answer.outcome == "correct" else WRONG
+    axes.imshow(grid.walls, cmap="Greys", vmin=0, vmax=1.6)
+    path = np.array([*walk.squares, *([walk.blocked] if walk.blocked else [])])
+    axes.plot(path[:, 1], path[:, 0], color=colour, linewidth=1.6)
+    marker, size = ("X", 9) if walk.blocked else ("s", 7)
+    axes.plot(path[-1, 1], path[-1, 0], marker, color=colour, markersize=size, markeredgecolor="white")
+    axes.plot(grid.start[1], grid.start[0], "o", color="#222222", markersize=6)
+    axes.plot(grid.goal[1], grid.goal[0], "*", color="#222222", markersize=10)
+    axes.grid(visible=False)
+    axes.set_axis_off()

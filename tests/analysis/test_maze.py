@@ -1,0 +1,56 @@
+"""The figure of mazes: the walk that a response says, square by square."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.figures import maze as room
+from analysis.frames.load import load
+from rlvr.ledger import layout
+from rlvr.task import maze
+from tests.analysis.ledger_factory import config, counts, write_run
+
+# A corridor around a corner, and a dead end below the start.
+GRID = "#####" + "#S..#" + "#.#.#" + "#.#G#" + "#####"
+PROMPT = maze.prompt(GRID, 5)
+
+
+def test_the_grid_of_a_prompt_is_the_maze_that_was_posed() -> None:
+    grid = room.grid_of(PROMPT)
+    assert "".join("#" if wall else "." for wall in grid.walls.ravel()) == GRID.replace("S", ".").replace("G", ".")
+    assert (grid.start, grid.goal) == ((1, 1), (3, 3))
+    carved = maze.carve(9, b"key")
+    posed = room.grid_of(maze.prompt(carved, 9))
+    assert np.flatnonzero(posed.walls.ravel()).tolist() == [i for i, square in enumerate(carved) if square == "#"]
+
+
+def test_a_walk_ends_at_its_wall_or_at_its_last_move() -> None:
+    grid = room.grid_of(PROMPT)
+    right = room.walk_of("RIGHT RIGHT DOWN DOWN DONE", grid)
+    assert right == room.Walk(((1, 1), (1, 2), (1, 3), (2, 3), (3, 3)), None)
+    assert room.walk_of("RIGHT DOWN DOWN DONE", grid) == room.Walk(((1, 1), (1, 2)), (2, 2))
+    assert room.walk_of("DOWN nonsense UP", grid) == room.Walk(((1, 1), (2, 1)), None)
+    assert room.walk_of("", grid) == room.Walk(((1, 1),), None)
+
+
+def test_a_right_walk_and_the_longest_that_never_comes_to_the_goal_are_drawn(tmp_path: Path) -> None:
+    run_id = write_run(tmp_path, config(loss="grpo"), {0: {"maze5": counts(0)}, 40: {"maze5": counts(1, n=5)}})
+    file = layout.evaluation(layout.run(tmp_path, run_id), 40)
+    table = pd.read_parquet(file)
+    assert room.figure(load(tmp_path)) is None  # a run whose prompts are not mazes
+    table["prompt"] = PROMPT
+    table["response"] = [
+        *("RIGHT RIGHT DOWN DOWN DONE", "LEFT DONE", "DOWN DOWN DOWN DONE", "DOWN DONE"),
+        "RIGHT RIGHT DOWN DOWN UP UP DONE",  # leaves the goal again
+    ]
+    table.to_parquet(file)
+    drawn = room.figure(load(tmp_path))
+    assert drawn is not None
+    titles = [axes.get_title(loc="left") for axes in drawn.axes]
+    assert titles == ["loss=grpo\nmaze5-0: correct", "loss=grpo\nmaze5-0: wrong"]
+    right, wrong = (axes.lines[0] for axes in drawn.axes)
+    assert list(zip(right.get_ydata(), right.get_xdata(), strict=True))[-1] == (3, 3)
+    assert list(zip(wrong.get_ydata(), wrong.get_xdata(), strict=True)) == [(1, 1), (2, 1), (3, 1), (4, 1)]
