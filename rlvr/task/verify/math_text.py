@@ -15,6 +15,10 @@ THOUSANDS = re.compile(rf"(?<![\d.])\d{{1,3}}(?:(?:,\\!|\\!,|\{{,\}}|{GAP})\d{{3
 SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
 SHORT_FRACTION = re.compile(r"\\([dtc]?frac|[dt]?binom)\s*(\d)\s*(\d)(?!\d)")  # \frac 1 2 and \frac12
 MIXED = re.compile(rf"(?<![\d./])(\d+){GAP}+(\d+)\s*/\s*(\d+)(?![\d.])")  # 1 1/2
+SUBSCRIPT = re.compile(
+    rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}"
+)  # \max of m_{\max}: part of a name
+SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
 ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 
@@ -48,8 +52,8 @@ def says_something(text: str) -> bool:
 
 
 def squeezed(text: str) -> str:
-    """Without white space: equal ones are equal answers, whatever they mean."""
-    return re.sub(GAP, "", text)
+    """Without white space and the braces of a short index: equal ones are equal answers, whatever they mean."""
+    return SHORT_SCRIPT.sub(r"\1\2", re.sub(GAP, "", text))
 
 
 def without_percent(text: str) -> tuple[str, bool]:
@@ -61,9 +65,9 @@ def without_percent(text: str) -> tuple[str, bool]:
 
 
 def plain(text: str) -> str:
-    r"""Numbers as the parser reads them: 10\,000 as 10000, 4.5e33 as a power of ten, 1 1/2 as a mixed number."""
+    r"""As the parser reads them: 10\,000 as 10000, 4.5e33 as a power of ten, 1 1/2 a mixed number, m_{\max} a name."""
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
-    text = SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text)
+    text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
     text = THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)

@@ -45,6 +45,19 @@ def test_operators_that_the_right_answer_has_are_no_evasion(gold: str, answer: s
     assert outcome(gold, answer) == "correct"
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"$m_{\max }=n^{2}-n-1$", r"n^2-n-1"),  # OlympiadBench
+        (r"$m_{\max }=n^{2}-n-1$", r"m_{\max} = n(n-1)-1"),
+        ("E_{1},E_{2}", "E_1, E_2"),  # Minerva
+        ("5", r"v_{\max} = 5"),
+    ],
+)
+def test_an_index_is_part_of_a_name(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
+
+
 def test_a_wrong_value_is_wrong_however_it_is_written() -> None:
     assert outcome("5051", r"\sum_{k=1}^{100} k") == "wrong"
 

@@ -91,6 +91,8 @@ def test_percent_signs(text: str, expected: tuple[str, bool]) -> None:
         ("-1./3", "-1/3"),
         ("np.arcsin(10/13)", r"\arcsin(10/13)"),
         ("0.5", "0.5"),
+        (r"m_{\max }=n^{2}", "m_{max}=n^{2}"),
+        (r"\max(1, 2)", r"\max(1, 2)"),
     ],
 )
 def test_numbers_as_the_parser_reads_them(text: str, expected: str) -> None:
@@ -210,3 +212,9 @@ def test_units(text: str, expected: list[tuple[str, int]] | None) -> None:
 
 def test_white_space_of_latex_is_white_space() -> None:
     assert squeezed(r"1 ~ \quad 2\, 3\!") == "123"
+
+
+def test_braces_of_a_short_index_say_nothing() -> None:
+    assert squeezed("E_{1}, E_{2}") == squeezed("E_1,E_2")
+    assert squeezed("x^{12}") != squeezed("x^12")
+    assert squeezed("2^{1}0") != squeezed("2^10")
