@@ -2,8 +2,8 @@
 
 python -m rlvr.evaluate SOURCE... [KEY=VALUE ...]
 
-  SOURCE   a run (id, name or directory), a study or sweep (all its runs), a checkpoint, an export, or the directory of
-           a model in Hugging Face format
+  SOURCE   a run (id, name or directory), a study or sweep (all its runs), a checkpoint, an export, the directory of a
+           model in Hugging Face format, or its name on the hub, OWNER/MODEL
 
 Of a run it takes task, engine, length and evaluation as it was trained with, where nothing else is typed:
 
@@ -11,7 +11,7 @@ Of a run it takes task, engine, length and evaluation as it was trained with, wh
   python -m rlvr.evaluate eta --with-base evaluation.temperature=0.6,1.0     a study and its base, two temperatures
   python -m rlvr.evaluate eta evaluation.temperature=0                       greedy
   python -m rlvr.evaluate eta task=skills                                    out of distribution
-  python -m rlvr.evaluate models/Qwen3-4B task=math task.test=math500.jsonl policy.chat=true rollout=vllm
+  python -m rlvr.evaluate Qwen/Qwen3-4B task=math task.test=math500.jsonl policy.chat=true rollout=vllm
                           evaluation.samples=64 evaluation.temperature=0.6 evaluation.top_p=0.95
 
 Samples are kept by what decides them: asking for 1024 after 8 draws 1016, and an interrupted evaluation goes on.
@@ -41,7 +41,7 @@ from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import run_id
-from rlvr.ledger.policies import digest_of, is_checkpoint
+from rlvr.ledger.policies import HUB_NAME, digest_of, downloaded, is_checkpoint
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.sweeps import Ledger
@@ -126,7 +126,7 @@ def _is_override(word: str) -> bool:
 def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool = False) -> list[Policy]:
     """The policies that sources name. Raises ValueError for a source that names none."""
     if not sources:
-        raise ValueError("nothing to evaluate. Name a run, a study, a checkpoint or the directory of a model.")
+        raise ValueError("nothing to evaluate. Name a run, a study, a checkpoint, or a model by directory or hub name.")
     policies: list[Policy] = []
     for source in sources:
         path = Path(source).expanduser()
@@ -136,9 +136,17 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
             policies.append(Policy(path.resolve(), path.resolve().name, digest_of(path), 0))
         elif layout.info(path).is_file():
             policies += _of_run(path.resolve(), which, with_base=with_base)
+        elif _is_hub_name(path):
+            snapshot = downloaded(source)
+            policies.append(Policy(snapshot, path.name, digest_of(snapshot), 0))
         else:
             policies += _of_name(source, ledger, which, with_base=with_base)
     return policies
+
+
+def _is_hub_name(path: Path) -> bool:
+    """OWNER/MODEL, where there is no directory OWNER: else it is a path that was mistyped."""
+    return len(path.parts) == 2 and HUB_NAME.fullmatch(str(path)) is not None and not path.parent.exists()
 
 
 def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:

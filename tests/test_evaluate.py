@@ -18,6 +18,7 @@ from rlvr.evaluate import found, main
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
+from tests.support.hub_cache import cached
 
 PROBLEMS, STEPS = 32, 4
 TRAINING = [
@@ -37,8 +38,8 @@ HERE = ["cluster=local", "tracker=none"]
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 
-def python(home: Path, module: str, *words: str) -> str:
-    environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+def python(home: Path, module: str, *words: str, **variables: str) -> str:
+    environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
         [sys.executable, "-m", module, *words], env=environment, capture_output=True, text=True, check=False
     )
@@ -94,6 +95,62 @@ def test_an_evaluation_draws_what_training_drew_and_more_samples_are_the_missing
     assert metrics["evaluation/coins/coverage_at_50"] == sum(c > 0 for c in right) / 8
     assert metrics["evaluation/coins/pass_at_50"] == sum(c > 0 for c in right) / 8
     assert 0 <= metrics["evaluation/coins/maj_at_50"] <= 1
+
+
+def base_policy(home: Path) -> Path:
+    (stage,) = [
+        path.parent
+        for path in home.glob("runs/stages/*/stage.json")
+        if OmegaConf.load(path)["identity"]["source"] == "pretrain"
+    ]
+    return stage
+
+
+def test_1024_after_8_samples_draw_1016_and_give_the_file_of_1024_at_once_of_the_model_on_the_hub(
+    home: Path, tmp_path: Path
+) -> None:
+    words = ["task=coins", f"task.test_problems={PROBLEMS}", "evaluation.problems=2", "rollout.max_tokens=13", *HERE]
+    grown, whole = tmp_path / "grown", tmp_path / "whole"
+    model = base_policy(home)
+    python(grown, "rlvr.evaluate", str(model), "evaluation.samples=8", *words)
+    before = chunks(grown)
+    python(grown, "rlvr.evaluate", str(model), "evaluation.samples=1024", *words)
+    added = {path: rows for path, rows in chunks(grown).items() if path not in before}
+    assert (sum(before.values()), sum(added.values())) == (2 * 8, 2 * 1016)
+    cached(tmp_path / "hf", "tiny/coins", model)
+    offline = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    python(whole, "rlvr.evaluate", "tiny/coins", "evaluation.samples=1024", *words, **offline)
+    (at_once,) = run_dirs(whole)
+    assert read_config(at_once)["policy"]["name"] == "coins"
+    of_grown = next(run for run in run_dirs(grown) if read_config(run)["evaluation"]["samples"] == 1024)
+    files = [layout.evaluations(run)[0].read_bytes() for run in (of_grown, at_once)]
+    assert files[0] == files[1]
+    assert pq.read_metadata(layout.evaluations(at_once)[0]).num_rows == 2 * 1024
+
+
+VLLM = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not VLLM.exists(), reason="no environment with vLLM: make vllm-env")
+def test_vllm_answers_what_the_native_engine_does(home: Path, tmp_path: Path) -> None:
+    """Greedy: the same answers, of the same log-probability to the rounding of float32."""
+    words = [
+        *("task=coins", f"task.test_problems={PROBLEMS}", "evaluation.temperature=0", "rollout.max_tokens=13"),
+        *HERE,
+    ]
+    engine = [
+        *("rollout=vllm", f"rollout.engine.python={VLLM}", "rollout.engine.eager=true"),
+        *("rollout.engine.max_cache_gb=0.1", "rollout.engine.max_batch_sequences=64", "rollout.engine.dtype=float32"),
+    ]
+    python(tmp_path, "rlvr.evaluate", str(base_policy(home)), *words)
+    python(tmp_path, "rlvr.evaluate", str(base_policy(home)), *words, *engine)
+    native, vllm = (rows(run) for run in run_dirs(tmp_path))
+    assert len(native) == len(vllm) == PROBLEMS
+    for one, other in zip(native, vllm, strict=True):
+        keys = ("problem_id", "sample", "prompt", "response", "answer", "outcome", "num_tokens", "finished")
+        assert [one[key] for key in keys] == [other[key] for key in keys]
+        assert one["logp"] == pytest.approx(other["logp"], abs=1e-3)
 
 
 def test_killed_in_the_middle_or_shared_by_two_ranks_it_gives_the_same_bytes(home: Path, tmp_path: Path) -> None:
@@ -156,11 +213,7 @@ def test_a_model_from_elsewhere_needs_a_task(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLVR_HOME", str(home))
-    (stage,) = [
-        path.parent
-        for path in home.glob("runs/stages/*/stage.json")
-        if OmegaConf.load(path)["identity"]["source"] == "pretrain"
-    ]
+    stage = base_policy(home)
     before = sorted(home.glob("runs/*"))
     assert main([str(stage), *HERE]) == 2
     assert "Pass task=" in capsys.readouterr().err

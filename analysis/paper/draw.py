@@ -166,7 +166,8 @@ def _bars(axes: Axes, found: Sequence[Mark], layout: Layout, colours: Mapping[st
         face = style.lighter(colour, 0.75 if mark.ours else 0.2)
         hatch = "////" if mark.ours else None
         drawn = axes.bar(at, mark.value, width=0.92 * width, color=[face], edgecolor=colour, linewidth=0.6, hatch=hatch)
-        handles |= {mark.series: drawn} if len(names) > 1 else {}
+        if len(names) > 1:
+            handles[mark.series] = drawn.patches[0]
         if math.isfinite(mark.low):
             ends = [[mark.value - mark.low], [mark.high - mark.value]]
             axes.errorbar(at, mark.value, yerr=ends, color="#222222", linewidth=0.9, capsize=2)

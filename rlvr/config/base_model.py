@@ -17,9 +17,9 @@ from omegaconf import DictConfig
 
 from rlvr.config import memory
 from rlvr.config.pairing import Abilities
+from rlvr.ledger.policies import HUB_NAME
 from rlvr.records import NotAtHand
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
 SIZES = (
     "num_hidden_layers",

@@ -92,7 +92,7 @@ def evaluations(sources: Iterable[str], ledger: Ledger) -> list[Path]:
     """Directories of finished evaluations. Raises ValueError for a source that has none."""
     found: dict[Path, None] = {}
     for source in sources:
-        sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study)]
+        sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study, sweep.name)]
         if layout.info(Path(source)).is_file():
             ids = [Path(source).resolve()]
         else:
@@ -117,6 +117,9 @@ def measure(run_dir: Path, options: argparse.Namespace) -> None:
         name = read_info(run_dir).name
         raise ValueError(f"--set {options.set}: {name} has {most} samples of a problem. Pass --set {most}.")
     sets = [problem for problem in everything if len(problem.samples) >= options.set]
+    if not sets:
+        few = f"{read_info(run_dir).name} has {most} samples of a problem"
+        print(f"{few}: distinct-n and the rule are left out. Pass --set {most} for sets of that size.", file=sys.stderr)
     rows = [*lexical(sets, options.set), *by_rule(sets, options.set), *cost(everything)]
     if options.embedder:
         rows += embedded(sets, options.set, options.embedder, layout.embeddings(run_dir, options.embedder))

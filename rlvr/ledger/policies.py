@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from rlvr.ledger import digests, layout
 
-PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
+PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")  # files of a model in Hugging Face format
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # OWNER/MODEL, of a few old models without an owner
 
 
 def is_checkpoint(path: Path) -> bool:
     return layout.trainer_state(path).is_file()
 
 
+def downloaded(name: str) -> Path:
+    """The directory of a model of the Hugging Face hub, fetched once into the hub's own cache (HF_HOME).
+
+    Raises ValueError where neither the cache nor the hub has it.
+    """
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(PATTERNS)))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
+        raise ValueError(
+            f"{name} is no directory here, and the hub did not give it ({type(error).__name__}). Check the name and "
+            "the network (private models: `hf auth login`), or download it elsewhere with "
+            f"`hf download {name} --local-dir DIR` and pass DIR in its place."
+        ) from error
+
+
 def digest_of(path: Path) -> str:
     """16 hexadecimal digits that are others where a file of the policy is another one.
 
-    Of a checkpoint or an export, the digests that were written with it; of any other directory, the content of small
-    files and the sizes and times of weights, so that a copy is another policy. Raises ValueError for what is no policy.
+    Of a checkpoint or an export, the digests that were written with it; of a model in a cache of the hub, the names
+    under which the cache keeps its files, which are their digests; of any other directory, the content of small files
+    and the sizes and times of weights, so that a copy is another policy. Raises ValueError for what is no policy.
     """
     known = digests.sealed(path)
     if is_checkpoint(path) and not known:
@@ -33,6 +54,9 @@ def digest_of(path: Path) -> str:
 
 
 def _content(file: Path) -> object:
+    blob = file.resolve()
+    if file.is_symlink() and blob.parent.name == "blobs":
+        return blob.name
     if file.suffix == ".safetensors":
         return [file.stat().st_size, file.stat().st_mtime_ns]
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
+from rlvr.ledger.policies import HUB_NAME, downloaded
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.records import Task
 
@@ -21,24 +18,12 @@ def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = 
         raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")
     directory = Path(path).expanduser()
     if not directory.is_dir():
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path):
+        if not HUB_NAME.fullmatch(path):
             raise ValueError(
                 f"model.path={path} is neither a directory on this machine nor a hub name (owner/model). "
                 "Type model.path=/path/to/model or for example model.path=Qwen/Qwen2.5-0.5B."
             )
-        directory = _download(path)
+        directory = downloaded(path)
     if chat and not load_tokenizer(directory).chat_template:
         raise ValueError(f"model.chat=true, but the tokenizer of {path} has no chat template. Drop model.chat=true.")
     return directory
-
-
-def _download(name: str) -> Path:
-    wanted = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError) as error:
-        raise ValueError(
-            f"model.path={name} is no directory here, and the hub did not give it ({type(error).__name__}). Check the "
-            "name and the network (private models: `hf auth login`), or download it elsewhere with "
-            f"`hf download {name} --local-dir DIR` and type model.path=DIR."
-        ) from error

@@ -83,6 +83,14 @@ def test_words_rules_cost_and_rating_are_counted(home: Path, tmp_path: Path) -> 
     assert found["", "percentile"] == 0.75
 
 
+def test_sets_larger_than_what_was_drawn_are_said_to_be_left_out(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluation", "--set", "6"]) == 0
+    assert "5 samples of a problem: distinct-n and the rule are left out. Pass --set 5" in capsys.readouterr().err
+    assert not {measure for _, measure in measured(home)} & {"distinct-3 of 6", "rule of 6"}
+
+
 def test_embeddings_by_any_model_measures_stay_and_the_table_and_figure_show_them(home: Path, tmp_path: Path) -> None:
     assert main(["evaluation", "--set", "4"]) == 0
     embedder = make_embedder(tmp_path / "embedder")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger import digests
-from rlvr.ledger.policies import digest_of, is_checkpoint
+from rlvr.ledger.policies import digest_of, downloaded, is_checkpoint
+from tests.support.hub_cache import cached
 
 
 def make_model(path: Path, weights: bytes = b"weights") -> Path:
@@ -35,6 +36,23 @@ def test_a_sealed_directory_is_named_by_its_digests_wherever_it_lies(tmp_path: P
     for path in (one, other, third):
         digests.seal(path)
     assert digest_of(one) == digest_of(other) != digest_of(third)
+
+
+def test_a_model_of_the_hub_is_found_in_its_cache_and_named_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = make_model(tmp_path / "model"), make_model(tmp_path / "other", b"others")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    found = []
+    for number, content in enumerate((model, model, other)):
+        home = tmp_path / str(number)
+        snapshot = cached(home, "tiny/model", content)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hub"))
+        assert downloaded("tiny/model") == snapshot
+        found.append(digest_of(snapshot))
+    assert found[0] == found[1] != found[2]  # two caches of one model, whose times differ
+    with pytest.raises(ValueError, match=r"tiny/none is no directory here, and the hub did not give it"):
+        downloaded("tiny/none")
 
 
 def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""A cache of the Hugging Face hub as its client lays it out, with a model that was never on the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def cached(hf_home: Path, name: str, model: Path) -> Path:
+    """Put a model's directory into the cache under HF_HOME as `name`, OWNER/MODEL; returns its snapshot."""
+    folder = hf_home / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = folder / "snapshots" / COMMIT
+    for part in (folder / "blobs", folder / "refs", snapshot):
+        part.mkdir(parents=True)
+    (folder / "refs" / "main").write_text(COMMIT)
+    for file in sorted(path for path in model.iterdir() if path.is_file()):
+        blob = folder / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copyfile(file, blob)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    return snapshot
