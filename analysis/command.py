@@ -216,7 +216,7 @@ def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Co
     beside = None if options.no_figures else Beside(frames)
     content = report.build(frames, only=only, with_figures=False, ask=ask)
     if beside is not None:
-        content = replace(content, figures=tuple(beside.figures()))
+        content = replace(content, figures=(*beside.figures(), *report.of_papers(content.tables)))
     # On disk before it is shown: `| head` must not cost the report.
     files = report.write(frames, content, out)
     counted = frames.runs["state"].value_counts()

@@ -106,7 +106,7 @@ def base_policy(home: Path) -> Path:
     return stage
 
 
-def test_1024_after_8_samples_draw_1016_and_give_the_file_of_1024_at_once_of_the_model_on_the_hub(
+def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_model_on_the_hub(
     home: Path, tmp_path: Path
 ) -> None:
     words = ["task=coins", f"task.test_problems={PROBLEMS}", "evaluation.problems=2", "rollout.max_tokens=13", *HERE]
@@ -123,9 +123,14 @@ def test_1024_after_8_samples_draw_1016_and_give_the_file_of_1024_at_once_of_the
     (at_once,) = run_dirs(whole)
     assert read_config(at_once)["policy"]["name"] == "coins"
     of_grown = next(run for run in run_dirs(grown) if read_config(run)["evaluation"]["samples"] == 1024)
-    files = [layout.evaluations(run)[0].read_bytes() for run in (of_grown, at_once)]
-    assert files[0] == files[1]
-    assert pq.read_metadata(layout.evaluations(at_once)[0]).num_rows == 2 * 1024
+    one, other = rows(of_grown), rows(at_once)
+    assert len(one) == len(other) == 2 * 1024
+    rounded = {"logp", "logp_sampling"}  # float32: a sum depends on what else stands in the batch
+    assert [{k: v for k, v in row.items() if k not in rounded} for row in one] == [
+        {k: v for k, v in row.items() if k not in rounded} for row in other
+    ]
+    for key in rounded:
+        assert [row[key] for row in one] == pytest.approx([row[key] for row in other], abs=1e-4)
 
 
 VLLM = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"

@@ -137,7 +137,7 @@ def _drawings(pictured: Pictured, studies: Studies) -> Iterator[tuple[str, Figur
     from analysis.paper.draw import figure  # matplotlib takes a third of a second
 
     if pictured.printed is not None:
-        yield pictured.name, figure(studies.everything, pictured)
+        yield pictured.name, figure(pictured, table(studies.everything, pictured.printed))
     for name in pictured.ours:
         for study, runs in studies.each():
             drawing = _ours(name, runs)

@@ -13,9 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.frames.frames import Frames
-from analysis.paper.figures import Layout, Pictured, figures, part_of, series_of
-from analysis.paper.ours import table
+from analysis.paper.figures import Layout, Pictured, part_of, series_of
 from analysis.paper.printed import RAW, Place
 from analysis.report import style
 from analysis.report.grid import OURS
@@ -41,20 +39,14 @@ class Mark:
     across: bool = False
 
 
-def of_runs(frames: Frames) -> list[tuple[Pictured, Figure]]:
-    """The figures of which some run corresponds to a printed row."""
-    numbered = [each for each in figures().values() if each.printed is not None]
-    return [(each, figure(frames, each)) for each in numbered if any(mark.ours for mark in _marks(frames, each))]
+def figure(pictured: Pictured, shown: Table) -> Figure:
+    """Of a figure whose numbers are printed. shown: their table, with ours."""
+    return style.drawn(lambda: _draw(pictured, marks(pictured, shown)))
 
 
-def figure(frames: Frames | None, pictured: Pictured) -> Figure:
-    """Of a figure whose numbers are printed."""
-    return style.drawn(lambda: _draw(pictured, _marks(frames, pictured)))
-
-
-def _marks(frames: Frames | None, pictured: Pictured) -> list[Mark]:
-    assert pictured.printed is not None
-    return marks(pictured, table(frames, pictured.printed))
+def has_ours(pictured: Pictured, shown: Table) -> bool:
+    """Whether some run corresponds to a row that it shows."""
+    return pictured.printed is not None and any(mark.ours for mark in marks(pictured, shown))
 
 
 def marks(pictured: Pictured, shown: Table) -> list[Mark]:

@@ -44,12 +44,9 @@ def available(room: Any) -> dict[str, ModuleType]:
 
 
 def draw(frames: Frames) -> list[Drawn]:
-    """Those that have runs, by name; then those of papers in which some run corresponds to a printed row."""
-    from analysis.paper.draw import of_runs  # matplotlib takes a third of a second
-
+    """Those that have runs, by name."""
     found = ((name, module, module.figure(frames)) for name, module in available(room).items())
-    ours = [Drawn(name, module.QUESTION, figure) for name, module, figure in found if figure is not None]
-    return ours + [Drawn(each.name, each.says, figure) for each, figure in of_runs(frames)]
+    return [Drawn(name, module.QUESTION, figure) for name, module, figure in found if figure is not None]
 
 
 class Beside:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from analysis import tables as table_room
 from analysis.frames.frames import Frames
 from analysis.paper import printed
+from analysis.paper.figures import figures
 from analysis.paper.ours import of_runs
 from analysis.report.drawing import Drawn, available, draw
 from analysis.report.grid import grids, published_grids
@@ -64,7 +65,19 @@ def build(
         tables += [found] if found is not None else []
     tables += [found for name, found in of_runs(frames).items() if not only or name in only]
     first = (*verdicts(frames), *findings(frames))
-    return Content(first, tuple(tables), tuple(draw(frames)) if with_figures else ())
+    return Content(first, tuple(tables), (*draw(frames), *of_papers(tables)) if with_figures else ())
+
+
+def of_papers(tables: Sequence[Table]) -> list[Drawn]:
+    """Figures of papers in which some run corresponds to a row of one of these tables."""
+    known = {table.name: table for table in tables}
+    numbered = [each for each in figures().values() if each.printed is not None and each.printed.name in known]
+    if not numbered:
+        return []
+    from analysis.paper.draw import figure, has_ours  # matplotlib takes a third of a second
+
+    shown = [(each, known[each.printed.name]) for each in numbered if each.printed is not None]
+    return [Drawn(each.name, each.says, figure(each, table)) for each, table in shown if has_ours(each, table)]
 
 
 def write(frames: Frames, content: Content, out: Path) -> list[Path]:

@@ -11,7 +11,9 @@ from matplotlib.patches import Rectangle
 from analysis.frames.load import load
 from analysis.paper import draw
 from analysis.paper.figures import figures
+from analysis.paper.ours import of_runs, table
 from analysis.paper.printed import tables
+from analysis.report.report import of_papers
 from tests.analysis.ledger_factory import write_run
 from tests.analysis.paper.test_ours import config_of, write_published
 
@@ -26,7 +28,7 @@ def bars(axes: Axes) -> dict[str, list[float]]:
 
 
 def test_lines_stand_at_the_printed_numbers() -> None:
-    drawing = draw.figure(None, figures()["lad_figure_3"])
+    drawing = draw.figure(figures()["lad_figure_3"], table(None, tables()["lad_table_6"]))
     averages, passes = drawing.axes
     (grpo, line) = averages.lines
     assert set(grpo.get_ydata()) == {37.29}
@@ -37,7 +39,7 @@ def test_lines_stand_at_the_printed_numbers() -> None:
 
 def test_families_have_their_mean() -> None:
     """Of table 8, avg@32: (37.99 + 36.10 + 35.52) / 3 and (38.83 + 38.90 + 40.08) / 3."""
-    axes = draw.figure(None, figures()["lad_figure_4"]).axes[0]
+    axes = draw.figure(figures()["lad_figure_4"], table(None, tables()["lad_table_8"])).axes[0]
     assert bars(axes)["LAD-JS"] == [40.08]
     weak, strict = ([float(y) for y in line.get_ydata()] for line in axes.lines)
     assert weak == pytest.approx([36.536667] * 2)
@@ -49,13 +51,12 @@ def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) 
         made = config_of("model=maze_3m task=maze loss=maxrl") | {"seed": seed}
         write_run(tmp_path, made, {}, logged_at={40: {"evaluation/maze_17x17/pass_at_1": value}}, name=f"m-s{seed}")
     frames = load(tmp_path)
-    drawn = {each.name: figure for each, figure in draw.of_runs(frames)}
-    assert drawn.keys() == {"maxrl_figure_18"}
-    (axes,) = drawn["maxrl_figure_18"].axes
+    (drawn,) = of_papers(list(of_runs(frames).values()))
+    assert drawn.name == "maxrl_figure_18"
+    assert drawn.figure is not None
+    (axes,) = drawn.figure.axes
     assert bars(axes)["pass@1"] == pytest.approx([39.6, 47.2, 74.5, 46.1, 50.0, 84.4, 85.0])
-    (ours,) = (
-        m for m in draw.marks(figures()["maxrl_figure_18"], draw.table(frames, tables()["maxrl_table_3"])) if m.ours
-    )
+    (ours,) = (m for m in draw.marks(figures()["maxrl_figure_18"], table(frames, tables()["maxrl_table_3"])) if m.ours)
     # Standard deviation 7.07 of 80 and 90, t(0.975, 1) = 12.706: 85 ± 63.5, as the table has it.
     assert (ours.low, ours.high) == pytest.approx((85 - 63.53, 85 + 63.53), abs=0.01)
 
@@ -65,7 +66,7 @@ def test_fed_with_the_published_numbers_ours_stand_where_theirs_do(name: str, tm
     pictured = figures()[name]
     assert pictured.printed is not None
     write_published(tmp_path, pictured.printed)
-    found = draw.marks(pictured, draw.table(load(tmp_path), pictured.printed))
+    found = draw.marks(pictured, table(load(tmp_path), pictured.printed))
     theirs = {(m.panel, m.series, m.x): m.value for m in found if not m.ours}
     ours = {(m.panel, m.series.removesuffix(", ours"), m.x): m.value for m in found if m.ours}
     assert ours.keys() == theirs.keys()
