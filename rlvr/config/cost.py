@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rlvr.config import memory
 from rlvr.config.memory import GB, Architecture
 from rlvr.config.signature import declared
 
@@ -98,9 +99,9 @@ def device_of(cluster: Mapping[str, Any]) -> str:
         return "cpu"
     if cluster.get("gpu"):
         return str(cluster["gpu"])
-    memory = cluster.get("gpu_memory_gb") or 80
-    fitting = [name for name, device in DEVICES.items() if name != "cpu" and device.memory_gb >= memory]
-    return "h100" if memory == 80 else min(fitting or ["b200"], key=lambda name: DEVICES[name].memory_gb)
+    gpu_gb = cluster.get("gpu_memory_gb") or 80
+    fitting = [name for name, device in DEVICES.items() if name != "cpu" and device.memory_gb >= gpu_gb]
+    return "h100" if gpu_gb == 80 else min(fitting or ["b200"], key=lambda name: DEVICES[name].memory_gb)
 
 
 def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Setting:
@@ -137,7 +138,7 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         engine_width=4 if engine["dtype"] == "float32" else 2,
         vllm="python" in engine,
         sequences=engine["max_batch_sequences"],
-        cache_gb=engine["max_cache_gb"],
+        cache_gb=memory.cache_gb(config, None if name == "cpu" else DEVICES[name].memory_gb),
         token_budget=trainer["token_budget"],
         recomputed=trainer["activation_checkpointing"],
         evaluations=1 + -(-config["steps"] // evaluation["every"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ GB = 2**30
 STATE = 12  # bytes per parameter of what is trained: the float32 weight and AdamW's two averages
 CONTEXT_GB = 3.0  # CUDA's context, NCCL's buffers, blocks of memory that fit nothing
 SLEEPING_GB = 2.0  # the context of a vLLM that sleeps beside a rank, and what it does not give back
+FILLED = 0.95  # of a GPU, where the engine's cache takes what nothing else needs
+SAMPLING_GB = 3.0  # of an engine at work, beside weights and cache: activations, logits of all sequences, graphs
+UNKNOWN_CACHE_GB = 8.0  # where neither the GPU nor the model's size is known
+LEAST_CACHE_GB = 1.0
 LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
 
 
@@ -142,16 +146,7 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
     trained = 0 if setting.adapters else 1
     gathered = n if r == 1 else model.embedding_parameters + 2 * model.layer_parameters
-    stays = {
-        "weights": (4 if trained else w) * n / r,
-        "optimiser": trained * 8 * n / r,
-        "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
-    }
-    own = model.parameters - (0 if model.tied else model.vocab * model.hidden) if setting.critic else 0
-    if own:
-        stays["critic"] = (4 + 8) * own / r
-    if setting.beside_gb:
-        stays["contexts and fragments"] = setting.beside_gb * GB
+    stays, own = at_rest(model, setting), _critic(model, setting)
     engine = {"engine weights": float(setting.engine_width * n)}
     whole = 1 + setting.copies + setting.critic
     step = {"gradients": (trained * n + own) * 4 / r, "gathered weights": float(w * gathered * whole)}
@@ -165,6 +160,44 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     if not setting.engine_sleeps:
         stays |= engine
     return stays | max(learning, summing, sampling, key=lambda part: sum((stays | part).values()))
+
+
+def at_rest(model: Architecture, setting: Setting) -> dict[str, float]:
+    """Bytes on one GPU that stay there whatever a run is doing, the engine's apart."""
+    n, w, r = model.parameters, setting.width, setting.ranks
+    trained = 0 if setting.adapters else 1
+    stays = {
+        "weights": (4 if trained else w) * n / r,
+        "optimiser": trained * 8 * n / r,
+        "frozen copies": setting.copies * w * (0 if setting.offload else n / r),
+    }
+    if own := _critic(model, setting):
+        stays["critic"] = (4 + 8) * own / r
+    if setting.beside_gb:
+        stays["contexts and fragments"] = setting.beside_gb * GB
+    return stays
+
+
+def _critic(model: Architecture, setting: Setting) -> int:
+    """Parameters of a critic: a decoder without a head."""
+    return model.parameters - (0 if model.tied else model.vocab * model.hidden) if setting.critic else 0
+
+
+def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
+    """GB of an engine's keys and values, of a run's resolved config: as asked for, else what a GPU of `gpu_gb` has left
+    while responses are sampled; None: there is none, or it is not known.
+    """
+    engine = config["rollout"]["engine"]
+    if engine["max_cache_gb"] is not None:
+        return engine["max_cache_gb"]
+    model = of_model(config["model"] or config.get("policy"))
+    if model is None or gpu_gb is None:
+        return UNKNOWN_CACHE_GB
+    taken = _width(engine["dtype"]) * model.parameters / GB + SAMPLING_GB + CONTEXT_GB
+    if "workers" not in engine and config["trainer"] is not None:  # else nothing is trained there
+        setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
+        taken += sum(at_rest(model, setting).values()) / GB
+    return max(LEAST_CACHE_GB, FILLED * gpu_gb - taken)
 
 
 def _activations(model: Architecture, width: int, *, checkpointing: bool) -> int:
@@ -201,7 +234,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         critic=trainer.get("critic") is not None,
         adapters=adapters,
         engine_width=0 if elsewhere else _width(engine["dtype"]),
-        cache_gb=0 if elsewhere else engine["max_cache_gb"],
+        cache_gb=0 if elsewhere else engine["max_cache_gb"] or LEAST_CACHE_GB,
         engine_sleeps=sleeps,
         beside_gb=(CONTEXT_GB + sleeps * SLEEPING_GB) if config["cluster"].get("gpus") else 0.0,
     )

@@ -18,6 +18,7 @@ class Handover:
         """problems: of which the canary asks both of them."""
         self.sampler, self.trainer, self.problems = sampler, trainer, problems
         self.seconds = 0.0  # spent in `__call__` and `sleep`, all in all
+        self.weights_s = 0.0  # that the engine's newest weights took to get there
         self.updates: int | None = None  # behind the engine's weights; None: it must be given some
 
     def __call__(self) -> int:
@@ -29,6 +30,7 @@ class Handover:
         newest = self.trainer.num_updates
         if self.updates != newest:  # else an evaluation has just been given these very weights
             self.sampler.engine.sync(self.trainer.weights())
+            self.weights_s = time.perf_counter() - began
             temperature = self.trainer.knobs.temperature
             canary.compare(self.sampler, self.trainer.logp, self.problems, self.trainer.place, temperature)
             self.updates = newest

@@ -120,6 +120,7 @@ class Run:
         own = {
             "rollout/staleness": float(stale),
             "time/sync_s": self.handover.seconds - handed_over_s,
+            "time/weights_s": self.handover.weights_s,
             "time/batch_s": ready - collating,  # most of it the trainer's own log-probabilities, if it takes them
             "time/train_s": ended - ready,
             "time/step_s": ended - began,

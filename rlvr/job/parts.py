@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -9,6 +10,8 @@ import torch.distributed as dist
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from rlvr.config import memory
+from rlvr.config.schema import as_dict
 from rlvr.job.policy import evaluated
 from rlvr.ledger import rollouts
 from rlvr.model.load import load_model, skeleton
@@ -22,12 +25,25 @@ from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Knobs, Place
 from rlvr.trainer.sharded_load import load_for_shards
 
+log = logging.getLogger("rlvr")
+
 
 def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None) -> list[list[Rollout]]:
     """Every rank's groups, in the order of ranks, on every rank; of several ranks without their problems' text."""
     if dist.get_world_size() == 1:
         return [mine]
     return [rollouts.of_bytes(each) for each in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
+
+
+def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float]:
+    """`max_cache_gb` of an engine that leaves it open: by the memory of this rank's GPU."""
+    if config.rollout.engine.get("max_cache_gb", 0) is not None:
+        return {}
+    on_gpu = device.type == "cuda"
+    gpu_gb = torch.cuda.get_device_properties(device).total_memory / memory.GB if on_gpu else None
+    cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb)
+    log.info("rollout.engine.max_cache_gb=%.3g, of what is left while responses are sampled", cache_gb)
+    return {"max_cache_gb": cache_gb}
 
 
 class Parts:
@@ -51,7 +67,9 @@ class Parts:
         spoken = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
         silent = [e for e in ends if e != spoken]
         open_engine = instantiate(config.rollout.engine, _partial_=True, _convert_="all")
-        self.engine: Engine = open_engine(self.base, device=device, eos_token_ids=ends, pad_token_id=pad)
+        self.engine: Engine = open_engine(
+            self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device)
+        )
         said = config.policy or config.model
         chat, system = bool(said.get("chat")), said.get("system")
         self.sampler = Sampler(

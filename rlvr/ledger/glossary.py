@@ -225,7 +225,14 @@ GLOSSARY = (
             Entry(
                 "time/wait_s", "seconds", "until the step's responses were there: sampling, judging and giving weights"
             ),
-            Entry("time/sync_s", "seconds", "giving the engine the newest weights"),
+            Entry(
+                "time/sync_s", "seconds", "giving the engine the newest weights, asking the canary, sending it to sleep"
+            ),
+            Entry(
+                "time/weights_s",
+                "seconds",
+                "that the engine's newest weights took to get there, in this step or before",
+            ),
             Entry("time/batch_s", "seconds", "making the batch, the trainer's own log-probabilities included"),
             Entry("time/train_s", "seconds", "forward and backward passes and the optimiser"),
             Entry("time/step_s", "seconds", "the whole step, without evaluation"),

@@ -39,7 +39,7 @@ class RayEngine:
         python: str | None,
         eager: bool,
         max_batch_sequences: PositiveInt,
-        max_cache_gb: PositiveFloat,
+        max_cache_gb: PositiveFloat | None,
         canary: PositiveFloat | None,
         timeout_s: PositiveFloat,
         pad_token_id: int = 0,

@@ -6,7 +6,6 @@ or hangs can be replaced: the requests are then asked again, with the same seeds
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -26,6 +25,7 @@ from rlvr.noise import seeds
 from rlvr.records import Completion, Request, Sampling, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
 from rlvr.rollout.node import from_first, on_node, several
+from rlvr.rollout.passage import Passage, refusal
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class VllmEngine:
         python: str | None,
         eager: bool,
         max_batch_sequences: PositiveInt,
-        max_cache_gb: PositiveFloat,
+        max_cache_gb: PositiveFloat | None,
         canary: PositiveFloat | None,
         timeout_s: PositiveFloat,
         pad_token_id: int = 0,
@@ -67,6 +67,8 @@ class VllmEngine:
         """
         self._child: Process | None = None
         self._memory: int | None = None  # file descriptor of this process's copy of the weights, if it keeps one
+        if max_cache_gb is None:
+            raise ValueError("how much of the GPU is left for max_cache_gb knows who starts the engine")
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
             raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
         self.device, self.eos, self.dtype = device, sorted(eos_token_ids), parse_dtype(dtype)
@@ -84,6 +86,8 @@ class VllmEngine:
         self._environment = environment(device, eager=eager)
         self.version, self.synced = 0, True
         self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` sends the process
+        self.within_gpu = device.type == "cuda"  # whether weights may go there without main memory; for now
+        self._passed = False  # whether they are known to
         self._max_tokens = 0  # of prompt and response together; known once the process has started
         self._ready = False
         self._child = self._launch()
@@ -93,28 +97,33 @@ class VllmEngine:
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Take (Hugging Face parameter name, full tensor) pairs, in any float format. All ranks together.
 
-        Only the first rank of each node keeps them, in memory that all processes of the node read, until the next sync:
-        a process that has to be replaced gets them from there.
+        A vLLM on the rank's own GPU gets them within its memory, if it can read it. They also lie in the node's main
+        memory until the next sync: any other process gets them from there, and one that has to be replaced.
         """
-        self.use_weights(self.write_weights(weights))
+        self.synced = False
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
+        passage = self._passage()
+        written = self.write_weights(weights if passage is None else passage.through(weights))
+        if passage is not None:
+            self._end(passage)
+        self.use_weights(written)
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-        """Put them in memory. Returns where they lie: for `use_weights`, here or in another engine of this node."""
-        self.synced = False
-        if several():
-            dist.barrier()  # nobody still needs the old ones
-        self._weights = {"file": "", "tensors": []}
-        process, memory, place, size = from_first(self._write_weights(weights))
+        """Put them in main memory, each rank of a node a part of them. Returns where they lie: for `use_weights`, here
+        or in another engine of this node.
+        """
+        self.synced, self._weights = False, {"file": "", "tensors": []}
+        process, memory = from_first(self._own_memory())  # all ranks are here: nobody still needs the old ones
         file = f"/proc/{process}/fd/{memory}"
-        with Path(file).open("rb") as written:
-            written.seek(place)
-            return {"file": file, "tensors": json.loads(written.read(size))}
+        described = self._write(weights, file)
+        if several():
+            dist.barrier()  # all of it is there
+        return {"file": file, "tensors": described}
 
     def use_weights(self, weights: dict[str, Any]) -> None:
         """Sample from the weights that lie there from now on."""
         self._weights, self.version = weights, self.version + 1
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
         self._with_process(lambda _: None)  # it is sent whatever it does not have
         self.synced = True
 
@@ -186,9 +195,7 @@ class VllmEngine:
         for attempt in range(1, ATTEMPTS + 1):
             child = self._child = self._child or self._launch()
             try:
-                if not self._ready:
-                    self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
-                    self._ready = True
+                self._await_start(child)
                 if self._sent_version != self.version:
                     self._send_weights(child)
                 return work(child)
@@ -202,6 +209,11 @@ class VllmEngine:
                     raise RuntimeError(f"vLLM ({self._python}) {event}: {lost}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
+
+    def _await_start(self, child: Process) -> None:
+        if not self._ready:
+            self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
+            self._ready = True
 
     def _request(self, child: Process, header: dict[str, Any], arrays: Arrays) -> Arrays:
         child.send(header, arrays, self.timeout_s)
@@ -257,25 +269,65 @@ class VllmEngine:
 
     # --- weights ---
 
-    def _write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> tuple[int, int, int, int]:
-        """Write them into memory, one after the other, then what they are. Returns where that lies: the process, its
-        descriptor, place and size. Zeros on all ranks but the node's first, which only take part.
-        """
+    def _passage(self) -> Passage | None:
+        """A way for the next weights within the GPU; None: they go through main memory. The log says which, once."""
+        if not self.within_gpu:
+            return None
+        child = self._child = self._child or self._launch()
+        try:
+            self._await_start(child)
+        except Lost:
+            return None  # `use_weights` finds it lost, too
+        passage = None
+        try:
+            why = "" if self._passed else refusal(child, self.timeout_s)
+            if not why:
+                passage = Passage(child, self.version + 1, dtype=self.dtype, timeout_s=self.timeout_s)
+        except Lost as lost:
+            why = str(lost)
+        if passage is None:
+            self._through_main_memory(why)
+            return None
+        if not self._passed:
+            log.info("weights go to vLLM within the GPU, by CUDA IPC")
+            self._passed = True
+        return passage
+
+    def _end(self, passage: Passage) -> None:
+        """The process has what passed, or else is replaced by one that reads main memory."""
+        if passage.arrived:
+            self._sent_version = self.version + 1
+            return
+        self._through_main_memory(passage.failure)
+        if self._child is not None:
+            self._child.kill()  # it may have a part of the weights
+            self._child = None
+
+    def _through_main_memory(self, why: str) -> None:
+        log.warning("weights go to vLLM through main memory, not within the GPU: %s", why)
+        self.within_gpu = False
+
+    def _own_memory(self) -> tuple[int, int]:
+        """The process and descriptor of the memory that a node's weights lie in: of its first rank; else zeros."""
         if on_node()[0]:
-            for _ in weights:
-                pass
-            return 0, 0, 0, 0
+            return 0, 0
         if self._memory is None:
             self._memory = os.memfd_create("rlvr-weights")  # gone with the last process that has it open
+        return os.getpid(), self._memory
+
+    def _write(self, weights: Iterable[tuple[str, Tensor]], file: str) -> list[Any]:
+        """Write them one after the other; of those this rank its part. Returns name, dtype, shape, place of each."""
+        rank, ranks = on_node()
         described, place = list[Any](), 0
-        for name, tensor in weights:
-            data = tensor.detach().to(self.dtype).contiguous().cpu().view(-1).view(torch.uint8).numpy()
-            described.append([name, str(self.dtype).split(".")[1], list(tensor.shape), place])
-            write(self._memory, data, place)
-            place += -(-len(data) // ALIGNMENT) * ALIGNMENT
-        text = json.dumps(described).encode()
-        write(self._memory, np.frombuffer(text, np.uint8), place)
-        return os.getpid(), self._memory, place, len(text)
+        with Path(file).open("r+b", buffering=0) as memory:
+            for index, (name, tensor) in enumerate(weights):
+                described.append([name, str(self.dtype).split(".")[1], list(tensor.shape), place])
+                if index % ranks == rank:
+                    data = tensor.detach().to(self.dtype).contiguous().cpu().view(-1).view(torch.uint8).numpy()
+                    write(memory.fileno(), data, place)
+                size = tensor.numel() * self.dtype.itemsize
+                place += -(-size // ALIGNMENT) * ALIGNMENT
+        return described
 
 
 def write(file: int, data: NDArray[np.uint8], place: int) -> None:

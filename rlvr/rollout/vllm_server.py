@@ -4,6 +4,8 @@ Run as a script, `python -P vllm_server.py OPTIONS`, by an interpreter that has 
 A message is a JSON header and raw arrays, framed by their lengths: nothing is unpickled. Asked on standard input:
 
 - sync: take the weights that lie in a file of memory, then forget all cached prefixes
+- load: the same with weights that come piece by piece in a part of this GPU's memory, each answered once it is copied
+- probe: whether this process can read such a part
 - generate: sample; completions are sent as they finish, and a sign of life at least every few seconds
 - sleep: give the GPU's memory back until the next sync
 
@@ -13,13 +15,16 @@ Every answer names the version of the weights that it comes from.
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib.util
 import json
 import os
 import signal
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -63,7 +68,7 @@ class Server:
         from vllm.platforms import current_platform  # type: ignore[import-not-found]
 
         self.answers, self.version = answers, 0
-        self.on_cpu = current_platform.is_cpu()
+        self.on_cpu, self.device = current_platform.is_cpu(), current_platform.device_type
         self.llm = LLM(
             model=model,
             dtype=dtype,
@@ -95,9 +100,16 @@ class Server:
 
     def sync(self, header: dict[str, Any], _: Arrays) -> None:
         """header: `file` and, per tensor, name, dtype, shape and place in it."""
+        self._take(tensors(header), header["to_version"])
+
+    def load(self, header: dict[str, Any], _: Arrays) -> None:
+        """The weights follow in messages of their own."""
+        self._take(self._pieces(), header["to_version"])
+
+    def _take(self, weights: Iterable[tuple[str, Any]], version: int) -> None:
         if self.asleep:
             self.llm.wake_up(tags=["weights"])
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors(header)})
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if self.on_cpu:
             self.llm.apply_model(retie)
         if self.asleep:
@@ -106,8 +118,42 @@ class Server:
         # Keys and values of the old weights are wrong for the new ones.
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not forget its cached prefixes: the next samples would mix two policies")
-        self.version = header["to_version"]
+        self.version = version
         self.answer({})
+
+    def _pieces(self) -> Iterator[tuple[str, Any]]:
+        """(name, tensor) of each message until an empty one; the tensors are ours. The memory that they lie in is not
+        open any more when a message is answered: who waits for that may free it or write the next ones there.
+        """
+        import torch
+
+        while True:
+            header, _ = receive(_exactly)
+            if not header["tensors"]:
+                return
+            memory = cuda_ipc().SharedMemory.open(bytes.fromhex(header["handle"]), header["size"])
+            copies: list[tuple[str, Any]] = []
+            for name, dtype, shape, place in header["tensors"]:
+                copy = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+                memory.read(place, copy.data_ptr(), copy.numel() * copy.element_size())
+                copies.append((name, copy))
+            memory.close()
+            self.answer({})
+            yield from copies
+
+    def probe(self, header: dict[str, Any], _: Arrays) -> None:
+        """Answers with the `bytes` that lie there, or says `why` it cannot read them."""
+        import torch
+
+        read = torch.zeros(header["size"], dtype=torch.uint8, device=self.device)
+        try:
+            memory = cuda_ipc().SharedMemory.open(bytes.fromhex(header["handle"]), header["size"])
+            memory.read(0, read.data_ptr(), header["size"])
+            memory.close()
+        except cuda_ipc().NotShared as error:
+            self.answer({"why": str(error)})
+            return
+        self.answer({"why": ""}, bytes=read.cpu().numpy())
 
     def generate(self, header: dict[str, Any], arrays: Arrays) -> None:
         """One request per sample, so that each has a seed of its own and does not depend on the batch.
@@ -171,6 +217,18 @@ def tensors(header: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield name, torch.frombuffer(memory, dtype=kind, count=count, offset=start).view(shape)
 
 
+@functools.cache
+def cuda_ipc() -> Any:
+    """The module of that name beside this file, which is no package here."""
+    file = Path(__file__).with_name("cuda_ipc.py")
+    specification = importlib.util.spec_from_file_location(file.stem, file)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
 def retie(model: Any) -> None:
     """On a CPU vLLM keeps a packed copy of the output head, which `reload_weights` leaves stale if it is tied."""
     head = getattr(model, "lm_head", None)
@@ -189,18 +247,18 @@ def main() -> None:
     os.dup2(2, 1)  # what vLLM prints goes to standard error: it is the trainer's to log
     server = Server(answers, **options)
     server.answer({"max_tokens": server.llm.llm_engine.model_config.max_model_len})
+    answers_to = {
+        each.__name__: each for each in (server.sync, server.load, server.probe, server.generate, server.sleep)
+    }
     while True:
-        try:
-            header, arrays = receive(_exactly)
-        except EOFError:
-            os._exit(0)  # the trainer is done with us; vLLM's own tear-down takes seconds and saves nothing
-        {"sync": server.sync, "generate": server.generate, "sleep": server.sleep}[header["do"]](header, arrays)
+        header, arrays = receive(_exactly)
+        answers_to[header["do"]](header, arrays)
 
 
 def _exactly(count: int) -> bytes:
     data = sys.stdin.buffer.read(count)
     if len(data) < count:
-        raise EOFError
+        os._exit(0)  # the trainer is done with us; vLLM's own tear-down takes seconds and saves nothing
     return data
 
 

@@ -2,7 +2,8 @@
 
     make bench-gpu                                     all of it: about ten minutes and 80 GB of GPU memory
     python -m tests.bench.gpu train --model 7b --tokens 4096 --layers 8        one measurement of one model
-    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        shows only that all of it runs
+    python -m tests.bench.gpu all --fake               shows without a GPU that all of it runs, on one that is not there
+    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        the same on a CPU, without `sync`
 
 train: forward and backward pass and AdamW of the trainer in bfloat16 on packed sequences of up to --tokens tokens.
 `share`: floating-point operations of the linear layers on the tokens read, over the time and the rate of a square
@@ -12,16 +13,23 @@ logp: peak memory of log-probabilities and entropies of four times --tokens and 
 chunks and all at once (`peer_value`), the head's weights included; `share` is the one over the other.
 decode: new tokens per second of the native engine, 64 samples at once; `share`: of what reading the weights once per
 step for all of them allows, at the rate of a copy within the GPU's memory measured just before.
+sync: seconds until a vLLM on the same GPU has all weights of a trainer there, by CUDA's IPC, and through main memory
+(`peer_value`); `share` is the one over the other. It needs vLLM (--python: of an environment that has it) and first
+writes the model to a temporary directory.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +38,11 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
+from rlvr.rollout.vllm import VllmEngine
+from rlvr.trainer import distributed
 from rlvr.trainer.logprob import CHUNK, token_logp
 from tests.bench.train import gemm_rate, linear_flops, median_s, rollouts, trainer
+from tests.support import fake_cuda
 
 # Qwen2.5-1.5B and Qwen2.5-7B, DeepSeek-R1's distillations among them; and one for a CPU.
 MODELS: dict[str, dict[str, Any]] = {
@@ -66,6 +77,9 @@ MODELS: dict[str, dict[str, Any]] = {
 TRAINING_BYTES = 24  # of a weight: itself, its gradient twice and two averages in float32, copies in bfloat16
 FREE = 0.4  # of the memory: activations and logits
 REPEATS = 3
+SMALL = 256  # rows of a matrix beside the tiny model
+ON_NO_GPU = os.environ.get("RLVR_BENCH_FAKE") == "1"  # this process is on the GPU that is not there
+STAND_IN = Path(__file__).parents[1] / "support" / "vllm_stand_in"
 Row = dict[str, Any]
 
 
@@ -119,7 +133,10 @@ def train(name: str, tokens: int, layers: int | None, device: torch.device) -> R
     read = made.learn(batch)["tokens/train"]
     work = linear_flops(model, batch, read)
     pairs = [
-        (gemm_rate(torch.bfloat16, device), median_s(lambda: made.learn(batch), device, 1, warm=False))
+        (
+            gemm_rate(torch.bfloat16, device, SMALL if name == "tiny" else None),
+            median_s(lambda: made.learn(batch), device, 1, warm=False),
+        )
         for _ in range(REPEATS)
     ]
     seconds = statistics.median(s for _, s in pairs)
@@ -173,7 +190,7 @@ def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> 
     requests = [Request(draw.integers(1, MODELS[name]["vocab_size"], length), 4, key) for key in range(16)]
     sampling = Sampling(max_tokens=length, seed=0, step=0)
     seconds = median_s(lambda: engine.generate(requests, sampling), device, REPEATS)
-    speed, bandwidth = 64 * length / seconds, copy_rate(device)
+    speed, bandwidth = 64 * length / seconds, copy_rate(name, device)
     held = peak_gb(lambda: engine.generate(requests, sampling), device)
     return {
         "name": "native decoding",
@@ -187,17 +204,61 @@ def decode(name: str, tokens: int, layers: int | None, device: torch.device) -> 
     }
 
 
-def copy_rate(device: torch.device) -> float:
+def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
+    """The weights of a model in float32 on the GPU, gathered and cast one by one, to a vLLM in bfloat16 that sleeps."""
+    model = make(name, layers, torch.bfloat16, device)
+    with tempfile.TemporaryDirectory() as directory:
+        model.save_pretrained(directory, state_dict={key: weight.cpu() for key, weight in model.state_dict().items()})
+        engine = VllmEngine(
+            Path(directory),
+            device=device,
+            eos_token_ids=[-1],
+            dtype="bfloat16",
+            python=python,
+            eager=True,
+            max_batch_sequences=64,
+            max_cache_gb=1.0,
+            canary=None,
+            timeout_s=600,
+        )
+
+        def hand_over() -> None:
+            engine.sleep()
+            engine.sync((key, parameter.detach().float()) for key, parameter in model.named_parameters())
+
+        within = median_s(hand_over, device, REPEATS)
+        if not engine.within_gpu:
+            raise RuntimeError("weights did not pass within the GPU: the log above says why")
+        engine.within_gpu = False
+        around = median_s(hand_over, device, REPEATS)
+        engine.close()
+    return {
+        "name": "weights to vLLM",
+        "layers": model.config.num_hidden_layers,
+        "value": within,
+        "unit": "s",
+        "peer": "through main memory",
+        "peer_value": around,
+        "share": within / around,
+        "peak_gb": None,
+    }
+
+
+def copy_rate(name: str, device: torch.device) -> float:
     """Bytes read and written per second."""
-    source = torch.empty(2**30 if device.type == "cuda" else 2**24, dtype=torch.uint8, device=device)
+    large = device.type == "cuda" and name != "tiny"
+    source = torch.empty(2**30 if large else 2**24, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * len(source) / median_s(lambda: target.copy_(source), device, 5)
 
 
-KINDS: dict[str, Callable[[str, int, int | None, torch.device], Row]] = {"train": train, "logp": logp, "decode": decode}
+KINDS: dict[str, Callable[..., Row]] = {"train": train, "logp": logp, "decode": decode, "sync": sync}
+ON_A_CPU = ("train", "logp", "decode")
 
 
 def machine(device: torch.device) -> Row:
+    if ON_NO_GPU:
+        return {"device": "none: a GPU that is not there, whose numbers say nothing", "torch": torch.__version__}
     if device.type == "cpu":
         return {"device": "cpu", "torch": torch.__version__}
     found = torch.cuda.get_device_properties(device)
@@ -210,53 +271,89 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("kind", choices=["all", *KINDS])
     parser.add_argument("--model", choices=MODELS, action="append", help="may be repeated; default: 1.5b and 7b")
-    parser.add_argument("--tokens", type=int, default=4096, help="of a sequence")
+    parser.add_argument("--tokens", type=int, help="of a sequence; default: 4096")
     parser.add_argument("--layers", type=int, help="of the model; default: all, or as many as can be trained")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--python", help="of an environment with vLLM, for sync; default: this one")
+    parser.add_argument(
+        "--fake",
+        action="store_true",
+        help="on a GPU that is not there, by default with the tiny model and 64 tokens: no value is reported",
+    )
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU here. On a CPU: --device cpu --model tiny --tokens 64")
+    fake = options.fake or ON_NO_GPU
+    options.model = options.model or (["tiny"] if fake else ["1.5b", "7b"])
+    options.tokens = options.tokens or (64 if fake else 4096)
+    if options.fake and options.device != "cuda":
+        parser.error(f"--fake is a GPU: drop --device {options.device}")
+    if options.device == "cuda" and not options.fake and not torch.cuda.is_available():
+        parser.error("there is no GPU here. Pass --fake, or on a CPU: --device cpu --model tiny --tokens 64")
     if options.tokens < 64:
         parser.error(f"--tokens {options.tokens} must be 64 or more")
-    jobs = [
-        (kind, model)
-        for model in options.model or ["1.5b", "7b"]
-        for kind in (KINDS if options.kind == "all" else [options.kind])
-    ]
-    if len(jobs) == 1:
-        kind, model = jobs[0]
-        print(json.dumps(measured(kind, model, options)), flush=True)
+    if options.device == "cpu" and options.kind == "sync":
+        parser.error("sync is about the memory of a GPU: pass --fake")
+    if options.fake:
+        return without_a_gpu(options)
+    kinds = list(KINDS if options.device != "cpu" else ON_A_CPU) if options.kind == "all" else [options.kind]
+    if "sync" in kinds and options.python is None and importlib.util.find_spec("vllm") is None:
+        why = "sync needs vLLM: --python /path/to/python of an environment that has it"
+        if options.kind == "sync":
+            parser.error(why)
+        print(f"left out: {why}", file=sys.stderr)
+        kinds.remove("sync")
+    jobs = [(kind, model) for model in options.model for kind in kinds]
+    if len(jobs) == 1 or fake:
+        for kind, model in jobs:
+            print(json.dumps(measured(kind, model, options)), flush=True)
         return 0
-    return max(subprocess.run(command(kind, model, options)).returncode for kind, model in jobs)
+    # A process of its own for each: none inherits another's memory.
+    commands = [[sys.executable, "-m", *words(kind, [model], options)] for kind, model in jobs]
+    return max(subprocess.run(command).returncode for command in commands)
+
+
+def without_a_gpu(options: argparse.Namespace) -> int:
+    """All that was asked for, in one process on the GPU that is not there. Returns its exit status."""
+    module, *rest = words(options.kind, options.model, options)
+    path = f"{fake_cuda.ROOT}:{STAND_IN}"
+    try:
+        print(fake_cuda.run(module, *rest, PYTHONPATH=path, RLVR_BENCH_FAKE="1"), end="", flush=True)
+    except AssertionError as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    return 0
 
 
 def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
     device = torch.device(options.device)
-    row = KINDS[kind](model, options.tokens, options.layers, device)
-    words = " ".join(["python", *command(kind, model, options)[1:]])
+    if device.type == "cuda":
+        _, _, device = distributed.join_group()  # sets the GPU up as in a run
+    own = {"python": options.python} if kind == "sync" else {}
+    row = KINDS[kind](model, options.tokens, options.layers, device, **own)
+    if ON_NO_GPU:
+        row |= {"value": None, "peer_value": None, "share": None, "peak_gb": None}
     return {
         "bench": f"gpu_{kind}",
         "model": model,
         "tokens": options.tokens,
         **row,
         "machine": machine(device),
-        "command": words,
+        "command": " ".join(["python", "-m", *words(kind, [model], options), *(["--fake"] if ON_NO_GPU else [])]),
     }
 
 
-def command(kind: str, model: str, options: argparse.Namespace) -> list[str]:
-    """A process of its own for each measurement: none inherits another's memory."""
+def words(kind: str, models: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Of a command, after `python -m`."""
+    named = [word for model in models for word in ("--model", model)]
     layers = [] if options.layers is None else ["--layers", str(options.layers)]
+    python = [] if options.python is None else ["--python", options.python]
     return [
-        sys.executable,
-        "-m",
         "tests.bench.gpu",
         kind,
-        "--model",
-        model,
+        *named,
         "--tokens",
         str(options.tokens),
         *layers,
+        *python,
         "--device",
         options.device,
     ]

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tests.bench import gpu
+from tests.support import fake_cuda
 
 TINY = ["--model", "tiny", "--tokens", "64", "--device", "cpu"]
 
 
-@pytest.mark.parametrize("kind", gpu.KINDS)
+@pytest.mark.parametrize("kind", gpu.ON_A_CPU)
 def test_each_measurement_is_one_line_with_its_command(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main([kind, *TINY]) == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -45,3 +46,15 @@ def test_without_a_gpu_it_says_what_can_be_typed(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         gpu.main(["all"])
     assert "--device cpu --model tiny --tokens 64" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not fake_cuda.can_build(), reason="needs g++")
+def test_all_of_it_runs_on_a_gpu_that_is_not_there_and_reports_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["all", "--fake"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["bench"] for row in rows] == [f"gpu_{kind}" for kind in gpu.KINDS]
+    for row in rows:
+        assert row["value"] is row["peer_value"] is row["share"] is row["peak_gb"] is None
+        assert row["machine"]["device"] == "none: a GPU that is not there, whose numbers say nothing"
+        assert row["command"].endswith("--fake")

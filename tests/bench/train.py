@@ -134,9 +134,9 @@ def median_s(work: Callable[[], object], device: torch.device, repeats: int, *, 
     return statistics.median(times[warm:])
 
 
-def gemm_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of a square matrix product."""
-    n = 8192 if device.type == "cuda" else 1024
+def gemm_rate(dtype: torch.dtype, device: torch.device, n: int | None = None) -> float:
+    """FLOP/s of a product of matrices of n rows and columns; None: as many as the device needs to be busy."""
+    n = n or (8192 if device.type == "cuda" else 1024)
     a, b = (torch.randn(n, n, dtype=dtype, device=device) for _ in range(2))
     return 2 * n**3 / median_s(lambda: a @ b, device, 5)
 

@@ -276,6 +276,40 @@ def test_an_engine_on_gpus_of_its_own_takes_nothing_from_training() -> None:
     assert (there.engine_width, there.cache_gb) == (0, 0)
 
 
+def test_a_cache_that_is_left_open_takes_what_a_gpu_has_left_while_responses_are_sampled() -> None:
+    """Qwen2.5-7B on eight GPUs of 80 GB, of which 76 are filled. At rest 3.55 of weights, 7.09 of averages and 5 that
+    no tensor accounts for; the engine's weights 14.19, and 3 at work: 43.17 are left. On GPUs of its own 3 at rest.
+    """
+    config = run(gpus=8)
+    vllm = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine", "max_cache_gb": None}
+    config["rollout"]["engine"] = vllm
+    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3.55 - 7.09 - 5 - 14.19 - 3, abs=0.02)
+    assert memory.cache_gb(config, 24) == 1  # the least
+    config["rollout"]["engine"] = {**vllm, "workers": 8}
+    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3 - 14.19 - 3, abs=0.01)
+    assert memory.cache_gb(config, None) == 8
+    config["rollout"]["engine"] = ENGINE
+    assert memory.cache_gb(config, 80) == 8  # as asked for
+    config["rollout"]["engine"], config["model"] = vllm, {"path": "nobody/has-this-model"}
+    assert memory.cache_gb(config, 80) == 8  # of a size that nobody knows
+
+
+def test_a_cache_that_is_left_open_counts_a_gigabyte_before_launch() -> None:
+    config = run(gpus=8)
+    config["rollout"]["engine"] = {**ENGINE, "max_cache_gb": None}
+    assert memory.setting_of(config).cache_gb == 1
+
+
+def test_a_gpu_holds_more_than_tensors() -> None:
+    """CUDA's context, NCCL's buffers and fragments: 3 GB; a vLLM that sleeps beside the rank: 2 GB more."""
+    vllm = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine"}
+    for engine, gigabytes in ((ENGINE, 3), (vllm, 5)):
+        config = run(gpus=8)
+        config["rollout"]["engine"] = engine
+        assert per_gpu(TINY, memory.setting_of(config))["contexts and fragments"] == gigabytes * GB
+    assert "contexts and fragments" not in per_gpu(TINY, memory.setting_of(run(gpus=0)))
+
+
 def test_what_does_not_fit_is_refused_with_what_takes_the_room() -> None:
     """7.6 billion parameters: 12 bytes each are 85 GB for one GPU, 11 for each of eight."""
     memory.check(run())

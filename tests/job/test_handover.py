@@ -29,6 +29,8 @@ def test_weights_are_handed_over_once_an_update_and_again_after_sleep() -> None:
     learner.learn(batch())
     assert taken == [0]  # nobody has sampled
     assert [handover(), handover()] == [2, 2]
+    spent = handover.seconds
+    assert 0 < handover.weights_s < spent  # the canary takes some, too
     handover.sleep()
     assert handover() == 2
     assert taken == [0, 2, 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlvr.records import Problem, Rollout
-from rlvr.rollout.sampler import Spent, noise_key
+from rlvr.rollout.sampler import Spent, noise_key, throughput
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
 
@@ -40,3 +40,11 @@ def test_noise_keys_name_problems() -> None:
     keys = {noise_key(Problem(f"p{i}", "")) for i in range(1000)}
     assert len(keys) == 1000
     assert all(0 <= k < 2**63 for k in keys)
+
+
+def test_every_gpu_of_a_run_counts_in_the_cost_of_a_token() -> None:
+    """2 ranks and 4 workers with a GPU each, 3 s, 900 tokens: 6 · 3 / 900 = 0.02."""
+    step = {"tokens/rollout": 900.0, "tokens/train": 1200.0, "time/train_s": 2.0, "time/step_s": 3.0}
+    assert throughput(step, devices=2 + 4) == pytest.approx(
+        {"throughput/train_tokens_per_s": 600.0, "throughput/tokens_per_s": 300.0, "throughput/gpu_s_per_token": 0.02}
+    )

@@ -53,6 +53,13 @@ def test_workers_of_ray_have_cpus_on_their_nodes() -> None:
     assert of_runs(cluster_of({**config, "rollout": {"engine": {}}})).cpus == 3
 
 
+def test_a_vllm_beside_each_rank_has_cpus_too() -> None:
+    """Eight ranks and as many vLLMs of 2 threads each, and a verifier."""
+    cluster = {**CLUSTER, "ranks": 8, "pack": 1, "gpus": 8}
+    asked = of_runs(cluster_of({"cluster": cluster, "rollout": {"engine": {"python": None}}}))
+    assert asked.cpus == 33
+
+
 def test_gpus_are_shared_evenly() -> None:
     assert [share("0,1,2,3", place, 2) for place in range(2)] == ["0,1", "2,3"]
     assert [share("4,5", place, 4) for place in range(4)] == ["4", "4", "5", "5"]

@@ -6,6 +6,7 @@ Configurations of the trainer learn on the GPU that is not there and, beside it,
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rlvr.trainer import distributed
+from rlvr.trainer import attention, distributed
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
@@ -71,11 +72,11 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
     def learned(device: torch.device, rest: dict[str, Any]) -> tuple[dict[str, float], Any, Any]:
         model = load_for_shards(base) if base else qwen2(tied=knobs.get("tied", True), hidden=WIDE)
         made = trainer(model, device=device, **rest)
+        record.kernels.clear()  # it has compared padded rows with packed ones
         metrics, gradient = made.learn(rows), {name: g.cpu() for name, g in gradients(made).items()}
         assert all(bool(weight.isfinite().all()) for _, weight in made.weights())
         return metrics, made.logp(data()).cpu(), gradient
 
-    record.kernels.clear()
     mine = learned(device, rest)
     kernels = sorted({f"{k.name} {k.dtype}" for k in record.kernels})
     theirs = learned(CPU, {name: value for name, value in rest.items() if name != "reference_offload"})
@@ -98,6 +99,27 @@ def waits_of(micro_batches: int, device: torch.device, **knobs: Any) -> dict[str
     return {f"{w.where} {w.operation}": count for w, count in record.waits.most_common()}
 
 
+def packs_with_a_kernel_that_errs(device: torch.device) -> bool:
+    """Whether sequences are packed although the kernel for them gives each token its neighbour's result."""
+    right = attention.varlen_attn
+    try:
+        attention.varlen_attn = lambda *given, **named: right(*given, **named).roll(1, 0)  # type: ignore[assignment]
+        return trainer(qwen2(hidden=WIDE), device=device, dtype="bfloat16").packer.packing
+    finally:
+        attention.varlen_attn = right
+
+
+def settings() -> dict[str, bool | str]:
+    """Of torch, for all that this process computes."""
+    products = torch.backends.cuda.matmul
+    return {
+        "cudnn attention": torch.backends.cuda.cudnn_sdp_enabled(),
+        "sums in bfloat16": bool(products.allow_bf16_reduced_precision_reduction),
+        "sums in float16": bool(products.allow_fp16_reduced_precision_reduction),
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+    }
+
+
 def main(file: Path) -> None:
     rank, world, device = distributed.join_group()
     assert device.type == "cuda"
@@ -116,6 +138,8 @@ def main(file: Path) -> None:
         for dtype in ("float32", "bfloat16", "float16"):
             knobs = {"dtype": dtype, "kl": 0.1, "base_kl": True}
             result["waits"][dtype] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
+        result["packs with a kernel that errs"] = packs_with_a_kernel_that_errs(device)
+    result["settings"] = settings()
     if rank == 0:
         file.write_text(json.dumps(result))
     distributed.end_process(0)

@@ -39,6 +39,30 @@ def test_no_attention_in_half_precision_keeps_its_scores(seen: dict[str, Any]) -
     assert not {"math torch.bfloat16", "math torch.float16"} & kernels
 
 
+def test_grouped_queries_in_float32_keep_no_scores_in_packed_sequences(seen: dict[str, Any]) -> None:
+    """CUDA's kernels for float32 take none: keys are repeated. Padded rows are attended to by transformers."""
+    for name, outcome in seen["twins"].items():
+        assert name == "padded" or "math torch.float32" not in outcome["kernels"], name
+
+
+def test_a_kernel_that_errs_in_half_precision_is_noticed_on_the_gpu(seen: dict[str, Any]) -> None:
+    if "packs with a kernel that errs" not in seen:
+        pytest.skip("of one rank alone")
+    assert not seen["packs with a kernel that errs"]
+
+
+def test_a_gpu_is_set_up_for_sequences_of_all_lengths(seen: dict[str, Any]) -> None:
+    """Attention plans nothing anew for each shape, products in half precision are summed in float32, and the allocator
+    can let blocks grow.
+    """
+    assert seen["settings"] == {
+        "cudnn attention": False,
+        "sums in bfloat16": False,
+        "sums in float16": False,
+        "allocator": "expandable_segments:True",
+    }
+
+
 def test_the_host_waits_for_the_gpu_twice_in_an_optimiser_step(seen: dict[str, Any]) -> None:
     for dtype, waits in seen["waits"].items():
         two, four = (sum(waits[number].values()) for number in ("2", "4"))

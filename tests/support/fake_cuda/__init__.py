@@ -1,8 +1,9 @@
 """A CUDA that is not there, for tests: the program takes every branch that it takes on a GPU, with real numbers.
 
 Tensors "on" it are wrappers around tensors of the CPU (tensors.py), in a torch that believes in eight devices
-(device.cpp, patches.py). An operation on two devices fails, as on a GPU. What makes the host wait for the GPU is
-counted with the line that asked for it, and so is each kernel of attention (record.py).
+(device.cpp, patches.py), with a driver that shares memory between processes (driver.cpp). An operation on two devices
+fails, as on a GPU. What makes the host wait for the GPU is counted with the line that asked for it, and so is each
+kernel of attention (record.py).
 
 What it cannot see: kernels (their speed, memory and rounding), races between streams, NCCL.
 
@@ -20,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("device.cpp")
+DEVICE, DRIVER = (Path(__file__).with_name(name) for name in ("device.cpp", "driver.cpp"))
 ROOT = Path(__file__).parents[3]
 
 
@@ -33,15 +34,25 @@ def library() -> Path:
     import torch
     from torch.utils.cpp_extension import include_paths, library_paths
 
-    key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
-    built = Path(tempfile.gettempdir()) / f"rlvr-fake-cuda-{os.getuid()}" / f"{key}.so"
+    places = [*(f"-I{p}" for p in include_paths()), *(f"-L{p}" for p in library_paths())]
+    places += [f"-Wl,-rpath,{p}" for p in library_paths()]
+    return _built(DEVICE, "device.so", [*places, "-lc10", "-ltorch_cpu"], torch.__version__)
+
+
+def driver() -> Path:
+    """The directory of a libcuda.so.1, for LD_LIBRARY_PATH: memory that processes share."""
+    return _built(DRIVER, "libcuda.so.1", []).parent
+
+
+def _built(source: Path, name: str, words: list[str], version: str = "") -> Path:
+    key = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:16]
+    built = Path(tempfile.gettempdir()) / f"rlvr-fake-cuda-{os.getuid()}" / key / name
     if not built.exists():
-        built.parent.mkdir(mode=0o700, exist_ok=True)
+        built.parent.parent.mkdir(mode=0o700, exist_ok=True)
+        built.parent.mkdir(exist_ok=True)
         aside = built.with_suffix(f".{os.getpid()}")
-        places = [*(f"-I{p}" for p in include_paths()), *(f"-L{p}" for p in library_paths())]
-        places += [f"-Wl,-rpath,{p}" for p in library_paths()]
-        words = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", str(SOURCE), "-o", str(aside), *places]
-        subprocess.run([*words, "-lc10", "-ltorch_cpu"], check=True)
+        compiler = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", str(source), "-o", str(aside)]
+        subprocess.run([*compiler, *words], check=True)
         aside.rename(built)
     return built
 
@@ -54,13 +65,14 @@ def command(module: str, *arguments: str, ranks: int = 1) -> list[str]:
     return [sys.executable, "-m", "rlvr.job.ranks", str(ranks), *words]
 
 
-def run(module: str, *arguments: str, ranks: int = 1, timeout_s: float = 280, **environment: str) -> str:
+def run(module: str, *arguments: str, ranks: int = 1, timeout_s: float = 1500, **environment: str) -> str:
     """What the module printed. Raises AssertionError with the end of its errors if it failed."""
     settings = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
         "CUDA_VISIBLE_DEVICES": "",
+        "LD_LIBRARY_PATH": f"{driver()}:{os.environ.get('LD_LIBRARY_PATH', '')}".strip(":"),
         **environment,
     }
     done = subprocess.run(

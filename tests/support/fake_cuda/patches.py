@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import os
+import types
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -47,6 +48,7 @@ def _cuda() -> None:
     cuda.set_rng_state = cuda.manual_seed = cuda.manual_seed_all = lambda *_, **__: None
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.get_device_name = lambda *_: "NVIDIA H100 80GB HBM3"
+    cuda.get_device_properties = lambda *_: types.SimpleNamespace(name="none", total_memory=80 << 30)
     cuda.is_bf16_supported = lambda *_, **__: True
     cuda.mem_get_info = lambda *_: (70 << 30, 80 << 30)
     cuda.max_memory_allocated = lambda *_: 1 << 30

@@ -49,16 +49,17 @@ class CudaTensor(Tensor):
 
     @staticmethod
     def __new__(cls, numbers: Tensor, device: torch.device) -> CudaTensor:
-        wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            numbers.size(),
-            strides=numbers.stride(),
-            storage_offset=numbers.storage_offset(),
-            dtype=numbers.dtype,
-            layout=numbers.layout,
-            device=device,
-            requires_grad=False,
-        )
+        with torch.inference_mode(False):  # a view of a weight is none of inference, and autograd knows it
+            wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls,
+                numbers.size(),
+                strides=numbers.stride(),
+                storage_offset=numbers.storage_offset(),
+                dtype=numbers.dtype,
+                layout=numbers.layout,
+                device=device,
+                requires_grad=False,
+            )
         wrapper.numbers = numbers
         return wrapper
 

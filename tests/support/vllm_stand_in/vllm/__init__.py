@@ -99,6 +99,9 @@ class LLM:
         assert set(knobs) <= KNOWN, set(knobs) - KNOWN
         assert knobs["enable_sleep_mode"] is not None
         assert knobs["gpu_memory_utilization"] == 0.01  # the trainer's memory is not free as it starts
+        assert knobs["sleep_mode_offload_cudagraph"]  # else graphs keep memory that the trainer needs
+        head = knobs.get("hf_overrides", {"head_dtype": dtype})["head_dtype"]
+        assert head == "float32", "the trainer's logits are float32"
         torch.set_grad_enabled(False)
         self.dtype = getattr(torch, dtype)
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=self.dtype).eval().requires_grad_(False)

@@ -2,6 +2,8 @@
 
 
 class _Cuda:
+    device_type = "cpu"  # where its tensors are
+
     def is_cpu(self) -> bool:
         return False
 
