@@ -40,9 +40,11 @@ def test_no_attention_in_half_precision_keeps_its_scores(seen: dict[str, Any]) -
 
 
 def test_grouped_queries_in_float32_keep_no_scores_in_packed_sequences(seen: dict[str, Any]) -> None:
-    """CUDA's kernels for float32 take none: keys are repeated. Padded rows are attended to by transformers."""
-    for name, outcome in seen["twins"].items():
-        assert name == "padded" or "math torch.float32" not in outcome["kernels"], name
+    """CUDA's kernels for float32 take none: keys are repeated. A micro-batch without tokens is one token, not packed."""
+    name = "clipped, to the base policy"
+    if name not in seen["twins"]:
+        pytest.skip("of one rank alone")
+    assert seen["twins"][name]["kernels"] == ["efficient torch.float32"]
 
 
 def test_a_kernel_that_errs_in_half_precision_is_noticed_on_the_gpu(seen: dict[str, Any]) -> None:
