@@ -40,7 +40,7 @@ def test_no_attention_in_half_precision_keeps_its_scores(seen: dict[str, Any]) -
 
 
 def test_grouped_queries_in_float32_keep_no_scores_in_packed_sequences(seen: dict[str, Any]) -> None:
-    """CUDA's kernels for float32 take none: keys are repeated. A micro-batch without tokens is one token, not packed."""
+    """CUDA's kernels for float32 take none: keys are repeated. A micro-batch without tokens is one, not packed."""
     name = "clipped, to the base policy"
     if name not in seen["twins"]:
         pytest.skip("of one rank alone")
