@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -267,9 +268,15 @@ def is_for_slurm(backend: str) -> bool:
     if backend != "auto":
         return backend == "slurm"
     found = is_configured()
-    if not found and shutil.which("sbatch"):
-        print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
+    if not found:
+        _warn_of_idle_clients()
     return found
+
+
+@functools.cache  # a sweep that grows asks for each wave
+def _warn_of_idle_clients() -> None:
+    if shutil.which("sbatch"):
+        print("sbatch is on PATH but knows no cluster (no slurm.conf): running on this machine.", file=sys.stderr)
 
 
 def _returned(outcome: Outcome) -> JobReturn:

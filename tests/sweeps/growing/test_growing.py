@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis import load
 from rlvr.ledger.sweeps import Ledger
 from tests.end_to_end.test_sweep import python
 from tests.test_run import rlvr
@@ -86,3 +87,19 @@ def test_a_large_difference_is_decided_before_the_budget_is_spent(tmp_path: Path
     ).stdout  # fmt: skip
     assert f"below: {question['name']}" in report
     assert f"look {len(until['looks'])} of at most {len(until['seeds'])}" in report
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(600)
+def test_what_is_tuned_trains_anew_with_the_best_value_under_seeds_of_its_own(tmp_path: Path) -> None:
+    """A learning rate of 10 makes noise of any policy, one of 1e-9 changes none: the second must be picked."""
+    tuned = ["-m", "loss=grpo,reinforce", "seed=3,4", *TINY, "tune=lr:10,1e-9"]
+    process = python("-m", "rlvr.run", *tuned, home=tmp_path)
+    out, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, out
+    (path,) = (tmp_path / "runs/sweeps").glob("*/planned.jsonl")
+    picks = Ledger(tmp_path).sweep(path.parent.name).info["tune"]["picks"]
+    assert {pick["value"] for pick in picks.values()} == {"lr=1e-09"}, picks
+    runs = [(run.loss, run.seed, run.knob("lr"), run.state) for run in load(tmp_path).rows]
+    assert sorted(runs) == [(loss, seed, 1e-9, "finished") for loss in ("grpo", "reinforce") for seed in (3, 4)]
