@@ -7,7 +7,8 @@ What is read of each row, by format (docs/analysis.md, "Runs of other trainers")
 | rlvr | any name | prompt | response | outcome, else reward | source, problem_id | step, else 0 |
 | verl | `trainer.validation_data_dir`: <step>.jsonl | input | output | acc, else score | input, gts | step |
 | trl | completions/*.parquet | prompt | completion | the reward column | prompt | step |
-| prime-rl | step_<step>/eval_rollouts.jsonl | prompt | completion | reward | task, example_id | of the folder |
+| prime-rl | step_<step>/eval/*/traces.jsonl | nodes | nodes | rewards, weighted | env, task | run, else folder |
+| | step_<step>/eval_rollouts.jsonl, results.jsonl | prompt | completion | reward | task, example_id | of the folder |
 """
 
 from __future__ import annotations
@@ -228,6 +229,9 @@ def _trl(dump: Dump) -> Iterator[Sample]:
 
 def _prime_rl(dump: Dump) -> Iterator[Sample]:
     for file, row in _rows(dump.path):
+        if isinstance(row.get("traces"), list):
+            yield from _of_episode(row, dump, file)
+            continue
         source = str(row.get("env_name") or row.get("task") or dump.source or "prime-rl")
         error = row.get("error") not in (None, "", False)
         yield Sample(
@@ -238,6 +242,54 @@ def _prime_rl(dump: Dump) -> Iterator[Sample]:
             _text(_need(row, "completion", file)),
             "error" if error else _judged(row, dump.reward or "reward", dump, file),
         )
+
+
+def _of_episode(row: Mapping[str, Any], dump: Dump, file: Path) -> Iterator[Sample]:
+    """A sample of each agent's trace of an evaluation's episode.
+
+    `all` has every episode, those that failed too; `effective`, beside it, some of them again.
+    """
+    work = _part(_part(row, "run"), "work")
+    again = file.parent.name == "effective" and (file.parents[1] / "all" / file.name).exists()
+    if again or work.get("type") == "train" or "train" in (file.parent.name, file.parents[1].name):
+        return
+    env, task = _part(row, "env"), _part(row, "task")
+    traces = [trace for trace in row["traces"] if trace.get("dropped") is None]
+    agents = {str(_part(trace, "agent").get("name")) for trace in traces}
+    data = _part(task, "data")
+    known = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
+    problem = next((str(each) for each in known if each is not None), "")
+    for trace in traces or [{}]:  # an episode that failed before any answer is one that was not judged
+        nodes = [_part({"node": node}, "node") for node in trace.get("nodes", [])]
+        messages = [(bool(node.get("sampled")), _part(node, "message")) for node in nodes]
+        name = str(env.get("name") or env.get("id") or dump.source or "prime-rl")
+        prompt = _text([message for sampled, message in messages if not sampled])
+        yield Sample(
+            _step(work.get("step", _step_in(file)), file),
+            f"{name}/{_part(trace, 'agent').get('name')}" if len(agents) > 1 else name,
+            problem or _named(prompt),
+            prompt,
+            trace.get("root_reply") or _text([message for sampled, message in messages if sampled]),
+            _judged({"reward": _reward(trace, dump.reward)}, "reward", dump, file) if trace.get("ok") else "error",
+            int(trace.get("num_output_tokens") or 0),
+        )
+
+
+def _part(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object inside another; an empty one where there is none."""
+    found = whole.get(name)
+    return cast(Mapping[str, Any], found) if isinstance(found, dict) else {}
+
+
+def _reward(trace: Mapping[str, Any], name: str) -> float:
+    """The weighted sum of a trace's rewards, or the score of one of them; NaN where it was not judged."""
+    rewards = _part(trace, "rewards")
+    if name and name not in rewards:
+        raise LookupError(f"--reward {name}: there is no such reward. Here: {', '.join(rewards) or 'none'}.")
+    chosen = [rewards[name]] if name else list(rewards.values())
+    if not chosen or any(each is None for each in chosen):
+        return math.nan
+    return sum(each["score"] * (1.0 if name else each.get("weight", 1.0)) for each in chosen)
 
 
 _READERS: dict[str, Callable[[Dump], Iterator[Sample]]] = {

@@ -63,6 +63,36 @@ def test_prime_rl_takes_the_step_of_the_folder_and_counts_errors_apart(tmp_path)
     assert (first.prompt, first.response, first.outcome) == ("[assistant] one\n[user] two", "one", "correct")
 
 
+def episode(score: float | None, **fields: object) -> dict[str, object]:
+    """As `Episode.to_record` of verifiers 0.4 writes it, cut to what is read."""
+    said = [("system", "Be brief."), ("user", "2+3?"), ("assistant", "5")]
+    nodes = [{"message": {"role": r, "content": c}, "sampled": r == "assistant"} for r, c in said]
+    rewards = {"correct": None if score is None else {"score": score, "weight": 1.0}}
+    trace = {"agent": {"name": "agent"}, "nodes": nodes, "rewards": rewards, "ok": True, "num_output_tokens": 2}
+    return {
+        "env": {"id": "gsm8k-v1", "name": "gsm8k"},
+        "task": {"type": "Task", "data": {"idx": 7}, "key": "a1b2"},
+        "run": {"type": "train", "id": "r", "work": {"type": "eval", "step": 20}},
+        "ok": True,
+        "traces": [trace],
+        **fields,
+    }
+
+
+def test_episodes_of_prime_rl_are_read_once_and_those_that_failed_are_counted_apart(tmp_path):
+    kept = [episode(1.0), episode(0.0)]
+    failed = [episode(None), episode(1.0, ok=False, traces=[]), episode(0.5, traces=[{"dropped": "filter"}])]
+    jsonl(tmp_path / "step_20" / "eval" / "effective" / "traces.jsonl", kept)
+    dump = Dump(tmp_path, "prime-rl", "grpo")
+    assert counted(dump) == [(20, "gsm8k", 2, 1, 0)]
+    jsonl(tmp_path / "step_20" / "eval" / "all" / "traces.jsonl", [*kept, *failed])
+    jsonl(tmp_path / "step_20" / "train" / "all" / "traces.jsonl", kept)
+    assert counted(dump) == [(20, "gsm8k", 2, 1, 3)]
+    (first, *_) = frames(dump).stored.responses(frames(dump).rows[0].run_id, 20, [("gsm8k", "a1b2")])
+    assert (first.prompt, first.response) == ("[system] Be brief.\n[user] 2+3?", "5")
+    assert (first.outcome, first.num_tokens) == ("correct", 2)
+
+
 def test_rewards_between_right_and_wrong_need_a_threshold(tmp_path):
     file = jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": r} for r in (0.2, 0.7, 1.0)])
     with pytest.raises(LookupError, match=r"reward is 0\.2.*--correct-from"):
