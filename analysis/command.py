@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -213,10 +212,8 @@ def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Co
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
     ask = Ask(options.metrics, options.against, options.across)
-    beside = None if options.no_figures else Beside(frames)
-    content = report.build(frames, only=only, with_figures=False, ask=ask)
-    if beside is not None:
-        content = replace(content, figures=(*beside.figures(), *report.of_papers(content.tables)))
+    drawn = not options.no_figures
+    content = report.build(frames, only=only, with_figures=drawn, ask=ask, beside=Beside(frames, figures=drawn))
     # On disk before it is shown: `| head` must not cost the report.
     files = report.write(frames, content, out)
     counted = frames.runs["state"].value_counts()

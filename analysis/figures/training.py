@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from analysis.frames.frames import Frames
 from analysis.frames.thin import DRAWN
@@ -24,6 +24,9 @@ from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import trained
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
 # First name that is logged counts: a continuous reward has no accuracy.
@@ -35,6 +38,7 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
+MOST_BANDS = 20  # arms: the bands of more cover one another
 SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
@@ -59,14 +63,14 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
-    training = {name: dict(iter(own.groupby("run_id", observed=True))) for name, own in _by_name(frames)}
+    logged = _logged(frames)
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
-        curves = training.get(name, {})
+        curves = logged.get(name, {})
         for arm, look in zip(found, looks, strict=True):
             parts = [curves[run_id] for run_id in arm.run_ids if run_id in curves]
-            window = max(window, _curve(axes, pd.concat(parts), look)) if parts else window
-        low, high = _span(curves.values())
+            window = max(window, _curve(axes, parts, look, band=len(found) <= MOST_BANDS)) if parts else window
+        low, high = _span(values for _, values in curves.values())
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
@@ -81,37 +85,63 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     return drawing
 
 
-def _by_name(frames: Frames) -> Iterator[tuple[str, pd.DataFrame]]:
-    for name, own in frames.drawn(DRAWN).groupby("name", observed=True):
-        yield str(name), own.astype({"run_id": str})
+def _logged(frames: Frames) -> dict[str, dict[str, tuple[Steps, Values]]]:
+    """By metric and run: its steps, ascending, and the values there."""
+    drawn = frames.drawn(DRAWN)
+    steps, values = drawn["step"].to_numpy(np.int64), drawn["value"].to_numpy(np.float64)
+    rows = drawn.groupby(["name", "run_id"], observed=True, sort=False).indices
+    found: dict[str, dict[str, tuple[Steps, Values]]] = {}
+    for key, own in rows.items():
+        name, run_id = cast("tuple[object, object]", key)
+        found.setdefault(str(name), {})[str(run_id)] = (steps[own], values[own])
+    return found
 
 
-def _span(parts: Iterable[pd.DataFrame]) -> tuple[float, float]:
+def _span(parts: Iterable[Values]) -> tuple[float, float]:
     """(least, largest) value; (NaN, NaN) for none."""
-    ends = [(own["value"].min(), own["value"].max()) for own in parts]
+    ends = [(values.min(), values.max()) for values in parts]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (math.nan, math.nan)
 
 
-def _curve(axes: Axes, part: pd.DataFrame, look: dict[str, Any]) -> int:
+def _curve(axes: Axes, parts: Sequence[tuple[Steps, Values]], look: dict[str, Any], *, band: bool) -> int:
     """Draw the mean over seeds, smoothed by a centred mean over a tenth of its length; returns that mean's width.
 
-    The band is that of the smoothed curves, where there are three seeds or more.
+    band: draw that of the smoothed curves, where there are three seeds or more.
     """
-    by_seed = part.pivot(index="step", columns="run_id", values="value").replace([np.inf, -np.inf], np.nan)
-    window = max(1, len(by_seed) // 10)
-    of_seeds = by_seed.rolling(window, center=True, min_periods=1).mean()
-    line = by_seed.T.mean().rolling(window, center=True, min_periods=1).mean()
-    axes.plot(line.index, line, linewidth=1.0, **look)
-    seeds = of_seeds.T.count().to_numpy()
+    at = np.unique(np.concatenate([steps for steps, _ in parts]))
+    by_seed = np.full((len(at), len(parts)), np.nan)
+    for seed, (steps, values) in enumerate(parts):
+        by_seed[np.searchsorted(at, steps), seed] = values
+    window = max(1, len(at) // 10)
+    line = smoothed(mean_of(by_seed, 1)[:, None], window)[:, 0]
+    axes.plot(at, line, linewidth=1.0, **look)
+    if not band:
+        return window
+    of_seeds = smoothed(by_seed, window)
+    seeds = (~np.isnan(of_seeds)).sum(1)
     several = seeds >= LEAST_SEEDS
     if several.any():
-        spread = of_seeds.T.std().to_numpy()[several] / np.sqrt(seeds[several])
-        half = student.quantile((1 + LEVEL) / 2, (seeds[several] - 1).astype(np.float64)) * spread
-        middle = line.to_numpy()[several]
+        count = seeds[several].astype(np.float64)
+        spread = np.nanstd(of_seeds[several], axis=1, ddof=1) / np.sqrt(count)
+        half = student.quantile((1 + LEVEL) / 2, count - 1) * spread
         axes.fill_between(
-            line.index[several], middle - half, middle + half, color=look["color"], alpha=0.12, linewidth=0
+            at[several], line[several] - half, line[several] + half, color=look["color"], alpha=0.12, linewidth=0
         )
     return window
+
+
+def smoothed(curves: Values, window: int) -> Values:
+    """The mean over a centred window of steps, of what is there in it; NaN where nothing is. curves: [steps, seeds]."""
+    before, after = window // 2, (window - 1) // 2
+    padded = np.pad(curves, ((before, after), (0, 0)), constant_values=np.nan)
+    return mean_of(np.lib.stride_tricks.sliding_window_view(padded, window, axis=0), 2)
+
+
+def mean_of(values: Values, axis: int) -> Values:
+    """Over what is not NaN; NaN where nothing is."""
+    known = ~np.isnan(values)
+    total, count = np.where(known, values, 0.0).sum(axis), known.sum(axis)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
 def _names(found: list[Arm]) -> list[str]:
@@ -151,7 +181,8 @@ def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int, co
     full = _looks([replace(arm, eta=math.nan) for arm in found])
     handles = {name: Line2D([], [], **look) for name, look in zip(names, full, strict=True)}
     said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
-    said += [BAND] if any(len(a.run_ids) > 1 for a in found) else []
+    several = any(len(arm.run_ids) > 1 for arm in found)
+    said += [BAND if len(found) <= MOST_BANDS else "mean over seeds"] if several else []
     said += [f"smoothed over {window} steps"] if window > 1 else []
     drawing.legend(
         handles.values(),

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from rlvr.ledger import layout
 from rlvr.ledger.files import whole
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 FORMAT = "1"  # raise it when what is written, or what it is computed from, changes
 THREADS = 2  # Arrow parses and writes outside Python's lock
-MANY = 24  # files that are worth two processes
+MANY = 24  # runs that are worth two processes
 _FORMAT, _READ_FROM = b"rlvr.format", b"rlvr.read_from"
 
 
@@ -41,17 +42,20 @@ def state_of(files: Iterable[Path]) -> str:
     return "|".join(seen)
 
 
-def rows(home: Path, kind: str, states: Mapping[str, str], parse: Callable[[str], pa.Table]) -> pa.Table:
+def rows(
+    home: Path, kind: str, states: Mapping[str, str], parse: Callable[[Sequence[str]], Sequence[pa.Table]]
+) -> pa.Table:
     """The rows of runs, by `parse` where they are not known, in the order of runs; column run_id is put before them.
 
-    states: by run, of the files that `parse` reads; a run with state "" has no rows.
+    parse: a table for each of these runs. states: by run, of the files that `parse` reads; a run with state "" has no
+    rows.
     """
     path = layout.analysis_cache(home) / f"{kind}.parquet"
     known, read_from = read(path)
     wanted = [run_id for run_id, state in states.items() if state]
     fresh = [i for i in wanted if read_from.get(i) != states[i]]
     if fresh or known is None:
-        parts = [_named(i, part) for i, part in zip(fresh, in_threads(parse, fresh), strict=True)]
+        parts = [_named(i, part) for i, part in zip(fresh, parse(fresh), strict=True)]
         read_from = {i: state for i, state in read_from.items() if i not in set(fresh)}
         older = [] if known is None else [_of(known, list(read_from))]
         known = pa.concat_tables([*older, *parts], promote_options="default").unify_dictionaries() if parts else known
@@ -60,12 +64,12 @@ def rows(home: Path, kind: str, states: Mapping[str, str], parse: Callable[[str]
     return pa.table({"run_id": pa.array([], pa.string())}) if known is None else _of(known, wanted)
 
 
-def in_processes(parse: Callable[[Path], T], files: Sequence[Path]) -> list[T]:
+def in_processes(parse: Callable[[S], T], sources: Sequence[S]) -> list[T]:
     """As a map, for what Python itself must do; here where there is little of it, or no safe fork."""
-    if len(files) < MANY or sys.platform != "linux":
-        return [parse(file) for file in files]
+    if len(sources) < MANY or sys.platform != "linux":
+        return [parse(source) for source in sources]
     with multiprocessing.get_context("fork").Pool(THREADS) as pool:
-        return pool.map(parse, files, chunksize=8)
+        return pool.map(parse, sources, chunksize=8)
 
 
 def in_threads(parse: Callable[[str], T], run_ids: Sequence[str]) -> list[T]:

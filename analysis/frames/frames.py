@@ -59,6 +59,11 @@ class Frames:
         return typed_rows.rows(self.runs)
 
     @cached_property
+    def seeds(self) -> dict[str, int]:
+        """By run."""
+        return {run.run_id: run.seed for run in self.rows}
+
+    @cached_property
     def digest(self) -> Digest:
         """What evaluations logged, and means and sums of training up to them, by run, name and step."""
         return Digest(self.curves.digest())

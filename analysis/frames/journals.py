@@ -78,23 +78,25 @@ class Journals:
 
     def digest(self) -> pd.DataFrame:
         """run_id, what, name, step, value: as `digest_of` has it."""
-        found = cache.rows(self.home, "digest", self._states, lambda run_id: self._read(run_id).digest)
+        found = cache.rows(self.home, "digest", self._states, lambda ids: [self._read(i).digest for i in ids])
         return found.to_pandas() if found.num_rows else pd.DataFrame(columns=["run_id", *DIGEST])
 
     def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of training's metrics, or of these, as `thinned` has them."""
         if names is not None and set(names) <= set(DRAWN):
-            rows = cache.rows(self.home, "curves", self._states, lambda run_id: self._read(run_id).curves)
+            rows = cache.rows(self.home, "curves", self._states, lambda ids: [self._read(i).curves for i in ids])
             frame = drawable(rows)
             return frame[frame["name"].isin(list(names))].reset_index(drop=True)
-        every = cache.rows(self.home, "every-curve", self._states, lambda i: thinned(self._whole(i).table))
+        every = cache.rows(
+            self.home, "every-curve", self._states, lambda ids: [thinned(self._whole(i).table) for i in ids]
+        )
         frame = drawable(every)
         return frame if names is None else frame[frame["name"].isin(list(names))].reset_index(drop=True)
 
     def notes(self) -> list[str]:
         """Lines that cannot be read, by run."""
         self._read_many()
-        found = cache.rows(self.home, "faults", self._states, lambda run_id: self._read(run_id).faults)
+        found = cache.rows(self.home, "faults", self._states, lambda ids: [self._read(i).faults for i in ids])
         pairs = zip(found["run_id"].to_pylist(), found["faults"].to_pylist(), strict=True) if found.num_rows else ()
         return [self._note(run_id, faults) for run_id, faults in pairs if faults]
 

@@ -113,17 +113,22 @@ def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | U
     folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
     states = {i: cache.state_of([layout.config(folder), layout.info(folder)]) for i, folder in folders.items()}
 
-    def parse(run_id: str) -> pa.Table:
-        content: dict[str, Any] | None = None
-        what = why = ""
-        try:
-            content = flat_config(read_config(folders[run_id]))
-        except Unreadable as error:
-            what, why = error.what, error.why
-        return pa.table({"config": [json.dumps(content)], "what": [what], "why": [why]})
+    if not any(states.values()):
+        return {}
+    found = cache.rows(home, "configs", states, lambda ids: [_parsed(folders[run_id]) for run_id in ids])
+    return {
+        row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in found.to_pylist()
+    }
 
-    found = cache.rows(home, "configs", states, parse).to_pylist() if any(states.values()) else []
-    return {row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in found}
+
+def _parsed(folder: Path) -> pa.Table:
+    content: dict[str, Any] | None = None
+    what = why = ""
+    try:
+        content = flat_config(read_config(folder))
+    except Unreadable as error:
+        what, why = error.what, error.why
+    return pa.table({"config": [json.dumps(content)], "what": [what], "why": [why]})
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from analysis.frames.frames import Frames
 from analysis.paper import printed
 from analysis.paper.figures import figures
 from analysis.paper.ours import of_runs
-from analysis.report.drawing import Drawn, available, draw
+from analysis.report.drawing import Beside, Drawn, available, draw_all
 from analysis.report.grid import grids, published_grids
-from analysis.report.interactive import interactive, script
+from analysis.report.interactive import script
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import headlines, run_table
 from analysis.report.table import Table
@@ -37,19 +37,26 @@ PAGE = Path(__file__).parent / "page.html"
 
 @dataclass(frozen=True)
 class Content:
-    """What a report holds: verdicts on the study's claims, and what else is to be said first; tables, figures."""
+    """What a report holds: verdicts on the study's claims, and what else is to be said first; tables, figures; what the
+    page's scripts draw."""
 
     verdicts: tuple[Verdict, ...]
     tables: tuple[Table, ...]
     figures: tuple[Drawn, ...]
+    data: Mapping[str, Any]
 
 
 def build(
-    frames: Frames, *, only: Sequence[str] | None = None, with_figures: bool = True, ask: Ask | None = None
+    frames: Frames,
+    *,
+    only: Sequence[str] | None = None,
+    with_figures: bool = True,
+    ask: Ask | None = None,
+    beside: Beside | None = None,
 ) -> Content:
     """Make every table (`only`: those named) and figure that has runs, the comparison first.
 
-    ask: of the comparison. Raises LookupError for an unknown table, metric, arm or knob.
+    ask: of the comparison. beside: draws already. Raises LookupError for an unknown table, metric, arm or knob.
     """
     known = available(table_room)
     for name in only or ():
@@ -65,7 +72,8 @@ def build(
         tables += [found] if found is not None else []
     tables += [found for name, found in of_runs(frames).items() if not only or name in only]
     first = (*verdicts(frames), *findings(frames))
-    return Content(first, tuple(tables), (*draw(frames), *of_papers(tables)) if with_figures else ())
+    drawn, data = beside.drawn() if beside else draw_all(frames, figures=with_figures)
+    return Content(first, tuple(tables), (*drawn, *(of_papers(tables) if with_figures else ())), data)
 
 
 def of_papers(tables: Sequence[Table]) -> list[Drawn]:
@@ -127,7 +135,6 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         loader=FileSystemLoader(PAGE.parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["code"] = _pieces
-    data = interactive(frames)
     columns, runs = run_table(frames)
     return environment.get_template(PAGE.name).render(
         title=frames.title,
@@ -146,8 +153,8 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         headlines=[headline for t in content.tables if t.name == FIRST for headline in headlines(t)],
         browse=browse_command(replace(frames, home=None)),  # a page names no path of a machine
         files={name: _as_link(name, content) for name, content in (files or {}).items()},
-        data=data,
-        script=Markup(script(data)),
+        data=content.data,
+        script=Markup(script(content.data)),
         styles=Markup(_asset("uplot/uPlot.min.css") + _asset("page.css")),
         library=Markup(_asset("uplot/uPlot.iife.min.js")),
         code_of_page=Markup(_asset("page.js")),

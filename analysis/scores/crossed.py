@@ -125,7 +125,9 @@ def weighted(values: Array, benchmark: NDArray[np.int64] | None) -> Array:
 
 def by_benchmark(values: Array, benchmark: NDArray[np.int64] | None) -> list[Array]:
     """The columns of each benchmark."""
-    return [values] if benchmark is None else [values[..., benchmark == b] for b in np.unique(benchmark)]
+    if benchmark is None or (benchmark.size and (benchmark == benchmark[0]).all()):
+        return [values]
+    return [values[..., benchmark == b] for b in np.unique(benchmark)]
 
 
 def crossed(values: Array, benchmark: NDArray[np.int64] | None = None) -> Crossed:

@@ -48,9 +48,8 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
 
     sources: the benchmarks; several are averaged, weighing alike. points: by run.
     """
-    seed = {run.run_id: run.seed for run in frames.rows}
-    run_ids = sorted(points, key=lambda i: (seed[i], i))
-    seeds = tuple(seed[i] for i in run_ids)
+    run_ids = sorted(points, key=lambda i: (frames.seeds[i], i))
+    seeds = tuple(frames.seeds[i] for i in run_ids)
     if not run_ids:
         return None
     if metric.per_problem:
