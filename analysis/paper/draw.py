@@ -17,10 +17,11 @@ from analysis.paper.figures import Layout, Pictured, part_of, series_of
 from analysis.paper.printed import RAW, Place
 from analysis.report import style
 from analysis.report.grid import OURS
-from analysis.report.lines import legend, look
+from analysis.report.lines import DASHES, legend, look
 from analysis.report.table import Table
 
 COLUMNS = 3
+HATCHES = ("////", "....", "xxxx", "----")  # of several arms of ours beside one printed row
 WIDE = 12  # bars of a panel that needs the whole width
 CUT = 0.8  # bars that all reach this share of the highest do not start at zero
 
@@ -130,7 +131,8 @@ def _lines(axes: Axes, found: Sequence[Mark], layout: Layout, colours: Mapping[s
     for name in names:
         own = sorted((mark for mark in found if mark.series == name), key=lambda mark: number_of(mark.x))
         colour, marker = colours[name]
-        dashes = (0, (4, 2)) if own[0].ours else "-"
+        beside = [each for each in names if each.startswith(f"{name.partition(OURS)[0]}{OURS}")]
+        dashes = DASHES[1 + beside.index(name) % (len(DASHES) - 1)] if own[0].ours else "-"
         if own[0].across:
             handles[name] = axes.axhline(own[0].value, color=style.GRPO, linestyle=dashes, linewidth=1.1)
             continue
@@ -156,7 +158,8 @@ def _bars(axes: Axes, found: Sequence[Mark], layout: Layout, colours: Mapping[st
         at = places.index(mark.x) + (names.index(mark.series) - (len(names) - 1) / 2) * width
         colour = style.FAMILY[family[mark.x]] if family else colours[mark.series][0]
         face = style.lighter(colour, 0.75 if mark.ours else 0.2)
-        hatch = "////" if mark.ours else None
+        beside = [name for name in names if name.startswith(f"{mark.series.partition(OURS)[0]}{OURS}")]
+        hatch = HATCHES[beside.index(mark.series) % len(HATCHES)] if mark.ours else None
         drawn = axes.bar(at, mark.value, width=0.92 * width, color=[face], edgecolor=colour, linewidth=0.6, hatch=hatch)
         if len(names) > 1:
             handles[mark.series] = drawn.patches[0]

@@ -61,6 +61,19 @@ def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) 
     assert (ours.low, ours.high) == pytest.approx((85 - 63.53, 85 + 63.53), abs=0.01)
 
 
+def test_several_arms_of_one_row_are_told_apart(tmp_path: Path) -> None:
+    for lr in (1e-6, 1e-5):
+        made = config_of("model=maze_3m task=maze loss=maxrl") | {"lr": lr}
+        write_run(tmp_path, made, {}, logged_at={40: {"evaluation/maze_17x17/pass_at_1": 0.5}}, name=f"m{lr}-s0")
+    shown = table(load(tmp_path), tables()["maxrl_table_3"])
+    drawing = draw.figure(figures()["maxrl_figure_18"], shown)
+    hatches = [bar.get_hatch() for bar in drawing.axes[0].patches if bar.get_hatch()]
+    assert len(hatches) == len(set(hatches)) == 2
+    (legend,) = drawing.legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named[-2:] == ["MaxRL, ours (lr = 1e-05)", "MaxRL, ours (lr = 1e-06)"]
+
+
 @pytest.mark.parametrize("name", [name for name, each in figures().items() if each.printed])
 def test_fed_with_the_published_numbers_ours_stand_where_theirs_do(name: str, tmp_path: Path) -> None:
     pictured = figures()[name]
