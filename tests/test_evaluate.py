@@ -106,6 +106,7 @@ def base_policy(home: Path) -> Path:
     return stage
 
 
+@pytest.mark.timeout(600)
 def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_model_on_the_hub(
     home: Path, tmp_path: Path
 ) -> None:
@@ -136,7 +137,7 @@ def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_mod
 VLLM = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not VLLM.exists(), reason="no environment with vLLM: make vllm-env")
 def test_vllm_answers_what_the_native_engine_does(home: Path, tmp_path: Path) -> None:
     """Greedy: the same answers, of the same log-probability to the rounding of float32."""
