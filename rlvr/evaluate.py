@@ -145,8 +145,9 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
 
 
 def _is_hub_name(path: Path) -> bool:
-    """OWNER/MODEL, where there is no directory OWNER: else it is a path that was mistyped."""
-    return len(path.parts) == 2 and HUB_NAME.fullmatch(str(path)) is not None and not path.parent.exists()
+    """OWNER/MODEL; a path that was mistyped, in a directory that there is or that runs lie in, is none."""
+    is_path = path.parent.exists() or path.parent == layout.runs(Path())
+    return len(path.parts) == 2 and HUB_NAME.fullmatch(str(path)) is not None and not is_path
 
 
 def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:

@@ -113,11 +113,11 @@ def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_mod
     words = ["task=coins", f"task.test_problems={PROBLEMS}", "evaluation.problems=2", "rollout.max_tokens=13", *HERE]
     grown, whole = tmp_path / "grown", tmp_path / "whole"
     model = base_policy(home)
-    python(grown, "rlvr.evaluate", str(model), "evaluation.samples=8", *words)
-    before = chunks(grown)
-    python(grown, "rlvr.evaluate", str(model), "evaluation.samples=1024", *words)
-    added = {path: rows for path, rows in chunks(grown).items() if path not in before}
-    assert (sum(before.values()), sum(added.values())) == (2 * 8, 2 * 1016)
+    python(grown, "rlvr.evaluate", str(model), "evaluation.samples=8,1024", "cluster.workers=1", *words)
+    drawn = [pq.read_table(path, columns=["sample"])["sample"].to_pylist() for path in chunks(grown)]
+    few, *more = sorted(drawn, key=len)
+    assert sorted(few) == sorted([*range(8)] * 2)
+    assert sorted(sample for chunk in more for sample in chunk) == sorted([*range(8, 1024)] * 2)
     cached(tmp_path / "hf", "tiny/coins", model)
     offline = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     python(whole, "rlvr.evaluate", "tiny/coins", "evaluation.samples=1024", *words, **offline)
@@ -207,6 +207,7 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
     assert found([str(base.path)], ledger, "newest")[0].trained is None
     for source, which, message in (
         ("no-such", "newest", "There is no run"),
+        ("runs/no-such", "newest", "There is no run"),  # no name of the hub
         (run, "7", "It has: steps 2, 4"),
         (run, "best", "no such checkpoint"),
         (run, "last", "pass newest, best"),
