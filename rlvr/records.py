@@ -243,3 +243,27 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Progress(Protocol):
+    """Who listens while an engine samples. Its methods may be called by several threads."""
+
+    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
+        """All samples of request `row`."""
+        ...
+
+    @property
+    def enough(self) -> bool:
+        """Nobody needs what still runs."""
+        ...
+
+
+@runtime_checkable
+class StoppingEngine(Engine, Protocol):
+    """An engine that can stop before all requests are answered."""
+
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        """Sample as `generate` does, the same samples, and give them to `progress` as soon as those of a request are
+        there, nearly in the order of the requests. Soon after there are `enough` of them nothing is sampled any more.
+        """
+        ...

@@ -43,7 +43,7 @@ def check_engine(config: DictConfig, choices: Choices) -> None:
             "rollout=native."
         )
     if "workers" in engine:
-        _check_workers(config, rollout, choices.get("loss"))
+        _check_workers(config, rollout)
     if python is None and importlib.util.find_spec("vllm") is None:
         raise NotAtHand(
             f"rollout={rollout} needs vLLM, which this environment lacks: pip install 'rlvr[vllm]', or pass "
@@ -51,7 +51,7 @@ def check_engine(config: DictConfig, choices: Choices) -> None:
         )
 
 
-def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) -> None:
+def _check_workers(config: DictConfig, rollout: str | None) -> None:
     workers, cluster = config.rollout.engine.workers, config.cluster
     ranks, gpus = cluster.ranks, cluster.gpus
     if workers < 1 or workers % ranks:
@@ -66,11 +66,6 @@ def _check_workers(config: DictConfig, rollout: str | None, loss: str | None) ->
         raise ValueError(
             f"rollout={rollout} takes a GPU for each of cluster.ranks={ranks} and rollout.engine.workers={workers}"
             f"{packed}{spread}, and cluster.gpus={gpus}{where}. Pass cluster.gpus={needed}, or fewer workers."
-        )
-    if gpus and "_target_" in (config.get("presample") or {}):
-        raise ValueError(
-            f"The base policy's answers that loss={loss} learns from are sampled by a job with one GPU, which leaves "
-            f"rollout={rollout} none. Pass rollout=vllm."
         )
     if importlib.util.find_spec("ray") is None:
         raise NotAtHand(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")

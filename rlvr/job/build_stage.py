@@ -20,6 +20,7 @@ from rlvr.job.cause import cause_of
 from rlvr.job.parts import Parts
 from rlvr.ledger import layout
 from rlvr.ledger.runs import check_owner, read_config, read_info
+from rlvr.ledger.stages import presampling_engine
 from rlvr.trainer import distributed
 
 
@@ -30,6 +31,7 @@ def build(run_dir: Path, stage_id: str) -> None:
     plain = read_config(run_dir)
     targets.restore(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
+    config.rollout.engine = presampling_engine(plain["rollout"]["engine"])
     store = layout.stages_beside(run_dir)
     base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
     if base.name != stage_id:

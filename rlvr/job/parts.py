@@ -80,6 +80,7 @@ class Parts:
             rank=rank,
             world=world,
             gather=gather_rollouts,
+            new_board=distributed.new_board,
         )
 
     def _base(self, config: DictConfig, store: Path) -> Path:

@@ -186,7 +186,15 @@ def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """What decides a base policy's answers beside the policy and the sampling."""
     rollout, model = config["rollout"], config["model"]
     chat = {"chat": model.get("chat", False)} | ({"system": model["system"]} if model.get("system") else {})
-    return {"task": config["task"], "engine": of_engine(rollout["engine"]), **chat}
+    return {"task": config["task"], "engine": of_engine(presampling_engine(rollout["engine"])), **chat}
+
+
+def presampling_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """What samples before training, where one GPU has to do: of several vLLMs one, which gives the same samples."""
+    if "workers" not in engine:
+        return dict(engine)
+    alone = {name: value for name, value in engine.items() if name != "workers"}
+    return {**alone, "_target_": "rlvr.rollout.vllm.VllmEngine"}
 
 
 def record_stages(run_dir: Path, ids: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.load import load, parse_dtype
 from rlvr.noise import uniform
-from rlvr.records import Completion, Request, Sampling, Tolerance
+from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
 from rlvr.rollout.cache import SHARED_PROMPT, register
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
@@ -101,11 +101,27 @@ class NativeEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
         self._check_requests(requests, sampling)
-        sampled: list[list[Completion]] = [[] for _ in requests]
-        for batch in self._batches(requests, sampling.max_tokens):
-            for piece, completions in zip(batch, self._sample(requests, batch, sampling), strict=True):
-                sampled[piece.request] += completions
-        return [tuple(completions) for completions in sampled]
+        sampled = [dict[int, Completion]() for _ in requests]
+        for batch in self._batches(requests, range(len(requests)), sampling.max_tokens):
+            for ended in self._sample(requests, batch, sampling):
+                for request, number, completion in ended:
+                    sampled[request][number] = completion
+        return [_in_order(each) for each in sampled]
+
+    @torch.inference_mode()
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        """As StoppingEngine says. Rows that have ended are given when they leave their batch."""
+        self._check_requests(requests, sampling)
+        sampled = [dict[int, Completion]() for _ in requests]
+        for wave in self._waves(requests):
+            for batch in self._batches(requests, wave, sampling.max_tokens):
+                for ended in self._sample(requests, batch, sampling):
+                    for request, number, completion in ended:
+                        sampled[request][number] = completion
+                        if len(sampled[request]) == requests[request].num_samples:
+                            progress.take(request, _in_order(sampled[request]))
+                    if progress.enough:
+                        return
 
     def sleep(self) -> None:
         """Nothing to give back: keys and values live only while a batch is sampled."""
@@ -128,12 +144,23 @@ class NativeEngine:
                 "positions. Lower rollout.max_tokens or drop long prompts."
             )
 
-    def _batches(self, requests: Sequence[Request], max_tokens: int) -> Iterator[list[Piece]]:
-        """Cut the requests into batches within the limits, prompts of similar length together."""
+    def _waves(self, requests: Sequence[Request]) -> Iterator[range]:
+        """Requests that follow one another, as many as are sampled at once."""
+        first = rows = 0
+        for index, request in enumerate(requests):
+            if rows and rows + request.num_samples > self.max_batch_sequences:
+                yield range(first, index)
+                first, rows = index, 0
+            rows += request.num_samples
+        if first < len(requests):
+            yield range(first, len(requests))
+
+    def _batches(self, requests: Sequence[Request], chosen: range, max_tokens: int) -> Iterator[list[Piece]]:
+        """Cut the chosen requests into batches within the limits, prompts of similar length together."""
         token_bytes = cache_bytes_per_token(self.model)
         batch: list[Piece] = []
         rows, width = 0, 0
-        for index in sorted(range(len(requests)), key=lambda i: len(requests[i].prompt)):
+        for index in sorted(chosen, key=lambda i: len(requests[i].prompt)):
             width = len(requests[index].prompt)  # ascending, so this is the batch's padded width
             first = 0
             while first < requests[index].num_samples:
@@ -149,8 +176,10 @@ class NativeEngine:
         if batch:
             yield batch
 
-    def _sample(self, requests: Sequence[Request], batch: list[Piece], sampling: Sampling) -> list[list[Completion]]:
-        """Completions of each piece of one batch."""
+    def _sample(
+        self, requests: Sequence[Request], batch: list[Piece], sampling: Sampling
+    ) -> Iterator[list[tuple[int, int, Completion]]]:
+        """(request, number of the sample among the request's, completion) of one batch, as `_decode` gives them."""
         device = self.model.device
         prompts = [requests[piece.request].prompt for piece in batch]
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -160,15 +189,17 @@ class NativeEngine:
         decoder = self.decoder(self.model, torch.from_numpy(padded).to(device), lengths)
         counts = torch.tensor([piece.count for piece in batch])
         group = torch.repeat_interleave(torch.arange(len(batch)), counts).to(device)
-        asked = [(requests[piece.request], piece) for piece in batch]
-        names = [(request.key, request.first + piece.first + i) for request, piece in asked for i in range(piece.count)]
-        rows = self._decode(decoder, decoder.start(group, sampling.max_tokens), names, sampling)
-        return [[next(rows) for _ in range(piece.count)] for piece in batch]
+        places = [(piece.request, piece.first + i) for piece in batch for i in range(piece.count)]
+        names = [(requests[request].key, requests[request].first + number) for request, number in places]
+        for ended in self._decode(decoder, decoder.start(group, sampling.max_tokens), names, sampling):
+            yield [(*places[row], completion) for row, completion in ended]
 
     def _decode(
         self, decoder: Decoder, logits: Tensor, names: list[tuple[int, int]], sampling: Sampling
-    ) -> Iterator[Completion]:
+    ) -> Iterator[list[tuple[int, Completion]]]:
         """Sample until every row has ended or is full; finished rows leave the batch in bulk.
+
+        Gives (row, completion) of those that leave, mostly none, whenever it looks which have ended.
 
         logits: [B, V] of the first token; names: (request key, sample) of each row, which name its noise.
         """
@@ -193,22 +224,33 @@ class NativeEngine:
                 if num_done == len(done) or t + 1 == T:
                     break
                 if num_done >= FINISHED_SHARE * len(done):
+                    yield self._completions(rows[done], tokens, logps)
                     alive = (~done).nonzero()[:, 0]
                     decoder.keep(alive)
                     rows, done, noise, token = rows[alive], done[alive], noise[alive], token[alive]
+                else:
+                    yield []
             logits = decoder.step(token)
-        return self._completions(tokens.cpu(), logps.cpu())
+        yield self._completions(rows, tokens, logps)
 
-    def _completions(self, tokens: Tensor, logps: Tensor) -> Iterator[Completion]:
-        """Cut each row after its first end token. tokens: [B, T], −1 where nothing was sampled; logps: [2, B, T]."""
+    def _completions(self, rows: Tensor, tokens: Tensor, logps: Tensor) -> list[tuple[int, Completion]]:
+        """Cut some rows after their first end token. tokens: [B, T], −1 where nothing was sampled; logps: [2, B, T]."""
+        tokens, logps = tokens[rows].cpu(), logps[:, rows].cpu()
         if not bool(torch.isfinite(logps[:, tokens >= 0]).all()):
             raise FloatingPointError("the policy's probabilities are not numbers: its weights have diverged. Lower lr.")
         is_end = torch.isin(tokens, self.eos.cpu())
         finished = is_end.any(dim=1)
         length = torch.where(finished, is_end.int().argmax(dim=1) + 1, tokens.shape[1])
         ids, policy, sampling = tokens.numpy(), logps[0].numpy(), logps[1].numpy()
-        for row, (end, ended) in enumerate(zip(length.tolist(), finished.tolist(), strict=True)):
-            yield Completion(ids[row, :end].copy(), policy[row, :end].copy(), sampling[row, :end].copy(), ended)
+        cut = list[tuple[int, Completion]]()
+        for i, (row, end, ended) in enumerate(zip(rows.tolist(), length.tolist(), finished.tolist(), strict=True)):
+            own = (each[i, :end].copy() for each in (ids, policy, sampling))
+            cut.append((row, Completion(*own, ended)))
+        return cut
+
+
+def _in_order(samples: Mapping[int, Completion]) -> tuple[Completion, ...]:
+    return tuple(samples[number] for number in sorted(samples))
 
 
 def cache_bytes_per_token(model: PreTrainedModel) -> int:

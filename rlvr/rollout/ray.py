@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from rlvr.records import Completion, Request, Sampling
+from rlvr.records import Completion, Progress, Request, Sampling
 from rlvr.rollout.child import Process, environment_with
 from rlvr.rollout.node import on_node, several
 from rlvr.rollout.ray_actor import GUARDED
@@ -84,6 +85,16 @@ class RayEngine:
         answered = self._each(lambda worker, share: worker.generate(share, sampling) if share else [], shares)
         return [answered[row % self.workers][row // self.workers] for row in range(len(requests))]
 
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        """As StoppingEngine says: each worker stops by itself."""
+        shares = [requests[index :: self.workers] for index in range(self.workers)]
+
+        def work(worker: RemoteVllm, index: int, share: Sequence[Request]) -> None:
+            if share:
+                worker.generate_until(share, sampling, OfWorker(progress, index, self.workers))
+
+        self._each(work, range(self.workers), shares)
+
     def sleep(self) -> None:
         """Nothing: the trainer does not need these GPUs."""
 
@@ -108,6 +119,22 @@ class RayEngine:
     def pids(self) -> list[tuple[int, int]]:
         """Of each worker's actor, and of its vLLM."""
         return [worker.remote.pids() for worker in self._workers]
+
+
+@dataclass(frozen=True)
+class OfWorker:
+    """The progress of a worker that has every `workers`-th request."""
+
+    all: Progress
+    index: int
+    workers: int
+
+    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
+        self.all.take(self.index + row * self.workers, samples)
+
+    @property
+    def enough(self) -> bool:
+        return self.all.enough
 
 
 class RemoteVllm(VllmEngine):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Completion, Engine, Problem, Request, Rollout, Sampling, Task
+from rlvr.records import Completion, Engine, Problem, Request, Rollout, Sampling, StoppingEngine, Task
+from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 
 OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
 
@@ -32,6 +33,14 @@ class Spent:
     rounds: int = 0
     share: float = 1.0  # of problems drawn, whose groups were kept
     rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
+
+    def add(self, groups: Sequence[Rollout], *, rollout_s: float, reward_s: float) -> None:
+        """One round."""
+        self.rollout_s += rollout_s
+        self.reward_s += reward_s
+        self.tokens += sum(len(c.tokens) for g in groups for c in g.completions)
+        self.rounds += 1
+        self.rollouts += groups
 
     @property
     def accuracy(self) -> float:
@@ -80,6 +89,7 @@ class Sampler:
     rank: int = 0
     world: int = 1
     gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
+    new_board: Callable[[], Board | None] = lambda: None  # of several ranks
 
     def draw(self, problem_rows: Sequence[tuple[Problem, int, int]], sampling: Sampling) -> list[Rollout]:
         """Of each problem the samples from a number on, so many: (problem, first, count). This rank's own, no more."""
@@ -109,19 +119,68 @@ class Sampler:
         """Groups in the order of `problems`, the same on every rank."""
         mine = problems[self.rank :: self.world]
         began = time.perf_counter()
-        prompts = self.encode(mine)
-        requests = [Request(p, samples, noise_key(q)) for p, q in zip(prompts, mine, strict=True)]
+        prompts, requests = self._requests(mine, samples)
         completions = self.engine.generate(requests, sampling) if requests else []
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
         groups = self._judged(mine, prompts, completions, texts)
         judged = time.perf_counter()
-        per_rank = self.gather(groups)
-        # What comes from other ranks has no text of its problem, which all of them know.
-        together = [replace(per_rank[i % self.world][i // self.world], problem=q) for i, q in enumerate(problems)]
-        spent.rollout_s += generated - began
-        spent.reward_s += judged - generated
-        spent.tokens += sum(len(c.tokens) for g in together for c in g.completions)
-        spent.rounds += 1
-        spent.rollouts += together
+        together = self._together(problems, groups)
+        spent.add(together, rollout_s=generated - began, reward_s=judged - generated)
+        return together
+
+    def first_usable(
+        self,
+        problems: Sequence[Problem],
+        samples: int,
+        sampling: Sampling,
+        spent: Spent,
+        *,
+        wanted: int,
+        usable: Callable[[Rollout], bool],
+    ) -> list[Rollout]:
+        """Groups in the order of `problems` up to the `wanted`-th usable one, or all; the same on every rank.
+
+        An engine that can stops there: groups are judged while others are sampled. What is beyond is as if it had never
+        been sampled, so that nothing depends on how far it came.
+        """
+        mine = problems[self.rank :: self.world]
+        began = time.perf_counter()
+        prompts, requests = self._requests(mine, samples)
+
+        def judge(answered: Sequence[tuple[int, tuple[Completion, ...]]]) -> list[Rollout]:
+            rows, completions = zip(*answered, strict=True)
+            texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
+            return self._judged([mine[row] for row in rows], [prompts[row] for row in rows], completions, texts)
+
+        board = self.new_board()
+        progress = FirstUsable(wanted, usable, judge, rank=self.rank, world=self.world, board=board)
+        try:
+            if isinstance(self.engine, StoppingEngine) and requests:
+                self.engine.generate_until(requests, sampling, progress)
+            elif requests:
+                for row, group in enumerate(self.engine.generate(requests, sampling)):
+                    progress.take(row, group)
+            generated = time.perf_counter()
+        finally:
+            groups = progress.close()
+        judged = time.perf_counter()
+        together = up_to(self._together(problems, groups), wanted, usable)
+        spent.add(together, rollout_s=generated - began, reward_s=judged - generated)
+        return together
+
+    def _requests(self, problems: Sequence[Problem], samples: int) -> tuple[list[NDArray[np.int64]], list[Request]]:
+        prompts = self.encode(problems)
+        return prompts, [Request(p, samples, noise_key(q)) for p, q in zip(prompts, problems, strict=True)]
+
+    def _together(self, problems: Sequence[Problem], mine: list[Rollout]) -> list[Rollout]:
+        """The groups of all ranks in the order of their problems, as many as there are without one missing."""
+        per_rank = self.gather(mine)
+        together = list[Rollout]()
+        for number, problem in enumerate(problems):
+            row, rank = divmod(number, self.world)
+            if row == len(per_rank[rank]):
+                break
+            # What comes from other ranks has no text of its problem, which all of them know.
+            together.append(replace(per_rank[rank][row], problem=problem))
         return together

@@ -38,13 +38,19 @@ def select_groups(
 
     share: of problems whose groups were kept in the step before. With `overdraw` c the first round has c·P/share
     problems, and each that follows c times what is missing over the share so far: one round, and one tail of long
-    responses, nearly always. What is kept beyond P is not learned from.
+    responses, nearly always. The step ends with its P-th usable group, in the order drawn: what is beyond is stopped
+    where the engine can, is not learned from and enters no metric.
 
     Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
     "refill" draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
     filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one response more a
     problem. Raises NothingToLearn after `max_rounds` rounds of refill, or if nothing is left.
     """
+
+    def usable(group: Rollout) -> bool:
+        (learned,) = trained_on([group], selection.reward, sampling)
+        return _usable(learned, selection.dynamic)
+
     spent, kept = Spent(), list[Rollout]()
     wanted, drawn = _first_draw(selection, share), 0
     while True:
@@ -52,8 +58,14 @@ def select_groups(
         drawn += wanted
         if selection.filter == "greedy_fails":
             problems = _greedy_fails(sampler, problems, sampling, spent)
-        groups = trained_on(sampler(problems, selection.samples, sampling, spent), selection.reward, sampling)
-        kept += [group for group in groups if _usable(group, selection.dynamic)]
+        if selection.overdraw is None or selection.dynamic != "refill":
+            groups = sampler(problems, selection.samples, sampling, spent)
+        else:
+            missing = selection.prompts - len(kept)
+            groups = sampler.first_usable(problems, selection.samples, sampling, spent, wanted=missing, usable=usable)
+            if len(groups) < len(problems):  # the share is that of the problems up to the last group needed
+                drawn -= wanted - math.ceil(wanted * len(groups) / len(problems))
+        kept += trained_on([group for group in groups if usable(group)], selection.reward, sampling)
         if selection.dynamic != "refill" or len(kept) >= selection.prompts:
             break
         if spent.rounds == selection.max_rounds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
-from rlvr.records import Completion, Request, Sampling, Tolerance
+from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
 from rlvr.rollout.node import from_first, on_node, several
 from rlvr.rollout.passage import Passage, refusal
@@ -132,6 +133,18 @@ class VllmEngine:
 
         With top_p < 1 vLLM says only what the truncated distribution gave: `logp` is then NaN, unknown.
         """
+        header, arrays = self._message(requests, sampling)
+        sampled = dict[int, tuple[Completion, ...]]()
+        self._with_process(lambda child: self._sample(child, header, arrays, sampling, sampled.__setitem__))
+        return [sampled.get(row, ()) for row in range(len(requests))]
+
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        """As StoppingEngine says. What is asked again of a process that replaces a lost one is given again."""
+        header, arrays = self._message(requests, sampling)
+        self._with_process(lambda child: self._sample(child, header, arrays, sampling, progress.take, progress))
+
+    def _message(self, requests: Sequence[Request], sampling: Sampling) -> tuple[dict[str, Any], Arrays]:
+        """What asks the process for samples."""
         if not self.synced:
             raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
         self._with_process(lambda _: None)  # it has started: its limits are known
@@ -156,9 +169,7 @@ class VllmEngine:
             "prompt": np.array([row for row, _ in names]),
             "seed": seeds(sampling.seed, sampling.step, [requests[r].key for r, _ in names], [s for _, s in names]),
         }
-        sampled = self._with_process(lambda child: self._sample(child, header, arrays))
-        completions = iter([self._completion(*each, sampling) for each in sampled])
-        return [tuple(next(completions) for _ in range(request.num_samples)) for request in requests]
+        return header, arrays
 
     def sleep(self) -> None:
         """Give the GPU's memory back. The engine is of no use until the next `sync`."""
@@ -231,18 +242,39 @@ class VllmEngine:
         self._receive(child)
 
     def _sample(
-        self, child: Process, header: dict[str, Any], arrays: Arrays
-    ) -> list[tuple[NDArray[np.int64], NDArray[np.float32], bool]]:
-        """(tokens, log-probabilities, finished) of each sample."""
+        self,
+        child: Process,
+        header: dict[str, Any],
+        arrays: Arrays,
+        sampling: Sampling,
+        take: Callable[[int, tuple[Completion, ...]], None],
+        progress: Progress | None = None,
+    ) -> None:
+        """Give `take` the samples of each request, once all of one are there."""
         child.send(header, arrays, self.timeout_s)
-        sampled: dict[int, tuple[NDArray[np.int64], NDArray[np.float32], bool]] = {}
-        while len(sampled) < len(arrays["seed"]):
+        of_request = arrays["prompt"].tolist()
+        missing, sampled = Counter(of_request), defaultdict[int, dict[int, Completion]](dict)
+        while missing:
             answer = self._receive(child)
             cuts = np.cumsum(answer["lengths"])[:-1]
             parts = (np.split(answer["tokens"], cuts), np.split(answer["logp"], cuts), answer["finished"].tolist())
             for sample, tokens, logp, finished in zip(answer["sample"].tolist(), *parts, strict=False):
-                sampled[sample] = (tokens, logp, bool(finished))
-        return [sampled[sample] for sample in range(len(sampled))]
+                row = of_request[sample]
+                sampled[row][sample] = self._completion(tokens, logp, bool(finished), sampling)
+                missing[row] -= 1
+                if not missing[row]:
+                    del missing[row]
+                    group = sampled.pop(row)
+                    take(row, tuple(group[number] for number in sorted(group)))
+            if missing and progress is not None and progress.enough:
+                self._stop(child)
+                return
+
+    def _stop(self, child: Process) -> None:
+        """Have it sample no more, and hear what it has said meanwhile."""
+        child.send({"do": "stop"}, {}, self.timeout_s)
+        while not child.receive(self.timeout_s)[0].get("stopped"):
+            pass
 
     def _completion(
         self, tokens: NDArray[np.int64], logp: NDArray[np.float32], finished: bool, sampling: Sampling

@@ -7,6 +7,7 @@ A message is a JSON header and raw arrays, framed by their lengths: nothing is u
 - load: the same with weights that come piece by piece in a part of this GPU's memory, each answered once it is copied
 - probe: whether this process can read such a part
 - generate: sample; completions are sent as they finish, and a sign of life at least every few seconds
+- stop: sample no more of it. Answered by `stopped`, also where all was sampled before it came
 - sleep: give the GPU's memory back until the next sync
 
 Every answer names the version of the weights that it comes from.
@@ -19,6 +20,7 @@ import functools
 import importlib.util
 import json
 import os
+import select
 import signal
 import struct
 import sys
@@ -178,12 +180,28 @@ class Server:
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             engine.add_request(str(first + index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
-        last_sent = time.monotonic()
+        last_sent, running = time.monotonic(), {str(first + index) for index in range(len(arrays["seed"]))}
         while engine.has_unfinished_requests():
             done = [output for output in engine.step() if output.finished]
+            running -= {output.request_id for output in done}
+            if select.select([sys.stdin.fileno()], [], [], 0)[0]:  # nothing but `stop` is asked meanwhile
+                header, _ = receive(_exactly)
+                assert header["do"] == "stop", header
+                self._abort(sorted(running))
+                return
             if done or time.monotonic() - last_sent > SIGN_OF_LIFE_S:
                 last_sent = time.monotonic()
                 self._send(done, first)
+
+    def _abort(self, requests: list[str]) -> None:
+        engine = self.llm.llm_engine
+        engine.abort_request(requests)
+        while engine.has_unfinished_requests():
+            engine.step()
+        self.stop()
+
+    def stop(self, *_: object) -> None:
+        self.answer({"stopped": True})
 
     def _send(self, outputs: list[Any], first: int) -> None:
         completions = [output.outputs[0] for output in outputs]
@@ -247,9 +265,8 @@ def main() -> None:
     os.dup2(2, 1)  # what vLLM prints goes to standard error: it is the trainer's to log
     server = Server(answers, **options)
     server.answer({"max_tokens": server.llm.llm_engine.model_config.max_model_len})
-    answers_to = {
-        each.__name__: each for each in (server.sync, server.load, server.probe, server.generate, server.sleep)
-    }
+    known = (server.sync, server.load, server.probe, server.generate, server.stop, server.sleep)
+    answers_to = {each.__name__: each for each in known}
     while True:
         header, arrays = receive(_exactly)
         answers_to[header["do"]](header, arrays)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import json
 import logging
 import os
@@ -178,3 +179,28 @@ def local(parameter: Tensor) -> Tensor:
 def barrier(group: dist.ProcessGroup | None = None) -> None:
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.barrier(group)
+
+
+class Board:
+    """Short texts that ranks of a run post and read without waiting for one another."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def post(self, name: str, value: str) -> None:
+        self._store.set(name, value)
+
+    def read(self, name: str) -> str | None:
+        """None: nobody has posted it yet."""
+        return self._store.get(name).decode() if self._store.check([name]) else None
+
+
+_boards = itertools.count()
+
+
+def new_board() -> Board | None:
+    """An empty one, the same for all ranks, which call this in the same order; None for a single rank."""
+    if dist.get_world_size() == 1:
+        return None
+    store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
+    return Board(dist.PrefixStore(f"board-{next(_boards)}", store))

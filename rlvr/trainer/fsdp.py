@@ -67,9 +67,9 @@ class Trainer:
         self.packer = packer.choose(self.actor, trial, knobs, place.pad_token_id, place.device)
         if knobs.lora_rank is not None:
             lora.adapt(model, rank=knobs.lora_rank, alpha=knobs.lora_alpha, seed=knobs.seed, dtype=knobs.precision)
-        sharding = Sharding(
-            distributed.mesh(place.device), knobs.precision, knobs.activation_checkpointing, knobs.compile
-        )
+        compiled = knobs.compiles(place.device, packed=self.packer.packing)
+        mesh = distributed.mesh(place.device)
+        sharding = Sharding(mesh, knobs.precision, knobs.activation_checkpointing, compiled)
         self.frozen = FrozenPolicies(self.actor, sharding, knobs, needs_reference=self.objective.needs_reference)
         shard(self.actor, sharding)
         if is_empty(self.actor):

@@ -56,7 +56,7 @@ class Knobs:
     packing: bool
     shared_prompt: Literal["auto", "always", "never"]
     activation_checkpointing: bool
-    compile: bool
+    compile: bool | Literal["auto"]
     reference_offload: bool
     lora_rank: Count | None
     lora_alpha: PositiveFloat
@@ -65,6 +65,10 @@ class Knobs:
     def total_updates(self) -> int:
         """Optimiser steps of the whole run: the length of the schedule."""
         return self.steps * self.epochs * self.updates
+
+    def compiles(self, device: torch.device, *, packed: bool) -> bool:
+        """Whether layers are compiled. auto: on a GPU, of sequences end to end, where one graph serves every shape."""
+        return device.type == "cuda" and packed if self.compile == "auto" else self.compile
 
     @property
     def precision(self) -> torch.dtype:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.config.freeze import frozen
+from rlvr.ledger.stages import presample_settings, presampling_engine
 from tests.support.composed import check, composed, identity
 
 pytestmark = pytest.mark.usefixtures("composing")
@@ -42,7 +43,6 @@ def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> No
 WORKERS = {
     "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2 or a multiple.",
     "rollout.engine.workers=0": "Pass rollout.engine.workers=1 or a multiple.",
-    "cluster=slurm cluster.gpus=3 loss=dph_js": "leaves rollout=ray none. Pass rollout=vllm.",
     "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
     "cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=6": (
         "spread over cluster.nodes=2, and cluster.gpus=3 on each. Pass cluster.gpus=4, or fewer workers."
@@ -180,3 +180,14 @@ def test_training_on_samples_of_a_truncated_policy_can_be_meant() -> None:
         check(*meant, *more)
     check("loss=cross_entropy", "rollout.dynamic_sampling=none", "rollout.top_p=0.9")  # learns known answers
     assert identity("rollout.truncation=null") == identity()
+
+
+def test_answers_are_pre_sampled_by_one_vllm_in_place_of_several() -> None:
+    """The job of a stage has one GPU. Its samples are those of either engine: one stage serves the runs of both."""
+    given = ("loss=dph_js", HERE, "cluster=slurm", "cluster.gpus=3")
+    check("rollout=ray", *given)
+    of_ray, of_vllm = (frozen(*composed(f"rollout={each}", *given)) for each in ("ray", "vllm"))
+    assert presample_settings(of_ray) == presample_settings(of_vllm)
+    alone = presampling_engine(of_ray["rollout"]["engine"])
+    assert alone == of_vllm["rollout"]["engine"]
+    assert presampling_engine(alone) == alone

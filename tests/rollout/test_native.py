@@ -15,7 +15,7 @@ from scipy import stats
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
-from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling
+from rlvr.records import Completion, Problem, Request, Reward, Rollout, Sampling, StoppingEngine
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.native import NativeEngine
@@ -392,3 +392,45 @@ def test_a_truncated_sample_has_the_log_probability_of_the_whole_policy_and_so_h
                 said.append(token)
             row += 1
     assert below == batch.mask.sum()  # every word of the nucleus is likelier under what was drawn from
+
+
+class First:
+    """Enough once the first `wanted` requests are there."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted, self.taken = wanted, dict[int, tuple[Completion, ...]]()
+
+    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
+        self.taken[row] = samples
+
+    @property
+    def enough(self) -> bool:
+        return all(row in self.taken for row in range(self.wanted))
+
+
+def check_until(engine: StoppingEngine, requests: list[Request], sampling: Sampling) -> list[dict[int, Any]]:
+    """The same samples as of `generate`, all of them or the first requests' and some more. Returns what was given."""
+    expected = tokens_of(engine.generate(requests, sampling))
+    every, first = First(len(requests) + 1), First(1)
+    for progress in (every, first):
+        engine.generate_until(requests, sampling, progress)
+        for row, group in progress.taken.items():
+            assert tokens_of([group]) == [expected[row]]
+    assert sorted(every.taken) == list(range(len(requests)))
+    return [every.taken, first.taken]
+
+
+def test_sampling_stops_once_enough_is_there() -> None:
+    """In the midst of a batch: its other rows are left where they are. The request that ends first is asked first."""
+    model = make_model()
+    engine = make_engine(model, eos=[7])
+    requests = make_requests(2, [PROMPTS[i % 4] for i in range(12)])
+    lengths = [max(len(c.tokens) for c in group) for group in engine.generate(requests, make_sampling(60))]
+    shortest = min(range(12), key=lengths.__getitem__)
+    requests = [requests[shortest], *requests[:shortest], *requests[shortest + 1 :]]
+    _, taken = check_until(engine, requests, make_sampling(60))
+    assert 0 in taken
+    assert len(taken) < 12
+    small = make_engine(model, eos=[7], max_batch_sequences=4)
+    _, taken = check_until(small, requests, make_sampling(60))
+    assert set(taken) <= {0, 1}  # the wave of the first

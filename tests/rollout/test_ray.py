@@ -18,7 +18,7 @@ import torch
 
 from rlvr.rollout.ray import RayEngine
 from rlvr.rollout.vllm import VllmEngine
-from tests.rollout.test_native import check_logp, make_requests, make_sampling, tokens_of
+from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
 from tests.rollout.test_vllm import END, PYTHON, start, tied
 
 WORKERS = 2
@@ -93,6 +93,7 @@ class TestAnswers:
                 one.generate(make_requests(), sampling)
             )
         assert several.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))  # fewer requests than workers
+        assert 0 in check_until(several, make_requests(2, [[3, 1, 4]] * 9), make_sampling(20))[1]
 
     def test_every_worker_takes_new_weights(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         _, several = engines

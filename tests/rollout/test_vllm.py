@@ -19,7 +19,16 @@ from transformers import PreTrainedModel
 
 from rlvr.records import Request, Sampling
 from rlvr.rollout.vllm import VllmEngine
-from tests.rollout.test_native import V, check_logp, full_forward, make_model, make_requests, make_sampling, tokens_of
+from tests.rollout.test_native import (
+    V,
+    check_logp,
+    check_until,
+    full_forward,
+    make_model,
+    make_requests,
+    make_sampling,
+    tokens_of,
+)
 
 PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -169,3 +178,13 @@ def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="did not start"):
         engine.generate(make_requests(), make_sampling())
     engine.close()
+
+
+def test_vllm_stops_once_enough_is_there_and_samples_as_before(engine: VllmEngine) -> None:
+    """Sixteen at a time of 200 requests of up to 100 tokens: the first is there long before the last has begun."""
+    synced(engine, 5)
+    requests = [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(200)]
+    for _ in range(2):
+        _, taken = check_until(engine, requests, make_sampling(100))
+        assert 0 in taken
+        assert len(taken) < 200

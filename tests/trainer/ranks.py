@@ -167,6 +167,15 @@ def main(directory: Path) -> None:
                 sharded = trainer(load_for_shards(directory / "base"), base_kl=True, **knobs)
                 results[f"sharded load, {name}"] = learn_three_times(sharded)
         results["sharded load, adapters"] = {"metrics": adapted.learn(data()), "gradients": gradients(adapted)}
+    board = distributed.new_board()
+    other = distributed.new_board()
+    assert board is not None
+    assert other is not None
+    nothing = board.read(f"of {1 - rank}") if rank == 0 else None  # who is not there yet has said nothing
+    distributed.barrier()
+    board.post(f"of {rank}", str(rank))
+    distributed.barrier()
+    results["board"] = [nothing, board.read("of 0"), board.read("of 1"), other.read("of 0")]
     results["curve"] = curve()
     results["collectives"] = {
         "gather": distributed.gather([rank]),

@@ -63,6 +63,24 @@ def test_compiled_layers_have_the_same_gradient() -> None:
     assert worst(gradients(made), expected) < CLOSE
 
 
+@pytest.mark.slow
+def test_one_compiled_graph_serves_packed_micro_batches_of_every_shape() -> None:
+    """Bit by bit as good as eager against float64, over batches of other lengths; the decoder compiles no more then."""
+    torch._dynamo.reset()
+    compiled, eager = (trainer(compile=c, token_budget=20, shared_prompt="always", lr=0.0) for c in (True, False))
+    graphs = list[int]()
+    for seed, lengths in enumerate(
+        ([6, 1, 3, 0, 2, 5, 4, 6, 1], [2, 2, 6, 5, 1, 1, 3, 3, 4], [1, 6, 6, 6, 2, 4, 5, 0, 3])
+    ):
+        data = batch(seed=seed, lengths=lengths)
+        metrics, expected = compiled.learn(data), eager.learn(data)
+        assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert worst(gradients(compiled), by_hand(qwen2(), data)) < CLOSE
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] > 0
+    assert graphs[1] == graphs[2]
+
+
 def test_a_reference_cannot_leave_the_memory_of_a_gpu_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="this machine has no GPU. Drop it"):
         trainer(base_kl=True, reference_offload=True)

@@ -40,6 +40,9 @@ def test_a_misspelt_knob_and_a_wrong_value_are_refused_before_launch() -> None:
         bind("trainer", config(schedule="sine"))
     with pytest.raises(ValueError, match=r"trainer\.device is unknown"):
         bind("trainer", config(device="cpu"))  # a place, no knob
+    bind("trainer", config(compile="auto", dtype="float16"))
+    with pytest.raises(ValueError, match=r"trainer\.compile=maybe"):
+        bind("trainer", config(compile="maybe"))
 
 
 def test_choices_are_those_that_their_readers_know() -> None:
@@ -58,3 +61,14 @@ def test_knobs_are_frozen_and_say_how_long_the_schedule_is() -> None:
     assert knobs.precision is torch.bfloat16
     with pytest.raises(FrozenInstanceError):
         knobs.lr = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("device", "packing", "compiled"), [("cpu", True, False), ("cuda", True, True), ("cuda", False, False)]
+)
+def test_layers_are_compiled_by_themselves_on_a_gpu_where_sequences_are_packed(
+    device: str, packing: bool, compiled: bool
+) -> None:
+    assert make_knobs(compile="auto").compiles(torch.device(device), packed=packing) is compiled
+    assert make_knobs(compile=True).compiles(torch.device(device), packed=packing)
+    assert not make_knobs(compile=False).compiles(torch.device(device), packed=packing)

@@ -68,6 +68,10 @@ def test_ranks_skip_the_same_updates(results: list[dict[str, Any]]) -> None:
     assert 0 < skipped[0] == skipped[1] < 1
 
 
+def test_ranks_read_what_others_have_posted(results: list[dict[str, Any]]) -> None:
+    assert [rank["board"] for rank in results] == [[None, "0", "1", None]] * 2
+
+
 def test_ranks_agree_to_the_last_bit(results: list[dict[str, Any]]) -> None:
     for case in ranks.CASES:
         assert results[0][case]["metrics"] == results[1][case]["metrics"]

@@ -72,6 +72,10 @@ class Engine:
         self.seen.add(request_id)
         self.waiting.append((request_id, list(prompt["prompt_token_ids"]), params))
 
+    def abort_request(self, request_ids: list[str]) -> None:
+        self.waiting = [each for each in self.waiting if each[0] not in request_ids]
+        self.llm.say("abort", len(request_ids))
+
     def has_unfinished_requests(self) -> bool:
         return bool(self.waiting)
 
