@@ -26,6 +26,11 @@ def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
 def check_engine(config: DictConfig, choices: Choices) -> None:
     """Can it load the model, has it GPUs, and is it there? NotAtHand where it is not, ValueError for the others."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
+    if config.cluster.sampling_nodes and "workers" not in engine:
+        raise ValueError(
+            f"cluster.sampling_nodes={config.cluster.sampling_nodes} have workers of rollout=ray alone, and "
+            f"rollout={rollout} has none. Pass rollout=ray, or cluster.sampling_nodes=0."
+        )
     if "python" not in engine:  # it has no interpreter of its own: nothing to find, nothing it cannot load
         return
     if "native_only" in declared(config.model["_target_"]):
@@ -59,7 +64,9 @@ def _check_workers(config: DictConfig, rollout: str | None) -> None:
             f"rollout.engine.workers={workers} are shared by cluster.ranks={ranks} in equal parts. "
             f"Pass rollout.engine.workers={ranks} or a multiple."
         )
-    if 0 < gpus < (needed := (ranks + workers) // cluster.nodes * cluster.pack):
+    # Whole GPUs of each node: ranks are on the nodes that train, workers wherever GPUs are left.
+    per_node = max(-(-(ranks + workers) // cluster.nodes), ranks // max(1, cluster.nodes - cluster.sampling_nodes))
+    if 0 < gpus < (needed := per_node * cluster.pack):
         packed = f", for each of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
         spread = f", spread over cluster.nodes={cluster.nodes}" if cluster.nodes > 1 else ""
         where = " on each" if cluster.nodes > 1 else ""

@@ -270,14 +270,21 @@ def _check_solution(config: DictConfig, choices: Choices) -> None:
 
 def _check_places(cluster: DictConfig) -> None:
     """Do the processes of a run divide over its nodes, and has each a GPU where there are some?"""
-    if cluster.ranks % cluster.nodes:
+    if cluster.sampling_nodes >= cluster.nodes:
         raise ValueError(
-            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes} nodes. Pass "
-            f"cluster.ranks={cluster.nodes * max(1, cluster.ranks // cluster.nodes)}: ranks counts those of all nodes."
+            f"cluster.sampling_nodes={cluster.sampling_nodes} of cluster.nodes={cluster.nodes} leave none to train on. "
+            f"Pass cluster.nodes={cluster.sampling_nodes + 1} or more: nodes counts both."
+        )
+    nodes = cluster.nodes - cluster.sampling_nodes
+    if cluster.ranks % nodes:
+        apart = f" less cluster.sampling_nodes={cluster.sampling_nodes}" if cluster.sampling_nodes else ""
+        raise ValueError(
+            f"cluster.ranks={cluster.ranks} processes do not divide over cluster.nodes={cluster.nodes}{apart} nodes. "
+            f"Pass cluster.ranks={nodes * max(1, cluster.ranks // nodes)}: ranks counts those of all nodes."
         )
     if cluster.nodes > 1 and cluster.pack > 1:
         raise ValueError("cluster.pack puts several runs on one node, cluster.nodes one run on several: pass one.")
-    needed = cluster.ranks // cluster.nodes * cluster.pack
+    needed = cluster.ranks // nodes * cluster.pack
     if cluster.ranks > 1 and 0 < cluster.gpus < needed:
         packed = f" of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
         where = " on each node" if cluster.nodes > 1 else ""

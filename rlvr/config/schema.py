@@ -72,6 +72,7 @@ class ClusterConfig:
     threads: PositiveInt = 1
     ranks: PositiveInt = 1
     nodes: PositiveInt = 1
+    sampling_nodes: NonNegativeInt = 0
     pack: PositiveInt = 1
     retries: NonNegativeInt = 1
     hung_min: PositiveFloat | None = None

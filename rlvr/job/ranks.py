@@ -4,20 +4,28 @@ On one node they meet in a file of a directory that only its user can enter, and
 store of `torchrun --standalone` would listen on all interfaces and unpickle what anybody sends. Of several nodes each
 runs this, with `--nodes`, `--node` and `--meet`; their ranks find one another through a port of the first node, and
 trust its network (SECURITY.md).
+
+If the run samples with Ray, its nodes have one together (rlvr/rollout/ray_node.py), on loopback if there is one node.
+Of several the first listens where `--ray` says; further nodes, of workers alone, run this with 0 for COUNT. The nodes
+share a token, which is in the environment of each: RAY_AUTH_TOKEN.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+
+from rlvr.ledger.runs import Unreadable, read_config
+from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
 FAREWELL_S = 3600.0  # for the others to end when one has failed: they may be writing a checkpoint
@@ -29,14 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="of the run (default: 1)")
     parser.add_argument("--node", type=int, default=0, metavar="K", help="number of this one, from 0")
     parser.add_argument("--meet", default="", metavar="HOST:PORT", help="of several nodes: free, on the first of them")
-    parser.add_argument("count", type=int, help="ranks of this node")
+    parser.add_argument("--ray", default="", metavar="IP:PORT", help="the same for Ray, if the run samples with it")
+    parser.add_argument("--sampling", type=int, default=0, metavar="N", help="further nodes, of workers of Ray alone")
+    parser.add_argument("count", type=int, help="ranks of this node; 0: it is for workers of Ray alone")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="what Python runs, such as -m rlvr.job RUN_DIR")
     options = parser.parse_args(arguments)
     if options.nodes > 1 and not options.meet.rpartition(":")[0]:
         parser.error("several nodes need --meet HOST:PORT")
-    with tempfile.TemporaryDirectory(prefix="rlvr-ranks-") as directory:  # 0700
+    workers = workers_of(options.words)
+    if workers and options.nodes + options.sampling > 1 and not (options.ray and os.environ.get(TOKEN)):
+        parser.error(f"several nodes that sample with Ray need --ray IP:PORT, and {TOKEN} in their environment")
+    with tempfile.TemporaryDirectory(prefix="rlvr-ranks-") as directory, ray_of(workers, options) as ray:  # 0700
+        if not options.count:
+            sys.exit(_serve(ray))
         place = _meeting(options.nodes, options.meet, Path(directory))
-        status = Ranks(options.words, options.count, options.node, options.nodes, place).wait()
+        place |= {} if ray is None else {ADDRESS: ray.address}
+        status = Ranks(options.words, options.count, options.node, options.nodes, place).wait(ray)
     if status < 0:
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
@@ -50,6 +66,41 @@ def _meeting(nodes: int, meet: str, directory: Path) -> dict[str, str]:
         return {STORE: str(directory / "store")}
     host, _, port = meet.rpartition(":")
     return {"MASTER_ADDR": host, "MASTER_PORT": port}
+
+
+def workers_of(words: Sequence[str]) -> int:
+    """Workers of Ray that the run of these words has, by its config."""
+    if list(words[:2]) != ["-m", "rlvr.job"]:
+        return 0
+    try:
+        return int(read_config(Path(words[-1]))["rollout"]["engine"].get("workers", 0))
+    except Unreadable:  # its ranks say why
+        return 0
+
+
+@contextlib.contextmanager
+def ray_of(workers: int, options: argparse.Namespace) -> Iterator[RayNode | None]:
+    """This node's Ray, if the run has workers; gone when this is left."""
+    if not workers:
+        yield None
+        return
+    os.environ.setdefault(TOKEN, new_token())  # of one node: nobody else needs to know it
+    # Without GPUs a node has as many places as another: those for workers alone, if there are some, else all.
+    of_workers = options.sampling or options.nodes
+    places = 0 if options.sampling and options.count else -(-workers // of_workers)
+    ray = RayNode(options.ray or free_address(), options.node, options.count, places)
+    try:
+        yield ray
+    finally:
+        ray.close()
+
+
+def _serve(ray: RayNode | None) -> int:
+    """Of a node for workers alone: until the first node is done, or a signal says stop. Returns the exit code."""
+    told = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: told.set())
+    return 0 if ray is None else ray.serve(told.is_set)
 
 
 class Ranks:
@@ -70,12 +121,17 @@ class Ranks:
         if self._told:  # before all were there to hear it
             self._tell(signal.SIGTERM)
 
-    def wait(self) -> int:
-        """Until all have ended. Returns the first status that is not 0 (negative: killed by that signal), or 0."""
+    def wait(self, ray: RayNode | None = None) -> int:
+        """Until all have ended. Returns the first status that is not 0 (negative: killed by that signal), or 0.
+
+        ray: of this node. Ranks see for themselves that it has ended; why it has is said here.
+        """
         first = 0
         while self._processes:
             pid, status = os.wait()
             if (process := self._processes.pop(pid, None)) is None:
+                if ray is not None:
+                    print(f"Ray of this node has ended: {ray.last_words}", file=sys.stderr, flush=True)
                 continue
             process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode and not first:

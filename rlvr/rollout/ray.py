@@ -1,18 +1,21 @@
-"""The Ray engine: vLLMs on GPUs of their own, beside those of the ranks; each lives in an actor of Ray.
+"""The Ray engine: vLLMs on GPUs of their own, on any node of the job; each lives in an actor of Ray.
 
-A rank has a Ray of its own and its share of the workers. Each of them is a VllmEngine whose process is reached through
-an actor: what is lost, vLLM or actor, is replaced and asked again with the same seeds. Weights do not pass through Ray:
-all processes of the node read the same memory.
+All ranks use one Ray (rlvr/rollout/ray_node.py starts it) and have a part of its workers each. A worker is a VllmEngine
+whose process is reached through an actor: what is lost, vLLM, actor or node, is replaced and asked again with the same
+seeds; while it has no place, the others answer in its stead. On a rank's own node workers read the weights from memory
+that the rank has written; every other node is sent one copy.
 """
 
 from __future__ import annotations
 
-import functools
+import logging
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,8 +25,14 @@ from torch import Tensor
 from rlvr.records import Completion, Progress, Request, Sampling
 from rlvr.rollout.child import Process, environment_with
 from rlvr.rollout.node import on_node, several
-from rlvr.rollout.ray_actor import GUARDED
+from rlvr.rollout.ray_node import ADDRESS, LOOPBACK, MEET_S, NoPlace, guarded
 from rlvr.rollout.vllm import SERVER, VllmEngine
+
+if TYPE_CHECKING:
+    from rlvr.rollout.ray_cluster import Cluster
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class RayEngine:
@@ -48,15 +57,14 @@ class RayEngine:
         """workers: of all ranks together, a multiple of their number. Else as of VllmEngine."""
         self._workers, self._cluster = list[RemoteVllm](), None
         self._threads = ThreadPoolExecutor(max(1, workers))
-        ranks = dist.get_world_size() if several() else 1
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if several() else (0, 1)
         if workers < 1 or workers % ranks:
             raise ValueError(f"rollout.engine.workers={workers} must be a multiple of the ranks of the run, {ranks}")
-        with environment_with(GUARDED):  # Ray reads it as it is imported
-            from rlvr.rollout.ray_cluster import Cluster
-        self._cluster = cluster = Cluster(workers // ranks, *on_node(), device)
-        for index in range(workers // ranks):
+        self._cluster = cluster = open_cluster(workers, rank, device)
+        for index in own_places(cluster.nodes(), rank, ranks, on_node()[1]):
             worker = RemoteVllm(
-                functools.partial(cluster.start, index),
+                cluster,
+                index,
                 model,
                 device=device,
                 eos_token_ids=eos_token_ids,
@@ -73,17 +81,41 @@ class RayEngine:
         self.canary, self.workers = self._workers[0].canary, len(self._workers)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As of VllmEngine: they lie in memory once, whatever the number of workers."""
+        """As of VllmEngine: they lie in memory once on every node, whatever the number of workers."""
+        assert self._cluster is not None
         for worker in self._workers:
             worker.synced = False
         written = self._workers[0].write_weights(weights)
-        self._each(lambda worker: worker.use_weights(written))
+        if several():
+            if dist.get_rank() == 0:
+                self._cluster.send_weights(written, self._workers[0].version + 1)
+            dist.barrier()  # the others need not send them again
+        self._each(lambda worker: worker.use_weights(written), self._workers)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """Sample every request `num_samples` times; results in the order of the requests."""
-        shares = [requests[index :: self.workers] for index in range(self.workers)]
-        answered = self._each(lambda worker, share: worker.generate(share, sampling) if share else [], shares)
-        return [answered[row % self.workers][row // self.workers] for row in range(len(requests))]
+        """Sample every request `num_samples` times; results in the order of the requests.
+
+        Requests of a worker that has lost its place are shared by the others: a sample's noise is its own.
+        """
+        answers: dict[int, tuple[Completion, ...]] = {}
+        while rows := [row for row in range(len(requests)) if row not in answers]:
+            workers = self._placed()
+            shares = [rows[index :: len(workers)] for index in range(len(workers))]
+            asked = [[requests[row] for row in share] for share in shares]
+            answered = self._each(lambda worker, share: worker.answer(share, sampling), workers, asked)
+            for share, groups in zip(shares, answered, strict=True):
+                answers |= dict(zip(share, groups, strict=False))  # none of a worker that has lost its place
+        return [answers[row] for row in range(len(requests))]
+
+    def _placed(self) -> list[RemoteVllm]:
+        """The workers that have a place now; if none has, one is waited for."""
+        assert self._cluster is not None
+        deadline = time.monotonic() + MEET_S
+        while not (placed := [worker for worker in self._workers if worker.has_place()]):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the nodes of all {self.workers} workers of this rank are lost")
+            time.sleep(1)
+        return placed
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """As StoppingEngine says: each worker stops by itself."""
@@ -100,7 +132,7 @@ class RayEngine:
 
     def _each(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
         """What every worker gives, all at the same time. The first error is raised when all have ended."""
-        pending = [self._threads.submit(work, *each) for each in zip(self._workers, *arguments, strict=True)]
+        pending = [self._threads.submit(work, *each) for each in zip(*arguments, strict=True)]
         wait(pending)
         return [future.result() for future in pending]
 
@@ -140,11 +172,63 @@ class OfWorker:
 class RemoteVllm(VllmEngine):
     """A vLLM that lives in an actor."""
 
-    def __init__(self, start: Callable[..., Any], model: Path, **knobs: Any) -> None:
-        """start: gives a process in an actor, as the Child of these arguments would be here."""
-        self._start = start
+    def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
+        """index: of its place."""
+        self._cluster, self._index = cluster, index
         super().__init__(model, **knobs)
 
+    def has_place(self) -> bool:
+        return self._cluster.has(self._index)
+
+    def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """As `generate`; nothing, if it has no place."""
+        if not requests:
+            return []
+        return self._in_place(lambda: self.generate(requests, sampling)) or []
+
+    def use_weights(self, weights: dict[str, Any]) -> None:
+        """As of VllmEngine. Without a place it is given them when it has one."""
+        self._in_place(lambda: super(RemoteVllm, self).use_weights(weights))
+        self.synced = True
+
+    def _in_place(self, work: Callable[[], T]) -> T | None:
+        """What it gives, or None if there is no place to do it in."""
+        try:
+            return work()
+        except NoPlace as lost:
+            log.warning("%s: the other workers answer in its stead", lost)
+            self._child = None
+            return None
+
     def _process(self) -> Process:
-        self.remote = self._start(self._python, SERVER, self._options, self._environment)
+        self.remote = self._cluster.start(self._index, self._python, SERVER, self._options, self._environment)
         return self.remote
+
+    def _weights_for(self, child: Process) -> dict[str, Any]:
+        return self._cluster.weights_for(self._index, self._weights, self.version)
+
+
+def open_cluster(workers: int, rank: int, device: torch.device) -> Cluster:
+    """Of all ranks. The first opens it: the others look for what that has put there."""
+    with environment_with(guarded(os.environ.get(ADDRESS, LOOPBACK))):  # Ray reads it as it is imported
+        from rlvr.rollout.ray_cluster import Cluster
+    first = Cluster(workers, 0, device) if rank == 0 else None
+    if several():
+        dist.barrier()
+    return first or Cluster(workers, rank, device)
+
+
+def own_places(nodes: Sequence[int], rank: int, ranks: int, ranks_of_node: int) -> list[int]:
+    """The places of a rank's workers, as many for each rank: those of its own node as far as there are some.
+
+    nodes: number of the node of each place; ranks are numbered node by node.
+    """
+    each = len(nodes) // ranks
+    left = list(range(len(nodes)))
+    taken: list[list[int]] = []
+    for number in range(ranks):
+        taken.append([place for place in left if nodes[place] == number // ranks_of_node][:each])
+        left = [place for place in left if place not in taken[-1]]
+    for own in taken:
+        own += [left.pop(0) for _ in range(each - len(own))]
+    return taken[rank]

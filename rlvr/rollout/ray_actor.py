@@ -1,4 +1,6 @@
-"""The actor of Ray that starts a vLLM on the GPU it was given, and passes messages on. Imports no torch and no Ray."""
+"""The actors of Ray: one starts a vLLM where it was placed and passes messages on; one holds the weights of a node that
+has no ranks. Imports no torch and no Ray.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlvr.rollout.child import Child
-from rlvr.rollout.vllm_server import Arrays
+import numpy as np
+from numpy.typing import NDArray
 
-# Ray reads them as it is imported, and its processes as they start.
-GUARDED = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else it listens on every address of the machine
-    "RAY_AUTH_MODE": "token",  # loopback is everyone's on this machine, and Ray runs what it is sent
-}
+from rlvr.rollout.child import Child
+from rlvr.rollout.memory import Memory
+from rlvr.rollout.vllm_server import Arrays
 
 
 class ChildActor:
@@ -36,3 +36,22 @@ class ChildActor:
 
     def kill(self) -> int:
         return self.child.kill()
+
+
+class WeightsActor:
+    """One copy of the weights, for all vLLMs of its node."""
+
+    def __init__(self) -> None:
+        self._memory, self._version = Memory(), 0
+
+    def write(self, data: NDArray[np.uint8], place: int) -> None:
+        """A piece of them, from the byte `place` on. Until all have come what is held is no version."""
+        self._version = 0
+        self._memory.write(data, place)
+
+    def complete(self, version: int) -> None:
+        self._version = version
+
+    def held(self) -> tuple[int, str]:
+        """The version that is complete, 0 if none is, and the file that it lies in."""
+        return self._version, self._memory.path

@@ -25,6 +25,7 @@ from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
+from rlvr.rollout.memory import Memory, write
 from rlvr.rollout.node import from_first, on_node, several
 from rlvr.rollout.passage import Passage, refusal
 from rlvr.rollout.vllm_server import Arrays
@@ -67,7 +68,7 @@ class VllmEngine:
         `conf/rollout/vllm.yaml` says what the knobs mean. The process starts at once; its first use waits for it.
         """
         self._child: Process | None = None
-        self._memory: int | None = None  # file descriptor of this process's copy of the weights, if it keeps one
+        self._memory: Memory | None = None  # this process's copy of the weights, if it keeps one
         if max_cache_gb is None:
             raise ValueError("how much of the GPU is left for max_cache_gb knows who starts the engine")
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
@@ -184,7 +185,7 @@ class VllmEngine:
             self._child.kill()
             self._child = None
         if self._memory is not None:
-            os.close(self._memory)
+            self._memory.close()
             self._memory = None
 
     @property
@@ -237,9 +238,13 @@ class VllmEngine:
         return arrays
 
     def _send_weights(self, child: Process) -> None:
-        child.send({"do": "sync", "to_version": self.version, **self._weights}, {}, self.timeout_s)
+        child.send({"do": "sync", "to_version": self.version, **self._weights_for(child)}, {}, self.timeout_s)
         self._sent_version = self.version
         self._receive(child)
+
+    def _weights_for(self, child: Process) -> dict[str, Any]:
+        """Where it finds them: in the memory of this node, which it shares."""
+        return self._weights
 
     def _sample(
         self,
@@ -344,8 +349,8 @@ class VllmEngine:
         if on_node()[0]:
             return 0, 0
         if self._memory is None:
-            self._memory = os.memfd_create("rlvr-weights")  # gone with the last process that has it open
-        return os.getpid(), self._memory
+            self._memory = Memory()
+        return os.getpid(), self._memory.number
 
     def _write(self, weights: Iterable[tuple[str, Tensor]], file: str) -> list[Any]:
         """Write them one after the other; of those this rank its part. Returns name, dtype, shape, place of each."""
@@ -360,13 +365,6 @@ class VllmEngine:
                 size = tensor.numel() * self.dtype.itemsize
                 place += -(-size // ALIGNMENT) * ALIGNMENT
         return described
-
-
-def write(file: int, data: NDArray[np.uint8], place: int) -> None:
-    rest = data.data
-    while rest:
-        count = os.pwrite(file, rest, place)  # 2 GB at most
-        rest, place = rest[count:], place + count
 
 
 def environment(device: torch.device, *, eager: bool) -> dict[str, str]:

@@ -22,7 +22,7 @@ from slurm.supervise import Allocation, Supervisor
 from sweeps.slurm import jobs, submissions
 from sweeps.slurm.launch import submit_more
 from sweeps.slurm.nodes import Nodes
-from sweeps.slurm.supervised_run import SupervisedRun, on_nodes
+from sweeps.slurm.supervised_run import SupervisedRun, on_nodes, sampling_nodes
 from sweeps.verdict import Verdict
 
 
@@ -41,7 +41,8 @@ class ArrayTask:
         nodes = self._nodes()
         if nodes is not None and self.here.node:
             run_dir = self.ledger.run_dir(self.run_ids[0])
-            nodes.follow(lambda place: on_nodes(self.settings, place, run_dir), int(self.settings["threads"]))
+            node = self.here.node
+            nodes.follow(lambda place: on_nodes(self.settings, node, place, run_dir), int(self.settings["threads"]))
             return 0
         with ThreadPoolExecutor(len(self.run_ids)) as pool:  # signals reach the main thread, which waits
             ends = list(pool.map(functools.partial(self._one, nodes=nodes), range(len(self.run_ids))))
@@ -56,7 +57,8 @@ class ArrayTask:
     def _nodes(self) -> Nodes | None:
         count, here = int(self.settings["nodes"]), self.here
         folder = layout.task_nodes(self.submission, here.index, here.restarts)
-        return Nodes(folder, here.node, count, self.supervisor) if count > 1 else None
+        apart = sampling_nodes(self.settings)
+        return Nodes(folder, here.node, count, self.supervisor, sampling=apart) if count > 1 else None
 
     def _one(self, place: int, nodes: Nodes | None) -> Verdict:
         """One run to its end, unless it has ended: before this launch, or before this job was requeued."""

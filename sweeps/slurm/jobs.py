@@ -4,6 +4,7 @@ a job begins there.
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +17,9 @@ from rlvr.ledger.runs import Unreadable
 from slurm.submit import Resources
 from slurm.supervise import Supervisor
 
+# 64 hexadecimal digits, drawn by the script as the job starts: its nodes alone know them, no file does.
+RANDOM = "$(od -vAn -N32 -tx1 /dev/urandom | tr -d '[:space:]')"
+
 
 def workers(config: Mapping[str, Any]) -> int:
     """vLLMs that a run has beside its ranks: those of rollout=ray."""
@@ -26,20 +30,26 @@ def cpus(cluster: Mapping[str, Any], engines: int = 0) -> int:
     """CPUs of a run on each of its nodes: as asked for, else a core for each thread of its ranks and of its `engines`,
     vLLMs in processes of their own, and one for verifiers.
     """
+    apart = cluster["sampling_nodes"]
+    if apart:
+        processes = max(cluster["ranks"] // (cluster["nodes"] - apart), math.ceil(engines / apart))
+        return cluster["cpus"] or cluster["threads"] * processes + 1
     return cluster["cpus"] or cluster["threads"] * (cluster["ranks"] + engines) // cluster["nodes"] + 1
 
 
 def cluster_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """`cluster` of a run's config, its CPUs counted."""
     beside_ranks = config["cluster"]["ranks"] if "python" in config["rollout"]["engine"] else 0
-    return {**config["cluster"], "cpus": cpus(config["cluster"], workers(config) or beside_ranks)}
+    engines = workers(config) or beside_ranks
+    return {**config["cluster"], "cpus": cpus(config["cluster"], engines), "ray": bool(workers(config))}
 
 
 def of_runs(cluster: Mapping[str, Any]) -> Resources:
     """What a job of `cluster.pack` runs side by side asks for. They share its GPUs."""
     pack = cluster["pack"]
+    token = {"RAY_AUTH_TOKEN": RANDOM} if cluster["nodes"] > 1 and cluster.get("ray") else {}
     return resources(
-        cluster,
+        {**cluster, "environment": {**cluster["environment"], **token}},
         time_min=cluster["time_min"],
         cpus=cpus(cluster) * pack,
         memory_gb=cluster["memory_gb"] * pack,

@@ -30,6 +30,7 @@ REPORT_GB = 4.0
 # Of `cluster`: what a job in the queue cannot change any more.
 ASKED = (
     *("partition", "account", "qos", "time_min", "gpus", "cpus", "memory_gb", "nodes", "ranks", "threads", "pack"),
+    "sampling_nodes",
     *("setup", "environment", "scratch", "container", "sbatch"),
 )
 
@@ -269,7 +270,7 @@ def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int
     """Record, script, sbatch, number: in this order, so that death between any two loses and doubles nothing."""
     cluster = array.cluster
     resources = jobs.of_runs(cluster)
-    keys = ("threads", "ranks", "nodes", "pack", "retries", "requeues", "container", "hung_min")
+    keys = ("threads", "ranks", "nodes", "sampling_nodes", "pack", "retries", "requeues", "container", "hung_min")
     settings = {**{k: cluster[k] for k in keys}, "asked": _asked(cluster)}
     target = submissions.record(ledger, sweep_id, array.run_ids, settings)
     parallel = max(1, cluster["max_parallel"] // arrays) if cluster["max_parallel"] else None

@@ -60,7 +60,7 @@ class StageJobs:
 
     def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], after: Sequence[str]) -> str:
         """Recorded before sbatch, numbered after it, as an array is. One process builds: one GPU will do."""
-        alone = {**cluster, "ranks": 1, "nodes": 1}
+        alone = {**cluster, "ranks": 1, "nodes": 1, "sampling_nodes": 0}
         asked = jobs.resources(
             cluster,
             time_min=cluster["time_min"],

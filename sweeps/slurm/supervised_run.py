@@ -76,7 +76,7 @@ class SupervisedRun:
         around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
         hangs = Watchdog(self.dir, before, self.settings.get("hung_min"), tag).ended_it
         if self.nodes is not None:
-            ended = self.nodes.lead(lambda place: on_nodes(self.settings, place, self.dir), around, hangs)
+            ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), around, hangs)
         else:
             start = python(self.settings)
             command = of_ranks(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
@@ -113,6 +113,12 @@ class SupervisedRun:
         print(f"{self.here.job} {self.run_id}: {text}", flush=True)
 
 
-def on_nodes(settings: Mapping[str, Any], place: Sequence[str], run_dir: Path) -> list[str]:
-    """Command of one node's part of a run on several."""
-    return [*of_ranks(settings["ranks"] // settings["nodes"], python(settings), place), str(run_dir)]
+def on_nodes(settings: Mapping[str, Any], node: int, place: Sequence[str], run_dir: Path) -> list[str]:
+    """Command of one node's part of a run on several: its ranks, or none where it is for workers of Ray alone."""
+    training = settings["nodes"] - sampling_nodes(settings)
+    return [*of_ranks(settings["ranks"] // training if node < training else 0, python(settings), place), str(run_dir)]
+
+
+def sampling_nodes(settings: Mapping[str, Any]) -> int:
+    """Of a run's nodes, the last ones: they have no ranks. A job handed in by a version before has none."""
+    return settings.get("sampling_nodes", 0)

@@ -64,6 +64,28 @@ def test_workers_and_ranks_are_counted_on_each_node() -> None:
     check("rollout=vllm", HERE, *nodes)
 
 
+SAMPLING = {
+    "rollout=ray cluster.nodes=2 cluster.sampling_nodes=2": "leave none to train on. Pass cluster.nodes=3 or more",
+    "rollout=ray cluster.nodes=3 cluster.sampling_nodes=1": "less cluster.sampling_nodes=1 nodes. Pass cluster.ranks=2",
+    "rollout=vllm cluster.nodes=2 cluster.sampling_nodes=1": "Pass rollout=ray, or cluster.sampling_nodes=0.",
+    # 4 ranks and 12 workers fill two nodes of 8; with 5 on each there are 10 GPUs.
+    "rollout=ray cluster.nodes=2 cluster.sampling_nodes=1 cluster.ranks=4 cluster.gpus=5 rollout.engine.workers=12": (
+        "cluster.gpus=5 on each. Pass cluster.gpus=8, or fewer workers."
+    ),
+}
+
+
+@pytest.mark.parametrize("line", SAMPLING)
+def test_nodes_that_only_sample_are_for_workers_of_ray(line: str) -> None:
+    assert SAMPLING[line] in refused(HERE, "cluster=slurm", *line.split())
+
+
+def test_ranks_leave_gpus_to_workers_wherever_they_are() -> None:
+    """4 ranks on one node of 8, 4 workers beside them, 8 on a node without ranks."""
+    nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=4", "cluster.gpus=8")
+    check("rollout=ray", HERE, *nodes, "rollout.engine.workers=12")
+
+
 def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as if it were not installed
     assert "rollout=ray needs Ray, which this environment lacks: pip install 'rlvr[ray]'." in refused(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -20,6 +20,7 @@ from sweeps.worker import of_ranks
 from tests.end_to_end.test_sweep import deterministic
 from tests.rollout.test_native import check_logp, make_sampling
 from tests.rollout.test_vllm import start as serve
+from tests.support import network
 
 PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -56,9 +57,6 @@ VLLM = [
 ]
 KILLED_AT = 3
 ACCURACY = "evaluation/maze_5x5/avg_at_32"
-# A node: it sees its own processes alone, and so no memory of another's.
-NODE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
-NODES_CAN_BE = subprocess.run(["env", *NODE, "true"], capture_output=True, check=False).returncode == 0
 
 
 def start(home: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -189,38 +187,70 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
     assert found[1]["mismatch/max"] < 1e-4 < found[2]["mismatch/max"]
 
 
-@pytest.mark.skipif(not NODES_CAN_BE, reason="no namespaces of processes here")
-def test_two_nodes_with_ray_sample_and_learn_what_one_with_vllm_does(
+@pytest.mark.skipif(not network.can_be(), reason="no namespaces of networks here")
+def test_nodes_that_train_and_one_that_samples_learn_what_one_node_does_though_all_of_its_ray_is_lost(
     homes: dict[str, Path], two_ranks: dict[int, dict[str, float]], tmp_path: Path
 ) -> None:
-    """A rank on each of two nodes, and two on one. With and without Ray the same code hands weights over."""
-    (frozen,) = (homes["two"] / "runs").glob("*/config.yaml")
-    engine = {"_target_": "rlvr.rollout.ray.RayEngine", "workers": 2}
-    config = OmegaConf.merge(OmegaConf.load(frozen), {"steps": 2, "rollout": {"engine": engine}})
-    run = tmp_path / "runs" / "spread"
-    run.mkdir(parents=True)
-    OmegaConf.save(config, run / "config.yaml")
-    shutil.copy(frozen.with_name("run.json"), run)
-    (run.parent / "stages").symlink_to(homes["native"] / "runs" / "stages")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meet = ("--nodes=2", f"--meet=127.0.0.1:{probe.getsockname()[1]}")
-    commands = [[*NODE, *of_ranks(1, place=(*meet, f"--node={node}")), str(run)] for node in range(2)]
-    environment, log = {**os.environ, "OMP_NUM_THREADS": "1"}, tmp_path / "log.txt"
-    with log.open("w") as out:
-        nodes = [subprocess.Popen(each, env=environment, stdout=out, stderr=out) for each in commands]
-    try:
-        assert [node.wait(timeout=400) for node in nodes] == [0, 0], log.read_text()
-    finally:
-        for node in nodes:
-            node.kill()
-            node.wait()
+    """A rank on each of two nodes, two workers on a third; a vLLM of it is killed amid the run, then its Ray."""
+    run, (frozen,) = tmp_path / "runs" / "spread", (homes["two"] / "runs").glob("*/config.yaml")
+    freeze_with_ray(run, frozen, homes["native"] / "runs" / "stages")
+    log = tmp_path / "log.txt"
+    with network.nodes(3) as nodes, log.open("w") as out:
+        started = [start_on(node, nodes[0], run, out, token="7" * 64) for node in nodes]
+        try:
+            wait_for_line(run, started, 0, log)
+            kill_one(started[2], "vllm_server.py")
+            wait_for_line(run, started, 2, log)
+            kill_one(started[2], "raylet")
+            assert [node.wait(timeout=400) for node in started] == [0, 0, 0], log.read_text()
+        finally:
+            for node in started:
+                node.kill()
+                node.wait()
+    said = log.read_text() + (run / "attempts" / "1" / "log.txt").read_text()  # of the second rank, of the first
+    assert "Ray of this node has ended and is started again" in said
+    assert said.count("vLLM is started again") >= 2
     found, expected = deterministic(run), deterministic(frozen.parent)
-    assert list(found) == [0, 1, 2]
+    assert list(found) == [0, 1, 2, 3, 4]
     for step, values in found.items():
         both = {name: values[name] for name in values.keys() & expected[step].keys()}
         assert {"reward/mean", "loss/total", "optim/grad_norm", "mismatch/max"} <= both.keys() or step == 0
         assert both == pytest.approx({name: expected[step][name] for name in both}, rel=1e-6, abs=1e-6)
+
+
+def freeze_with_ray(run: Path, frozen: Path, stages: Path) -> None:
+    """A run of two workers of Ray and a few steps, else as it was frozen."""
+    engine = {"_target_": "rlvr.rollout.ray.RayEngine", "workers": 2}
+    config = OmegaConf.merge(OmegaConf.load(frozen), {"steps": 4, "rollout": {"engine": engine}})
+    run.mkdir(parents=True)
+    OmegaConf.save(config, run / "config.yaml")
+    shutil.copy(frozen.with_name("run.json"), run)
+    (run.parent / "stages").symlink_to(stages)
+
+
+def start_on(
+    node: network.Node, first: network.Node, run: Path, out: IO[str], *, token: str
+) -> subprocess.Popen[bytes]:
+    """A node's part of a run: a rank, or on the third workers alone."""
+    number = int(node.name.rsplit("-", 1)[1])
+    place = ("--nodes=2", f"--node={number}", "--sampling=1", f"--meet={first.ip}:6000", f"--ray={first.ip}:6001")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": network.INTERFACE}
+    environment |= {"RAY_AUTH_TOKEN": token}
+    command = node.command([*of_ranks(int(number < 2), place=place), str(run)])
+    return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+
+
+def wait_for_line(run: Path, nodes: list[subprocess.Popen[bytes]], step: int, log: Path) -> None:
+    record = run / "metrics.jsonl"
+    while not record.exists() or len(record.read_text().splitlines()) < step + 1:
+        assert [node.poll() for node in nodes] == [None] * len(nodes), log.read_text()
+        time.sleep(0.05)
+
+
+def kill_one(node: subprocess.Popen[bytes], name: str) -> None:
+    family = psutil.Process(node.pid).children(recursive=True)
+    victims = [each for each in family if name in " ".join([each.name(), *each.cmdline()])]
+    victims[0].kill()
 
 
 def test_runs_learn_as_with_the_native_engine(

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rlvr.ledger.journal import read
+from rlvr.ledger.runs import write_run
 from tests.job import ranks
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,18 @@ def test_ranks_of_another_node_go_on_counting_and_meet_at_a_port() -> None:
     code = "import os; os.write(1, '{RANK} {WORLD_SIZE} {MASTER_ADDR}\\n'.format(**os.environ).encode())"
     lines = started(2, code, "--nodes=3", "--node=1", "--meet=a.b:77").communicate(timeout=60)[0].splitlines()
     assert sorted(lines) == ["2 6 a.b", "3 6 a.b"]
+
+
+def test_several_nodes_that_sample_with_ray_need_a_port_and_a_token(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    write_run(tmp_path / "x", "rollout: {engine: {workers: 2}}\n", {"name": "x", "overrides": []})
+    words = ["--nodes=2", "--meet=a.b:77", "2", "-m", "rlvr.job", str(tmp_path / "x")]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_AUTH_TOKEN"}
+    for more, known in ([], {"RAY_AUTH_TOKEN": "0" * 64}), (["--ray=10.0.0.1:78"], {}):
+        command = [sys.executable, "-m", "rlvr.job.ranks", *more, *words]
+        done = subprocess.run(command, env=environment | known, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert "need --ray IP:PORT, and RAY_AUTH_TOKEN in their environment" in done.stderr
+        assert done.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.ray import RayEngine
+from rlvr.rollout.ray import RayEngine, own_places
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
 from tests.rollout.test_vllm import END, PYTHON, start, tied
@@ -81,6 +81,17 @@ def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     one.close()
     _, alive = psutil.wait_procs(started, timeout=60)
     assert not alive
+
+
+def test_ranks_have_as_many_workers_each_those_of_their_own_node_first() -> None:
+    """Two ranks on each of two nodes: (places by node) -> places of each rank."""
+    for nodes, expected in {
+        (0, 1, 0, 1): [[0], [2], [1], [3]],
+        (0, 1, 0, 1, 0, 1, 0, 1): [[0, 2], [4, 6], [1, 3], [5, 7]],
+        (2, 2, 2, 2): [[0], [1], [2], [3]],  # all on a node without ranks
+        (1, 2, 1, 2): [[1], [3], [0], [2]],  # the second node's ranks come first there
+    }.items():
+        assert [own_places(nodes, rank, 4, 2) for rank in range(4)] == expected
 
 
 class TestAnswers:

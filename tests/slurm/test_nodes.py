@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurm.local_cluster.settings import Settings
+from sweeps.slurm.nodes import own_ip
+from sweeps.slurm.supervised_run import on_nodes
 from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, wait_for
-
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
 TWO_RANKS = [
     *[each for each in BANDIT if not each.startswith(("rollout.prompts", "rollout.samples"))],
@@ -25,6 +26,29 @@ TWO_RANKS = [
 ]
 
 
+def test_a_node_has_its_share_of_the_ranks_or_none(tmp_path: Path) -> None:
+    """Four ranks on two nodes, and a third for workers of Ray."""
+    settings = {"ranks": 4, "nodes": 3, "sampling_nodes": 1, "container": None}
+    commands = [on_nodes(settings, node, [f"--node={node}"], tmp_path) for node in range(3)]
+    assert [command[-5:] for command in commands] == [
+        ["--node=0", "2", "-m", "rlvr.job", str(tmp_path)],
+        ["--node=1", "2", "-m", "rlvr.job", str(tmp_path)],
+        ["--node=2", "0", "-m", "rlvr.job", str(tmp_path)],
+    ]
+    del settings["sampling_nodes"]  # of a job that was handed in before there were such nodes
+    assert on_nodes({**settings, "nodes": 2}, 1, [], tmp_path)[-4] == "2"
+
+
+def test_other_nodes_come_by_the_interface_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    assert own_ip() == "127.0.0.1"
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "")
+    assert own_ip() in {each.address for every in psutil.net_if_addrs().values() for each in every}
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(300)
 def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: Path) -> None:
     alone, spread = Place(tmp_path / "alone", cluster), Place(tmp_path / "spread", cluster)
     spread.launch("cluster.nodes=2", world=TWO_RANKS)

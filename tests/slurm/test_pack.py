@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ CLUSTER = {
     "threads": 2,
     "ranks": 1,
     "nodes": 1,
+    "sampling_nodes": 0,
     "pack": 3,
     "cpus": None,
     "memory_gb": 4,
@@ -58,6 +60,17 @@ def test_a_vllm_beside_each_rank_has_cpus_too() -> None:
     cluster = {**CLUSTER, "ranks": 8, "pack": 1, "gpus": 8}
     asked = of_runs(cluster_of({"cluster": cluster, "rollout": {"engine": {"python": None}}}))
     assert asked.cpus == 33
+
+
+def test_nodes_without_ranks_have_cores_for_their_workers_and_a_token_that_no_file_knows() -> None:
+    """Two nodes of a rank each, and one of three workers with 2 threads and a verifier."""
+    cluster = {**CLUSTER, "ranks": 2, "nodes": 3, "sampling_nodes": 1, "pack": 1, "gpus": 0}
+    asked = of_runs(cluster_of({"cluster": cluster, "rollout": {"engine": {"workers": 3}}}))
+    assert (asked.nodes, asked.cpus) == (3, 7)
+    drawn = [subprocess.check_output(["sh", "-c", "\n".join([*asked.lines, 'echo "$RAY_AUTH_TOKEN"'])]) for _ in "12"]
+    assert [len(bytes.fromhex(token.decode().strip())) for token in drawn] == [32, 32]
+    assert drawn[0] != drawn[1]
+    assert "RAY_AUTH_TOKEN" not in of_runs(cluster_of({"cluster": cluster, "rollout": {"engine": {}}})).environment
 
 
 def test_gpus_are_shared_evenly() -> None:

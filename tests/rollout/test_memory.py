@@ -1,0 +1,29 @@
+"""What one process writes another reads, and nothing of it stays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from rlvr.rollout.memory import Memory
+
+
+def test_another_process_reads_what_was_written_and_nothing_stays() -> None:
+    memory = Memory()
+    data = np.arange(70000, dtype=np.int32).view(np.uint8)
+    memory.write(data[:1000], 64)
+    memory.write(data[1000:], 1064)
+    code = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())"
+    read = subprocess.run([sys.executable, "-c", code, memory.path], capture_output=True, check=True).stdout
+    assert read == bytes(64) + data.tobytes()
+    assert held() == 1
+    memory.close()
+    assert held() == 0
+
+
+def held() -> int:
+    """Files of memory that this process has open."""
+    return sum("rlvr-weights" in str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())

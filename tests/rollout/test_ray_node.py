@@ -1,0 +1,67 @@
+"""Ray's processes on a node, really started: who hears them, and that they end with whoever started them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from rlvr.rollout.ray_node import TOKEN, command, free_address, guarded, listens, new_token
+
+STARTED = """
+import sys, time
+from rlvr.rollout.ray_node import RayNode
+RayNode(sys.argv[1], 0, 0, 1)
+time.sleep(600)
+"""
+
+
+def test_the_first_node_listens_and_others_go_there() -> None:
+    address = "127.0.0.1:6001"
+    first, other = command(address, 0, 0, 2, "/tmp/a"), command(address, 3, 6, 6, "/tmp/b")
+    assert {"--head", "--port=6001", "--num-cpus=2", "--num-gpus=0", "--labels=rlvr-node=0"} <= set(first)
+    assert {f"--address={address}", "--num-gpus=6", "--labels=rlvr-node=3"} <= set(other)
+    assert {"--node-ip-address=127.0.0.1"} <= set(first) & set(other)  # the way to the first node begins there
+    assert "--head" not in other
+
+
+def test_alone_it_stays_on_loopback_and_tokens_are_not_guessed() -> None:
+    clustered = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    assert (guarded("127.0.0.1:1")[clustered], guarded("10.0.0.1:1")[clustered]) == ("0", "1")
+    assert guarded("10.0.0.1:1")["RAY_AUTH_MODE"] == "token"
+    assert len({new_token() for _ in range(9)}) == 9
+    assert len(new_token()) == 64
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_all_of_it_ends_with_who_started_it_however_that_ends() -> None:
+    address = free_address()
+    environment = {**os.environ, TOKEN: new_token()}
+    with subprocess.Popen([sys.executable, "-c", STARTED, address], env=environment) as starter:
+        try:
+            family = set[psutil.Process]()
+            while not {"gcs_server", "raylet"} <= {process.name() for process in family}:
+                assert starter.poll() is None
+                time.sleep(0.2)
+                family = set(psutil.Process(starter.pid).children(recursive=True))
+            assert listens(address)
+            sockets = [c for process in family for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+            assert {socket.laddr.ip.removeprefix("::ffff:") for socket in sockets} == {"127.0.0.1"}
+        finally:
+            starter.kill()
+    small = {process for process in family if "Agent" in name_of(process)}  # Ray's own two give up after a minute
+    _, alive = psutil.wait_procs(family - small, timeout=90)
+    assert not alive
+    assert not listens(address)

@@ -1,0 +1,57 @@
+"""Nodes on this machine: each has a network of its own and sees its own processes alone. Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+
+INTERFACE = "eth0"  # of a node, beside its own loopback device
+# What it has of other nodes' memory is nothing: /proc shows none of their processes.
+OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+class Node:
+    """One of them. It has no way out to any other network."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.ip = name, f"10.77.0.{number + 1}"
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        return ["ip", "netns", "exec", self.name, *OWN_PROCESSES, *words]
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def can_be() -> bool:
+    try:
+        with nodes(1) as (node,):
+            return subprocess.run(node.command(["true"]), capture_output=True, check=False).returncode == 0
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+@contextlib.contextmanager
+def nodes(count: int) -> Iterator[list[Node]]:
+    """Nodes that reach one another over a switch, which lives in the first."""
+    every = [Node(f"rlvr-{os.getpid()}-{number}", number) for number in range(count)]
+    first = every[0].name
+    try:
+        for node in every:
+            _ip("netns", "add", node.name)
+        _ip("-n", first, "link", "add", "switch", "type", "bridge")
+        _ip("-n", first, "link", "set", "switch", "up")
+        for number, node in enumerate(every):
+            port = f"port{number}"
+            _ip("-n", first, "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", node.name)
+            _ip("-n", first, "link", "set", port, "master", "switch", "up")
+            _ip("-n", node.name, "address", "add", f"{node.ip}/24", "dev", INTERFACE)
+            for link in ("lo", INTERFACE):
+                _ip("-n", node.name, "link", "set", link, "up")
+        yield every
+    finally:
+        for node in every:
+            subprocess.run(["ip", "netns", "delete", node.name], capture_output=True, check=False)
