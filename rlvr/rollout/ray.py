@@ -3,7 +3,7 @@
 All ranks use one Ray (rlvr/rollout/ray_node.py starts it) and have a part of its workers each. A worker is a VllmEngine
 whose process is reached through an actor: what is lost, vLLM, actor or node, is replaced and asked again with the same
 seeds; while it has no place, the others answer in its stead. On a rank's own node workers read the weights from memory
-that the rank has written; every other node is sent one copy.
+that ranks have written; every other node is sent one copy.
 """
 
 from __future__ import annotations
