@@ -19,6 +19,8 @@ SUBSCRIPT = re.compile(
     rf"_\{{{GAP}*\\(max|min|sup|inf|odot|perp|parallel){GAP}*\}}"
 )  # \max of m_{\max}: part of a name
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
+FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
+LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![a-zA-Z{{])")  # c of x^2 + c, t of \sin t: no units
 ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 
@@ -68,6 +70,7 @@ def plain(text: str) -> str:
     r"""As the parser reads them: 10\,000 as 10000, 4.5e33 as a power of ten, 1 1/2 a mixed number, m_{\max} a name."""
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
     text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
+    text = LETTER.sub(r"\1{\2}", text)
     text = THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)

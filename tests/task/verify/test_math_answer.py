@@ -58,6 +58,20 @@ def test_an_index_is_part_of_a_name(gold: str, answer: str) -> None:
     assert outcome(gold, answer) == "correct"
 
 
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("a + b + c", "c+b+a", "a + b + d"),  # MATH
+        (r"\sin^2 t", r"1-\cos^2 t", r"\sin^2 m"),  # MATH
+        ("x^2 + c", "c + x^2", "x^2 + m"),
+        (r"\ln s", r"\ln{s}", r"\ln t"),
+        ("x = t", "t", "x = m"),
+    ],
+)
+def test_a_letter_after_an_operator_or_a_function_is_no_unit(gold: str, right: str, wrong: str) -> None:
+    assert (outcome(gold, right), outcome(gold, wrong)) == ("correct", "wrong")
+
+
 def test_a_wrong_value_is_wrong_however_it_is_written() -> None:
     assert outcome("5051", r"\sum_{k=1}^{100} k") == "wrong"
 

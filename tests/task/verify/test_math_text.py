@@ -93,6 +93,9 @@ def test_percent_signs(text: str, expected: tuple[str, bool]) -> None:
         ("0.5", "0.5"),
         (r"m_{\max }=n^{2}", "m_{max}=n^{2}"),
         (r"\max(1, 2)", r"\max(1, 2)"),
+        ("a + b + c", "a +{b} +{c}"),
+        (r"\sin^2 t", r"\sin^2{t}"),
+        ("5 m", "5 m"),
     ],
 )
 def test_numbers_as_the_parser_reads_them(text: str, expected: str) -> None:
