@@ -70,7 +70,9 @@ class VllmEngine:
         self._child: Process | None = None
         self._memory: Memory | None = None  # this process's copy of the weights, if it keeps one
         if max_cache_gb is None:
-            raise ValueError("how much of the GPU is left for max_cache_gb knows who starts the engine")
+            raise ValueError(
+                "max_cache_gb=None: whoever starts the engine says how much the GPU has left for its cache"
+            )
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
             raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
         self.device, self.eos, self.dtype = device, sorted(eos_token_ids), parse_dtype(dtype)
