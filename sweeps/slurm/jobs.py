@@ -41,7 +41,8 @@ def cluster_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """`cluster` of a run's config, its CPUs counted."""
     beside_ranks = config["cluster"]["ranks"] if "python" in config["rollout"]["engine"] else 0
     engines = workers(config) or beside_ranks
-    return {**config["cluster"], "cpus": cpus(config["cluster"], engines), "ray": bool(workers(config))}
+    cluster = {"sampling_nodes": 0, **config["cluster"]}  # a run frozen before there was such a knob has none
+    return {**cluster, "cpus": cpus(cluster, engines), "ray": bool(workers(config))}
 
 
 def of_runs(cluster: Mapping[str, Any]) -> Resources:
