@@ -96,6 +96,7 @@ def test_percent_signs(text: str, expected: tuple[str, bool]) -> None:
         ("a + b + c", "a +{b} +{c}"),
         (r"\sin^2 t", r"\sin^2{t}"),
         ("5 m", "5 m"),
+        (r"e^{t}+ C_{3} \cos (t)", r"e^{t}+ C_{3} \cos (t)"),
     ],
 )
 def test_numbers_as_the_parser_reads_them(text: str, expected: str) -> None:
