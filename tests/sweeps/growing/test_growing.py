@@ -100,6 +100,6 @@ def test_what_is_tuned_trains_anew_with_the_best_value_under_seeds_of_its_own(tm
     assert process.returncode == 0, out
     (path,) = (tmp_path / "runs/sweeps").glob("*/planned.jsonl")
     picks = Ledger(tmp_path).sweep(path.parent.name).info["tune"]["picks"]
-    assert {pick["value"] for pick in picks.values()} == {"lr=1e-09"}, picks
+    assert {pick["value"] for pick in picks.values()} == {"lr=1e-9"}, picks
     runs = [(run.loss, run.seed, run.knob("lr"), run.state) for run in load(tmp_path).rows]
     assert sorted(runs) == [(loss, seed, 1e-9, "finished") for loss in ("grpo", "reinforce") for seed in (3, 4)]
