@@ -82,8 +82,11 @@ COMPOSED: dict[str, str] = {}
 def _compose(divergence: str) -> str:
     from omegaconf import OmegaConf
 
+    from rlvr.config.freeze import frozen
+
     config = rlvr.compose(["loss=lad", f"divergence={divergence}", "eta=777.5", "seed=777", "tracker=none"])
-    COMPOSED[divergence] = OmegaConf.to_yaml(config)
+    choices = {"loss": "lad", "divergence": divergence, "advantage": "grpo", "task": "maze", "model": "pretrain"}
+    COMPOSED[divergence] = OmegaConf.to_yaml(OmegaConf.create(frozen(config, choices)))
     return COMPOSED[divergence]
 
 
