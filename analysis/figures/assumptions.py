@@ -24,7 +24,7 @@ COST = "throughput/gpu_s_per_token"
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run logged any of them."""
-    logged = frames.history([*CURVES, COST])
+    logged = frames.drawn([*CURVES, COST])
     parts = {str(name): own.astype({"run_id": str}) for name, own in logged.groupby("name", observed=True)}
     panels = [name for name in (*CURVES, COST) if name in parts]
     if not panels:
@@ -59,7 +59,8 @@ def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, index: int) -> dict[str, Ar
 
 
 def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Artist]:
-    """A box per arm over the steps of its runs: median, quartiles, whiskers at 5 and 95 %."""
+    """A box per arm over the steps of its runs (of a long run: means of some steps each): median, quartiles, whiskers
+    at 5 and 95 %."""
     values = [1e6 * part.loc[part["run_id"].isin(arm.run_ids), "value"].to_numpy() for arm in shown]
     boxes = axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True)
     for i, (box, median) in enumerate(zip(boxes["boxes"], boxes["medians"], strict=True)):

@@ -22,7 +22,7 @@ import pyarrow.json as pj
 
 from analysis.frames import cache
 from analysis.frames.digest import DIGEST, digest_of
-from analysis.frames.thin import DRAWN, thinned
+from analysis.frames.thin import KEPT, thinned
 from rlvr.ledger import journal, layout
 
 _STEP = "step"
@@ -83,7 +83,7 @@ class Journals:
 
     def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
         """run_id, step, name, value of training's metrics, or of these, as `thinned` has them."""
-        if names is not None and set(names) <= set(DRAWN):
+        if names is not None and set(names) <= set(KEPT):
             rows = cache.rows(self.home, "curves", self._states, lambda ids: [self._read(i).curves for i in ids])
             frame = drawable(rows)
             return frame[frame["name"].isin(list(names))].reset_index(drop=True)
@@ -169,7 +169,7 @@ class _Derived:
 def _derive(file: Path) -> _Derived:
     found = read(file)
     faults = pa.table({"faults": pa.array([list(found.faults)], pa.list_(pa.string()))})
-    return _Derived(digest_of(found.table), thinned(found.table, DRAWN), faults)
+    return _Derived(digest_of(found.table), thinned(found.table, KEPT), faults)
 
 
 def drawable(rows: pa.Table) -> pd.DataFrame:

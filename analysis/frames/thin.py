@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from rlvr.metrics import EVALUATION, VALIDATION
 
-# The metrics of figures, and of the page of a large study.
+# The metrics of the page of a large study.
 DRAWN = (
     *("reward/accuracy", "reward/mean", "reward/solved_fraction", "policy/entropy", "policy/kl_base"),
     *("optim/grad_norm", "response/length"),
 )
+KEPT = (*DRAWN, "advantage/abs_mean", "policy/abs_log_ratio", "throughput/gpu_s_per_token")  # and of figures alone
 POINTS = 256  # at most, of a curve
 THINNED = ("name", "step", "value")
 _SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("value", pa.float32())])
