@@ -327,8 +327,17 @@ def harm_of(soak: Soak, run_dir: Path, reference: Path) -> Harm:
 
 
 def heal(soak: Soak) -> None:
-    """The same commands, until every run has finished or says why not; then what is left goes to MLflow."""
+    """The same commands, until every run has finished or says why not; then what is left goes to MLflow.
+
+    SLURM drains a node and holds a job whose slurmd was killed at a bad moment: an administrator gives them back.
+    """
     for _ in range(TRIES):
+        for node in soak.place.client("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").split():
+            soak.place.client("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        for line in soak.place.client("squeue", "-h", "-r", "-o", "%i %r").splitlines():
+            job, _, reason = line.partition(" ")
+            if "held" in reason:
+                soak.place.client("scontrol", "release", job)
         _drain(soak, 600)
         for words in soak.launches:
             soak.repeat(words)
