@@ -244,8 +244,8 @@ class NativeEngine:
         ids, policy, sampling = tokens.numpy(), logps[0].numpy(), logps[1].numpy()
         cut = list[tuple[int, Completion]]()
         for i, (row, end, ended) in enumerate(zip(rows.tolist(), length.tolist(), finished.tolist(), strict=True)):
-            own = (each[i, :end].copy() for each in (ids, policy, sampling))
-            cut.append((row, Completion(*own, ended)))
+            own_ids, own_policy, own_sampling = (each[i, :end].copy() for each in (ids, policy, sampling))
+            cut.append((row, Completion(own_ids, own_policy, own_sampling, ended)))
         return cut
 
 

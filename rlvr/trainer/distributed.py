@@ -203,4 +203,4 @@ def new_board() -> Board | None:
     if dist.get_world_size() == 1:
         return None
     store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
-    return Board(dist.PrefixStore(f"board-{next(_boards)}", store))
+    return Board(dist.distributed_c10d.PrefixStore(f"board-{next(_boards)}", store))
