@@ -119,10 +119,14 @@ class Client:
 
     def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
         """Id of the oldest run that has the tags `key`; None if there is none."""
+        return next(iter(self.find_all(experiment_id, key)), None)
+
+    def find_all(self, experiment_id: str, key: Mapping[str, str]) -> list[str]:
+        """Ids of the runs that have the tags `key`, the oldest first."""
         where = " and ".join(f"tags.`{k}` = '{v}'" for k, v in key.items())
         with _translated():
             found = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
-        return found[0].info.run_id if found else None
+        return [run.info.run_id for run in found]
 
     def create(self, experiment_id: str, name: str, tags: Mapping[str, str], created: float) -> str:
         """Id of a new run. created: seconds since the epoch, 0: now."""

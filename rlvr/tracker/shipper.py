@@ -6,8 +6,8 @@ A pass (`Shipper.ship`) may be repeated, killed or run twice at once; MLflow end
   key: sending a batch again adds no row;
 - runs/<run_id>/mlflow.json, the cursor, names the steps that have arrived, by the attempt that measured them. It is
   replaced after a batch has arrived, never before. It holds no place in the journal: lines of that may be deleted;
-- an MLflow run is found again by its tags rlvr.run_id and rlvr.created if the cursor is lost, and by the cursor of its
-  sweep if run.json is lost too; what has arrived is then read from MLflow;
+- an MLflow run is found again by its tags rlvr.run_id and rlvr.created if the cursor is lost, by the cursor of its
+  sweep if run.json is lost too, and by its rows if all of them are; what has arrived is then read from MLflow;
 - a step that MLflow has is not sent again, though another attempt took it again because its line was lost;
 - a lock lets one pass at a time work on a home.
 
@@ -327,6 +327,12 @@ class Shipper:
                 client.trash(known)
                 return False
             client.send_tags(known, key)
+        for other in [] if known else client.find_all(cursor.experiment_id, {"rlvr.run_id": run.info.run_id}):
+            stored = client.rows(other)
+            if any(rows_of(record) & stored for record in records):  # the time stamps too: no other journal's
+                known = other
+                client.send_tags(known, key)
+                break
         if known is None:
             return False
         cursor.mlflow_run_id = known

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+from rlvr.ledger import layout
 from rlvr.ledger.journal import Record, encode
 from rlvr.tracker.mlflow import Shipper, run_dirs, verify
 from rlvr.tracker.verification import Row, arrived, difference
@@ -135,6 +136,23 @@ def test_a_lost_run_json_and_a_lost_run_make_no_second_run_that_counts_and_leave
     assert query(local.database, standing) == [("RUNNING",)]
     rows = "select key, value from metrics join runs r using (run_uuid) where lifecycle_stage = 'active' and key = 'x'"
     assert query(local.database, rows) == [("x", 0.5)]
+
+
+def test_a_run_whose_run_json_and_both_cursors_are_lost_is_found_by_its_rows(local: Store, home: Path) -> None:
+    run, again = make_run(home, "r", steps=3), T0 + 50
+    make_sweep(home, "s", ["r"])
+    Shipper(home, local.uri).ship(run_dirs(home))
+    keep = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run)
+    shutil.rmtree(layout.sweeps(home))
+    make_run(home, "r", created=again)
+    (run / "metrics.jsonl").write_bytes(keep)
+    make_sweep(home, "t", ["r"], created=again)
+    add_steps(run, range(3, 5))
+    assert Shipper(home, local.uri).ship(run_dirs(home)).shipped[NAME] == 2
+    found = "select count(*) from tags where key = 'rlvr.run_id' and value = 'r'"
+    assert query(local.database, found) == [(1,)]
+    assert stored(local.database)["r"] == expected(range(5))
 
 
 def test_a_database_deleted_or_cut_under_a_live_shipper_is_recovered_by_it(local: Store, home: Path) -> None:
