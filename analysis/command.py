@@ -213,7 +213,8 @@ def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Co
     only = [name for name in options.tables.split(",") if name] if options.tables else None
     ask = Ask(options.metrics, options.against, options.across)
     drawn = not options.no_figures
-    content = report.build(frames, only=only, with_figures=drawn, ask=ask, beside=Beside(frames, figures=drawn))
+    beside = Beside(frames) if drawn else None
+    content = report.build(frames, only=only, with_figures=drawn, ask=ask, beside=beside)
     # On disk before it is shown: `| head` must not cost the report.
     files = report.write(frames, content, out)
     counted = frames.runs["state"].value_counts()

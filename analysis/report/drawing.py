@@ -1,5 +1,4 @@
-"""Every figure that a study has, and what its page draws, here or in a process beside this one: both together take as
-long as all the tables."""
+"""Every figure that a study has, here or in a process beside this one: drawing takes as long as all the tables."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import importlib
 import multiprocessing
 import pkgutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import figures as room
 from analysis.frames.frames import Frames
-from analysis.report.interactive import interactive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,40 +49,35 @@ def draw(frames: Frames) -> list[Drawn]:
     return [Drawn(name, module.QUESTION, figure) for name, module, figure in found if figure is not None]
 
 
-def draw_all(frames: Frames, *, figures: bool = True) -> tuple[tuple[Drawn, ...], Mapping[str, Any]]:
-    """(figures, if they are asked for; what the page's scripts draw)."""
-    return tuple(draw(frames)) if figures else (), interactive(frames)
-
-
 class Beside:
-    """A process beside this one that does `draw_all`."""
+    """Figures that a process beside this one draws, from `start` on."""
 
-    def __init__(self, frames: Frames, *, figures: bool = True) -> None:
+    def __init__(self, frames: Frames) -> None:
         # A fork has the frames already. Elsewhere than on Linux it is not safe with what numpy links.
-        self._frames, self._figures = frames, figures
+        self._frames = frames
         self._process = None
         if sys.platform == "linux":
             context = multiprocessing.get_context("fork")
             self._answer, send = context.Pipe(duplex=False)
-            self._process = context.Process(target=_send, args=(frames, figures, send), daemon=True)
+            self._process = context.Process(target=_send, args=(frames, send), daemon=True)
             self._process.start()
             send.close()
 
-    def drawn(self) -> tuple[tuple[Drawn, ...], Mapping[str, Any]]:
-        """Once it is done."""
+    def figures(self) -> list[Drawn]:
+        """All of them, once they are drawn."""
         if self._process is None:
-            return draw_all(self._frames, figures=self._figures)
+            return draw(self._frames)
         try:
-            found = self._answer.recv()
+            found: list[Drawn] = self._answer.recv()
         except EOFError:  # it died: whatever was wrong shows here
-            found = draw_all(self._frames, figures=self._figures)
+            found = draw(self._frames)
         self._process.join()
         return found
 
 
-def _send(frames: Frames, figures: bool, answer: Connection) -> None:
-    found = draw_all(frames, figures=figures)
-    for drawn in found[0]:
+def _send(frames: Frames, answer: Connection) -> None:
+    found = draw(frames)
+    for drawn in found:
         drawn.files = {kind: drawn.encoded(kind) for kind in ("png", "pdf")}
         drawn.figure = None
     answer.send(found)

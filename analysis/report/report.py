@@ -17,9 +17,9 @@ from analysis.frames.frames import Frames
 from analysis.paper import printed
 from analysis.paper.figures import figures
 from analysis.paper.ours import of_runs
-from analysis.report.drawing import Beside, Drawn, available, draw_all
+from analysis.report.drawing import Beside, Drawn, available, draw
 from analysis.report.grid import grids, published_grids
-from analysis.report.interactive import script
+from analysis.report.interactive import interactive, script
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.summary import headlines, run_table
 from analysis.report.table import Table
@@ -56,7 +56,8 @@ def build(
 ) -> Content:
     """Make every table (`only`: those named) and figure that has runs, the comparison first.
 
-    ask: of the comparison. beside: draws already. Raises LookupError for an unknown table, metric, arm or knob.
+    ask: of the comparison. beside: draws the figures already. Raises LookupError for an unknown table, metric, arm or
+    knob.
     """
     known = available(table_room)
     for name in only or ():
@@ -72,7 +73,8 @@ def build(
         tables += [found] if found is not None else []
     tables += [found for name, found in of_runs(frames).items() if not only or name in only]
     first = (*verdicts(frames), *findings(frames))
-    drawn, data = beside.drawn() if beside else draw_all(frames, figures=with_figures)
+    data = interactive(frames)  # before the figures are waited for
+    drawn = () if not with_figures else beside.figures() if beside else draw(frames)
     return Content(first, tuple(tables), (*drawn, *(of_papers(tables) if with_figures else ())), data)
 
 

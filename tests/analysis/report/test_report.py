@@ -207,7 +207,7 @@ def test_help_needs_no_pandas(tmp_path):
 
 def test_analysis_imports_no_torch():
     code = (
-        "import sys, analysis.report.report as r; r.available(r.table_room); r.draw_all;"
+        "import sys, analysis.report.report as r; r.available(r.table_room); r.draw;"
         "print(sorted({'torch', 'mlflow', 'hydra', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
