@@ -70,8 +70,13 @@ class Counts:
         """Judged samples of the problem that has most of them; 0 if none is at hand."""
         return int(self._columns[0].max()) if not self.empty else 0
 
+    @cached_property
+    def num_errors(self) -> int:
+        """Samples, of all evaluations, whose verifier failed."""
+        return int(self._columns[2].sum())
+
     def notes(self) -> list[str]:
-        errors = int(self._columns[2].sum())
+        errors = self.num_errors
         said = "evaluation sample(s) whose verifier failed are left out of every average and counted."
         read = {(run_id, step) for run_id, step, _ in self._slices} if not self.empty else set[tuple[str, int]]()
         damaged = [

@@ -158,6 +158,8 @@ def cell_at(
 
 
 def _errors(frames: Frames, sources: Sequence[str], points: Mapping[str, Point]) -> int:
+    if not frames.judgements.num_errors:
+        return 0
     asked = [frames.judged(i, step, source) for i, p in points.items() for step, _ in p.parts for source in sources]
     return sum(judged.errors for judged in asked if judged is not None)
 

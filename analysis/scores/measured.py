@@ -127,6 +127,8 @@ def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point)
     rows = [(weight, row) for weight, row in parts if row is not None]
     if len(rows) < len(parts) or any(row.problems != rows[0][1].problems for _, row in rows):
         return None
+    if len(rows) == 1:
+        return rows[0][1]
     values = sum((weight * row.values for weight, row in rows), np.zeros(len(rows[0][1].problems)))
     noise = sum((weight**2 * row.noise for weight, row in rows), np.zeros(len(rows[0][1].problems)))
     return _Row(rows[0][1].problems, values, noise)

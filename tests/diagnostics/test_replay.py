@@ -48,7 +48,8 @@ def test_every_loss_of_conf_is_usable_by_name(loss: str) -> None:
 def test_what_is_not_said_is_as_in_the_run() -> None:
     (run,) = arms(["loss=lad", "task.size=9", "advantage=rloo", "rollout.temperature=0.7", "trainer.kl=0.1"], None)
     run.config.choices = {"task": "maze", "advantage": "rloo", "model": "maze_tiny"}
-    found = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", "rollout.top_p=0.9"], run.config)[0].config
+    truncated = ["rollout.top_p=0.9", "rollout.truncation=ignored"]
+    found = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run.config)[0].config
     assert found.task.size == 9
     assert found.advantage["_target_"] == "rlvr.objective.advantage.rloo"
     assert (found.rollout.temperature, found.rollout.top_p) == (0.7, 0.9)

@@ -117,6 +117,7 @@ def test_a_line_of_the_manifest_is_short(tmp_path: Path) -> None:
             ("loss", "lad"),
             ("rollout.temperature", 0.987654321),
             ("rollout.top_p", 0.987654321),
+            ("rollout.truncation", "ignored"),
             ("trainer.kl", 1e-3),
             ("trainer.betas", "[0.9,0.95]"),
             ("evaluation.k", "[1,2,4,8,16,32,64,128,256]"),
