@@ -102,7 +102,7 @@ class RayNode:
 
     @property
     def _log(self) -> Path:
-        return Path(self._directory) / "log.txt"
+        return Path(self._directory) / "ray.log"
 
     def serve(self, told_to_stop: Callable[[], bool]) -> int:
         """On a node without ranks: until the first node's Ray is gone. What is lost here meanwhile is started again.
