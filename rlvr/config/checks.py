@@ -139,7 +139,10 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object]) -> No
         above, _, name = section.rpartition(".")
         if section and name not in values.at(plain, above):
             raise ValueError(f"~{section}: every run has a {name}. Leave it out.")
-        for name in values.at(plain, section).keys() - names - {"choices"}:
+        below = values.at(plain, section)
+        if not isinstance(below, Mapping):
+            raise ValueError(f"{section}={below} has no knobs: {section} is a section of the config. Set a knob of it.")
+        for name in below.keys() - names - {"choices"}:
             key = f"{section}.{name}".lstrip(".")
             raise ValueError(f"{key} is not a knob.{close_match(key, known)} `python -m rlvr.run --cfg job` lists all.")
     for key, kind in known.items():

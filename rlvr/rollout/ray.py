@@ -125,7 +125,7 @@ class RayEngine:
             if share:
                 worker.generate_until(share, sampling, OfWorker(progress, index, self.workers))
 
-        self._each(work, range(self.workers), shares)
+        self._each(work, self._workers, range(self.workers), shares)
 
     def sleep(self) -> None:
         """Nothing: the trainer does not need these GPUs."""
