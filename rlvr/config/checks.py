@@ -8,7 +8,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -142,7 +142,7 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object]) -> No
         below = values.at(plain, section)
         if not isinstance(below, Mapping):
             raise ValueError(f"{section}={below} has no knobs: {section} is a section of the config. Set a knob of it.")
-        for name in below.keys() - names - {"choices"}:
+        for name in cast("Mapping[str, object]", below).keys() - names - {"choices"}:
             key = f"{section}.{name}".lstrip(".")
             raise ValueError(f"{key} is not a knob.{close_match(key, known)} `python -m rlvr.run --cfg job` lists all.")
     for key, kind in known.items():
