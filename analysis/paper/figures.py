@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from analysis.paper.printed import FOLDER, LOADER, Place, Printed, tables
+from analysis.paper.printed import FOLDER, LOADER, OfPaper, Place, Printed, tables
 
 LAYOUTS = ("lines", "bars")
 Part = Callable[[Place], str]
@@ -44,26 +44,19 @@ class Layout:
         ]
 
 
-@dataclass(frozen=True)
-class Pictured:
-    """A figure of a paper. printed, layout: the table that holds its numbers, and how they stand; None: there is none.
+@dataclass(frozen=True, kw_only=True)
+class Pictured(OfPaper):
+    """A figure. printed, layout: the table that holds its numbers, and how they stand; None: there is none.
 
     ours: figures of a report (`analysis/figures`) that show the same of our runs; command: what else does; study: the
     sweep file whose runs have it.
     """
 
-    name: str
-    paper: str
-    source: str
-    title: str
-    says: str
-    place: str
     printed: Printed | None
     layout: Layout | None
     ours: tuple[str, ...]
     command: str
     study: str
-    notes: tuple[str, ...]
 
 
 @cache

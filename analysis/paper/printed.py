@@ -47,12 +47,11 @@ class Place:
         return None if self.text in ("", "-") else float(self.text)
 
 
-@dataclass(frozen=True)
-class Printed:
-    """A table of a paper.
+@dataclass(frozen=True, kw_only=True)
+class OfPaper:
+    """A table or figure of a paper.
 
-    benchmarks: names among runs by the paper's; unmarked: columns whose printed marks are not those of the best and the
-    second.
+    name: among those of all papers; title: in its own. says: what it shows; place: where it stands.
     """
 
     name: str
@@ -61,10 +60,20 @@ class Printed:
     title: str
     says: str
     place: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(OfPaper):
+    """A table.
+
+    benchmarks: names among runs by the paper's; unmarked: columns whose printed marks are not those of the best and the
+    second.
+    """
+
     of: str
     benchmarks: Mapping[str, tuple[str, ...]]
     cells: tuple[Place, ...]
-    notes: tuple[str, ...]
     unmarked: tuple[str, ...]
 
     @property
