@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import pkgutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -43,23 +45,32 @@ def available(room: Any) -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"{room.__name__}.{name}") for name in names}
 
 
-def draw(frames: Frames) -> list[Drawn]:
-    """Those that have runs, by name."""
-    found = ((name, module, module.figure(frames)) for name, module in available(room).items())
-    return [Drawn(name, module.QUESTION, figure) for name, module, figure in found if figure is not None]
+def draw(frames: Frames, besides: Sequence[str] = ()) -> list[Drawn]:
+    """Those that have runs, by name, but for those of names in `besides`."""
+    drawn = (_draw(name, frames) for name in available(room) if name not in besides)
+    return [each for each in drawn if each is not None]
+
+
+def _draw(name: str, frames: Frames) -> Drawn | None:
+    module = available(room)[name]
+    figure = module.figure(frames)
+    return None if figure is None else Drawn(name, module.QUESTION, figure)
 
 
 class Beside:
-    """Figures that a process beside this one draws, from `start` on."""
+    """Figures that a process beside this one draws, from `start` on; this one helps once it waits for them."""
 
     def __init__(self, frames: Frames) -> None:
         # A fork has the frames already. Elsewhere than on Linux it is not safe with what numpy links.
         self._frames = frames
         self._process = None
         if sys.platform == "linux":
+            self._open, put = os.pipe()  # who reads the number of a figure draws it
+            os.write(put, bytes(range(len(available(room)))))
+            os.close(put)
             context = multiprocessing.get_context("fork")
             self._answer, send = context.Pipe(duplex=False)
-            self._process = context.Process(target=_send, args=(frames, send), daemon=True)
+            self._process = context.Process(target=_send, args=(frames, self._open, send), daemon=True)
             self._process.start()
             send.close()
 
@@ -67,17 +78,27 @@ class Beside:
         """All of them, once they are drawn."""
         if self._process is None:
             return draw(self._frames)
+        own = _draw_open(self._frames, self._open)
+        os.close(self._open)
         try:
-            found: list[Drawn] = self._answer.recv()
+            others: list[Drawn] = self._answer.recv()
         except EOFError:  # it died: whatever was wrong shows here
-            found = draw(self._frames)
+            others = draw(self._frames, besides=[drawn.name for drawn in own])
         self._process.join()
-        return found
+        return sorted([*own, *others], key=lambda drawn: drawn.name)
 
 
-def _send(frames: Frames, answer: Connection) -> None:
-    found = draw(frames)
-    for drawn in found:
-        drawn.files = {kind: drawn.encoded(kind) for kind in ("png", "pdf")}
-        drawn.figure = None
-    answer.send(found)
+def _draw_open(frames: Frames, numbers: int) -> list[Drawn]:
+    """The figures that nobody else has begun."""
+    names, found = list(available(room)), list[Drawn]()
+    while number := os.read(numbers, 1):
+        drawn = _draw(names[number[0]], frames)
+        if drawn is not None:
+            drawn.files = {kind: drawn.encoded(kind) for kind in ("png", "pdf")}
+            drawn.figure = None
+            found.append(drawn)
+    return found
+
+
+def _send(frames: Frames, numbers: int, answer: Connection) -> None:
+    answer.send(_draw_open(frames, numbers))

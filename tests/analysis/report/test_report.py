@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load
-from analysis.report import report
+from analysis.report import drawing, report
 from analysis.report.style import encode
 from tests.analysis.ledger_factory import BASE, config, write_run, write_study
 from tests.analysis.policies import write_bandit
@@ -203,6 +203,21 @@ def test_help_needs_no_pandas(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert "examples:" in command("--help").stdout
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_processes_draw_what_one_does(home, content, killed):
+    frames = load(home)
+    beside = drawing.Beside(frames)
+    if killed:
+        beside._process.kill()
+    drawn = beside.figures()
+    own = [each for each in content.figures if each.name in drawing.available(drawing.room)]
+    assert [each.name for each in drawn] == [each.name for each in own]
+    assert len(own) >= 3
+    for each, alone in zip(drawn, own, strict=True):
+        assert each.encoded("png") == alone.encoded("png")
+        assert each.encoded("pdf") == alone.encoded("pdf")
 
 
 def test_analysis_imports_no_torch():
