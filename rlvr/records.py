@@ -85,6 +85,8 @@ class Rollout:
     completions: tuple[Completion, ...]  # G
     texts: tuple[str, ...]  # G, decoded without special tokens
     rewards: tuple[Reward, ...]  # G
+    # Optimiser updates behind the oldest and the newest weights that drew a token of it; None: nobody kept them.
+    updates: tuple[int, int] | None = None
 
 
 @runtime_checkable
@@ -266,4 +268,42 @@ class StoppingEngine(Engine, Protocol):
         """Sample as `generate` does, the same samples, and give them to `progress` as soon as those of a request are
         there, nearly in the order of the requests. Soon after there are `enough` of them nothing is sampled any more.
         """
+        ...
+
+
+class Supply(Protocol):
+    """What an engine is to sample, request by request, and who takes the samples. Called by several threads.
+
+    version: number of the weights that the engine has then, counted by its syncs.
+    """
+
+    def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
+        """Requests to begin with these weights, of about `most` samples; each with its row, a number of its own."""
+        ...
+
+    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
+        """All samples of a request."""
+        ...
+
+    def wait(self) -> None:
+        """Until there may be something to begin, or a moment."""
+        ...
+
+    @property
+    def enough(self) -> bool:
+        """Nobody needs what still runs, and nothing more will come."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that takes new weights while it samples. Its methods may be called by several threads.
+
+    A request that runs goes on from the new weights; each log-probability is that of the weights that drew the token.
+    """
+
+    version: int  # of the newest weights, counted by its syncs
+
+    def generate_stream(self, supply: Supply) -> None:
+        """Sample what the supply gives, until there is enough of it. What was lost with a process is sampled again."""
         ...

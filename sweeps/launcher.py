@@ -221,6 +221,7 @@ def _start(
 ) -> Outcome:
     """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch."""
     shipper = shipper_of(ledger, sweep_id, tracker)
+    _tell_of_timing(configs)
     if on_slurm and controller.is_growing(ledger.sweep(sweep_id).info):
         configs = {run_id: _reporting(config) for run_id, config in configs.items()}
     if on_slurm:
@@ -236,6 +237,17 @@ def _start(
         hung_min=cluster.hung_min,
         shipper=shipper,
     )
+
+
+def _tell_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Runs that no seed repeats bit for bit."""
+    ahead = max((config["rollout"]["ahead"] for config in configs.values()), default=0)
+    if ahead > 1:
+        print(
+            f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the same "
+            "bit for bit (docs/engines.md).",
+            file=sys.stderr,
+        )
 
 
 def _reporting(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shutil
 from collections.abc import Collection, Mapping
 
 from omegaconf import DictConfig
 
+from rlvr.config.definition import Unclear, definition
 from rlvr.config.registry import Registry
 from rlvr.config.signature import declared
 from rlvr.records import NotAtHand
 
+MOST_AHEAD = 16  # steps
 Choices = Mapping[str, str | None]
 
 
@@ -142,24 +145,60 @@ def _check_truncation(rollout: DictConfig, choices: Choices, loss: Collection[st
 
 def _check_ahead(config: DictConfig, choices: Choices, loss: Collection[str]) -> None:
     rollout, ahead = config.rollout, config.rollout.ahead
-    if ahead not in (0, 1):
+    if not 0 <= ahead <= MOST_AHEAD:
         raise ValueError(
-            f"rollout.ahead={ahead} must be 0, or 1: responses are at most one step older than the policy."
+            f"rollout.ahead={ahead} must be from 0 to {MOST_AHEAD}: so many steps may responses be behind."
         )
     if not ahead:
         return
     if "solution" in loss:
         raise ValueError(
-            f"rollout.ahead=1 has no effect with loss={choices.get('loss')}, which learns known answers. Drop it."
+            f"rollout.ahead={ahead} has no effect with loss={choices.get('loss')}, which learns known answers. Drop it."
         )
     if config.cluster.gpus and "workers" not in rollout.engine:
         raise ValueError(
-            f"rollout.ahead=1 samples while the policy is trained, and rollout={choices.get('rollout')} needs the GPUs "
-            "that train it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
+            f"rollout.ahead={ahead} samples while the policy is trained, and rollout={choices.get('rollout')} needs "
+            "the GPUs that train it. Pass rollout=ray, which has GPUs of its own, or rollout.ahead=0."
         )
     if rollout.logp_old == "trainer" and rollout.importance == "none":
         raise ValueError(
-            "rollout.ahead=1 with rollout.logp_old=trainer would take responses of the policy one step before for its "
-            "own. Pass rollout.importance=truncate, which weighs them, or rollout.logp_old=engine: the loss then "
+            f"rollout.ahead={ahead} with rollout.logp_old=trainer would take responses of the policy {_ago(ahead)} for "
+            "its own. Pass rollout.importance=truncate, which weighs them, or rollout.logp_old=engine: the loss then "
             "compares with the policy that sampled."
         )
+    if ahead > 1:
+        _check_in_flight(rollout, choices)
+
+
+def _check_in_flight(rollout: DictConfig, choices: Choices) -> None:
+    """Of several steps ahead: an engine that takes weights amid its requests, and groups drawn without rounds."""
+    if not _may_stream(rollout.engine["_target_"]):
+        raise ValueError(
+            f"rollout.ahead={rollout.ahead} gives the engine new weights while it samples, which "
+            f"rollout={choices.get('rollout')} cannot take. Pass rollout=ray, or rollout.ahead=1."
+        )
+    if rollout.overdraw is not None:
+        raise ValueError(
+            f"rollout.overdraw={rollout.overdraw} has no effect with rollout.ahead={rollout.ahead}: groups are drawn "
+            "one after the other, and what a step does not need the next one learns from. Drop it."
+        )
+    if rollout.filter != "none":
+        raise ValueError(
+            f"rollout.filter={rollout.filter} samples a problem twice, one after the other, and rollout.ahead="
+            f"{rollout.ahead} does not. Pass rollout.filter=none, or rollout.ahead=1."
+        )
+
+
+def _may_stream(target: str) -> bool:
+    """Whether the engine takes weights while it samples. One whose source does not say is asked as the run starts."""
+    try:
+        node = definition(target).node
+    except Unclear:
+        return True
+    if not isinstance(node, ast.ClassDef) or node.bases:
+        return True
+    return any(isinstance(each, ast.FunctionDef) and each.name == "generate_stream" for each in node.body)
+
+
+def _ago(ahead: int) -> str:
+    return "one step before" if ahead == 1 else f"up to {ahead} steps before"

@@ -30,6 +30,7 @@ from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
 from rlvr.records import ArmedTask, Rollout, Sampling
 from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
+from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import throughput
 from rlvr.rollout.step_sampler import StepSampler
 from rlvr.rollout.stream import Stream
@@ -63,12 +64,21 @@ class Run:
         limit = config.evaluation.validation
         self.validation = [] if limit is None else held_out(self.task, limit, "validation")
         self.handover = Handover(parts.sampler, self.trainer, self.problems)
-        sampler = parts.sampler
-        if config.rollout.ahead:  # collectives of two threads must not mix
+        self.step_sampler = self._step_sampler()
+
+    def _step_sampler(self) -> StepSampler | InFlightSampler:
+        """By rollout.ahead. What is sampled in flight is gathered by the trainer's own thread."""
+        sampler, ahead = self.parts.sampler, self.config.rollout.ahead
+        if ahead == 1:  # collectives of two threads must not mix
             sampler = replace(sampler, gather=functools.partial(gather_rollouts, group=distributed.another_group()))
-        self.step_sampler = StepSampler(
-            sampler, self.stream, config, max_tokens=self.place.max_tokens, hand_over=self.handover
-        )
+        kind = StepSampler if ahead < 2 else InFlightSampler
+        if ahead > 1:
+            log.info(
+                "rollout.ahead=%d: what is sampled depends on timing. Run again or resumed, this run is not the same "
+                "bit for bit (docs/engines.md)",
+                ahead,
+            )
+        return kind(sampler, self.stream, self.config, max_tokens=self.place.max_tokens, hand_over=self.handover)
 
     def _mixture(self) -> Mixture | None:
         """The two streams of a run whose loss brings `presample` along. The trainer still holds the base policy."""
@@ -105,7 +115,7 @@ class Run:
     def _step(self, step: int) -> dict[str, float]:
         began, handed_over_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
-        stale = self.trainer.num_updates - sampled.updates
+        stale = sampled.staleness(self.trainer.num_updates)
         if not self.step_sampler.prefetch(step + 1):
             self.handover.sleep()
         if self.place.rank == 0 and step <= self.config.keep_rollouts:
@@ -117,13 +127,14 @@ class Run:
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         ended = time.perf_counter()
+        self.step_sampler.learned(step)
         own = {
-            "rollout/staleness": float(stale),
+            **stale,
             "time/sync_s": self.handover.seconds - handed_over_s,
             "time/weights_s": self.handover.weights_s,
             "time/batch_s": ready - collating,  # most of it the trainer's own log-probabilities, if it takes them
             "time/train_s": ended - ready,
-            "time/step_s": ended - began,
+            "time/step_s": time.perf_counter() - began,
         }
         metrics = {**sampled.metrics, **apart, **learned, **own}
         return metrics | throughput(metrics, devices=self.place.world + self.config.rollout.engine.get("workers", 0))
@@ -203,7 +214,7 @@ class Run:
         if self.spool is not None:
             self.spool.flush()  # a checkpoint never knows of a step that the record does not
         ahead = self.step_sampler.prefetched()  # before the position: to sample draws problems
-        self.checkpoints.save(step, self.stream.position, metrics, ahead, self.step_sampler.share)
+        self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
         (recorded,) = distributed.gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +29,8 @@ from rlvr.trainer.knobs import Knobs, Place
 from rlvr.trainer.sharded_load import load_for_shards
 
 log = logging.getLogger("rlvr")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None) -> list[list[Rollout]]:
@@ -33,6 +38,16 @@ def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None)
     if dist.get_world_size() == 1:
         return [mine]
     return [rollouts.of_bytes(each) for each in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
+
+
+def in_turn(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
+    """The same work, one thread after the other."""
+
+    def locked(argument: A) -> B:
+        with lock:
+            return work(argument)
+
+    return locked
 
 
 def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float]:
@@ -72,11 +87,12 @@ class Parts:
         )
         said = config.policy or config.model
         chat, system = bool(said.get("chat")), said.get("system")
+        tokenizing = threading.Lock()  # fast tokenizers fail if two threads use one at once
         self.sampler = Sampler(
             self.task,
             self.engine,
-            encode=lambda problems: encode(tokenizer, problems, chat=chat, system=system),
-            decode=lambda tokens: decode(tokenizer, tokens, silent),
+            encode=in_turn(lambda problems: encode(tokenizer, problems, chat=chat, system=system), tokenizing),
+            decode=in_turn(lambda tokens: decode(tokenizer, tokens, silent), tokenizing),
             rank=rank,
             world=world,
             gather=gather_rollouts,

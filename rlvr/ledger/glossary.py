@@ -205,7 +205,7 @@ GLOSSARY = (
     ),
     Chapter(
         "Sampling, tokens, time, speed",
-        "Of a step. Seconds are those of the first process; with `rollout.ahead=1` sampling runs beside training.",
+        "Of a step. Seconds are those of the first process; with `rollout.ahead` sampling runs beside training.",
         (
             Entry(
                 "rollout/rounds",
@@ -215,12 +215,14 @@ GLOSSARY = (
             Entry(
                 "rollout/staleness",
                 "updates",
-                "optimiser updates between the policy that sampled and the one that learns",
+                "optimiser updates between the policy that drew a response's first token and the one that learns, on "
+                "average over the responses that are learned from",
             ),
+            Entry("rollout/staleness_max", "updates", "the largest of them"),
             Entry("tokens/rollout", "tokens", "response tokens that were sampled, refills included"),
             Entry("tokens/used", "tokens", "response tokens that were learned from, once for each of `trainer.epochs`"),
             Entry("tokens/train", "tokens", "tokens that the model read in learning, prompts included"),
-            Entry("time/rollout_s", "seconds", "sampling"),
+            Entry("time/rollout_s", "seconds", "sampling; with `rollout.ahead` above 1 what the step added to others'"),
             Entry("time/reward_s", "seconds", "judging"),
             Entry(
                 "time/wait_s", "seconds", "until the step's responses were there: sampling, judging and giving weights"

@@ -33,8 +33,12 @@ SCHEMA = pa.schema(
         ("response", pa.string()),
         ("reward", pa.float64()),
         ("outcome", pa.string()),
+        # Optimiser updates behind the oldest and the newest weights that drew a token of the group; null: not known.
+        ("oldest_updates", pa.int64()),
+        ("newest_updates", pa.int64()),
     ]
 )
+YOUNGER = ("oldest_updates", "newest_updates")  # files of earlier versions have no such columns
 
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:
@@ -73,6 +77,8 @@ def _table(groups: Sequence[Rollout]) -> pa.Table:
         "response": [g.texts[sample] for _, g, sample, _ in rows],
         "reward": [g.rewards[sample].value for _, g, sample, _ in rows],
         "outcome": [g.rewards[sample].outcome for _, g, sample, _ in rows],
+        "oldest_updates": [g.updates and g.updates[0] for _, g, *_ in rows],
+        "newest_updates": [g.updates and g.updates[1] for _, g, *_ in rows],
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -94,6 +100,8 @@ def read_rollouts(path: Path) -> list[Rollout]:
         table = pq.read_table(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"rollouts={path} is no Parquet file: {str(error).splitlines()[0]}") from None
+    for name in set(YOUNGER) - set(table.column_names):
+        table = table.append_column(name, pa.nulls(table.num_rows, pa.int64()))
     missing = [name for name in SCHEMA.names if name not in table.column_names]
     if missing or not table.num_rows:
         what = f"has no column {', '.join(missing)}" if missing else "has no rows"
@@ -118,9 +126,14 @@ def _groups(table: pa.Table) -> list[Rollout]:
                 ),
                 tuple(plain["response"][i] for i in rows),
                 tuple(Reward(plain["reward"][i], plain["outcome"][i]) for i in rows),
+                _updates(plain["oldest_updates"][first], plain["newest_updates"][first]),
             )
         )
     return groups
+
+
+def _updates(oldest: int | None, newest: int | None) -> tuple[int, int] | None:
+    return None if oldest is None or newest is None else (oldest, newest)
 
 
 def _arrays(column: pa.ChunkedArray) -> list[NDArray[Any]]:

@@ -8,8 +8,10 @@ that ranks have written; every other node is sent one copy.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,17 +24,18 @@ import torch.distributed as dist
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from rlvr.records import Completion, Progress, Request, Sampling
+from rlvr.records import Completion, Progress, Request, Sampling, Supply
 from rlvr.rollout.child import Process, environment_with
 from rlvr.rollout.node import on_node, several
 from rlvr.rollout.ray_node import ADDRESS, LOOPBACK, MEET_S, NoPlace, guarded
-from rlvr.rollout.vllm import SERVER, VllmEngine
+from rlvr.rollout.vllm import SERVER, Asked, VllmEngine
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+LOOK_S = 1.0
 
 
 class RayEngine:
@@ -85,12 +88,21 @@ class RayEngine:
         assert self._cluster is not None
         for worker in self._workers:
             worker.synced = False
-        written = self._workers[0].write_weights(weights)
-        if several():
-            if dist.get_rank() == 0:
-                self._cluster.send_weights(written, self._workers[0].version + 1)
-            dist.barrier()  # the others need not send them again
-        self._each(lambda worker: worker.use_weights(written), self._workers)
+        with contextlib.ExitStack() as until_written:
+            for worker in self._workers:
+                until_written.enter_context(worker.starting)
+            written = self._workers[0].write_weights(weights)
+            if several():
+                if dist.get_rank() == 0:
+                    self._cluster.send_weights(written, self._workers[0].version + 1)
+                dist.barrier()  # the others need not send them again
+            for worker in self._workers:
+                worker.announce_weights(written)
+        self._each(lambda worker: worker.take_weights(), self._workers)
+
+    @property
+    def version(self) -> int:
+        return self._workers[0].version
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests.
@@ -114,7 +126,7 @@ class RayEngine:
         while not (placed := [worker for worker in self._workers if worker.has_place()]):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the nodes of all {self.workers} workers of this rank are lost")
-            time.sleep(1)
+            time.sleep(LOOK_S)
         return placed
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
@@ -126,6 +138,27 @@ class RayEngine:
                 worker.generate_until(share, sampling, OfWorker(progress, index, self.workers))
 
         self._each(work, self._workers, range(self.workers), shares)
+
+    def generate_stream(self, supply: Supply) -> None:
+        """As StreamingEngine says: each worker asks for more when it has room."""
+        shared = Shared(supply)
+
+        def work(worker: RemoteVllm) -> None:
+            try:
+                while not shared.enough:
+                    self._placed()  # fails if none has a place
+                    if worker.has_place():
+                        worker.stream(shared)
+                    else:
+                        time.sleep(LOOK_S)
+            except BaseException:
+                shared.failed = True
+                raise
+
+        with ThreadPoolExecutor(self.workers, "stream") as threads:
+            pending = [threads.submit(work, worker) for worker in self._workers]
+        for each in pending:
+            each.result()
 
     def sleep(self) -> None:
         """Nothing: the trainer does not need these GPUs."""
@@ -169,6 +202,34 @@ class OfWorker:
         return self.all.enough
 
 
+class Shared:
+    """A supply of several workers. What one could not answer the next one that has room is asked."""
+
+    def __init__(self, supply: Supply) -> None:
+        self.failed = False  # one of the workers, which ends the others
+        self._supply, self._lock = supply, threading.Lock()
+        self._returned: list[tuple[int, Request, Sampling]] = []
+
+    def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
+        with self._lock:
+            returned, self._returned = self._returned, []
+        return returned or self._supply.begin(most, version)
+
+    def give_back(self, asked: Iterable[tuple[int, Request, Sampling]]) -> None:
+        with self._lock:
+            self._returned += asked
+
+    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
+        self._supply.deliver(row, samples, version)
+
+    def wait(self) -> None:
+        self._supply.wait()
+
+    @property
+    def enough(self) -> bool:
+        return self.failed or self._supply.enough
+
+
 class RemoteVllm(VllmEngine):
     """A vLLM that lives in an actor."""
 
@@ -186,10 +247,18 @@ class RemoteVllm(VllmEngine):
             return []
         return self._in_place(lambda: self.generate(requests, sampling)) or []
 
-    def use_weights(self, weights: dict[str, Any]) -> None:
+    def take_weights(self) -> None:
         """As of VllmEngine. Without a place it is given them when it has one."""
-        self._in_place(lambda: super(RemoteVllm, self).use_weights(weights))
+        self._in_place(super().take_weights)
         self.synced = True
+
+    def stream(self, shared: Shared) -> None:
+        """Sample what all workers share, until there is enough or the place is lost."""
+        asked: Asked = {}
+        try:
+            self._in_place(lambda: self._stream(shared, asked))
+        finally:
+            shared.give_back((row, *each) for row, each in asked.items())
 
     def _in_place(self, work: Callable[[], T]) -> T | None:
         """What it gives, or None if there is no place to do it in."""
@@ -197,7 +266,8 @@ class RemoteVllm(VllmEngine):
             return work()
         except NoPlace as lost:
             log.warning("%s: the other workers answer in its stead", lost)
-            self._child = None
+            with self.starting:
+                self._child = self._conversation = None
             return None
 
     def _process(self) -> Process:

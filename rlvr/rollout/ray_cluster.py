@@ -107,7 +107,9 @@ class Cluster:
         if not self.has(index):
             raise NoPlace(f"worker {index} has no place")
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        actor = ray.remote(ChildActor).options(scheduling_strategy=place, max_restarts=0, **self._need)
+        # It is told something while it waits for an answer.
+        threads = {"max_concurrency": 4}
+        actor = ray.remote(ChildActor).options(scheduling_strategy=place, max_restarts=0, **threads, **self._need)
         here = self._places()[index] == self._here
         return RemoteProcess(actor.remote(python, script, options, environment), lambda: self.has(index), here=here)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,7 @@ class Sampler:
     world: int = 1
     gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
     new_board: Callable[[], Board | None] = lambda: None  # of several ranks
+    judging: threading.Lock = field(default_factory=threading.Lock)  # a task need not judge for two threads at once
 
     def draw(self, problem_rows: Sequence[tuple[Problem, int, int]], sampling: Sampling) -> list[Rollout]:
         """Of each problem the samples from a number on, so many: (problem, first, count). This rank's own, no more."""
@@ -100,6 +102,15 @@ class Sampler:
             for prompt, (problem, first, count) in zip(prompts, problem_rows, strict=True)
         ]
         completions = self.engine.generate(requests, sampling) if requests else []
+        return self.judge(problems, prompts, completions)
+
+    def judge(
+        self,
+        problems: Sequence[Problem],
+        prompts: Sequence[NDArray[np.int64]],
+        completions: Sequence[tuple[Completion, ...]],
+    ) -> list[Rollout]:
+        """Groups that this rank has sampled."""
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         return self._judged(problems, prompts, completions, texts)
 
@@ -111,7 +122,8 @@ class Sampler:
         texts: Sequence[tuple[str, ...]],
     ) -> list[Rollout]:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
-        rewards = iter(self.task.reward(answers))
+        with self.judging:
+            rewards = iter(self.task.reward(answers))
         of_group = [tuple(next(rewards) for _ in group) for group in texts]
         return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, of_group, strict=True)]
 
@@ -150,8 +162,7 @@ class Sampler:
 
         def judge(answered: Sequence[tuple[int, tuple[Completion, ...]]]) -> list[Rollout]:
             rows, completions = zip(*answered, strict=True)
-            texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
-            return self._judged([mine[row] for row in rows], [prompts[row] for row in rows], completions, texts)
+            return self.judge([mine[row] for row in rows], [prompts[row] for row in rows], completions)
 
         board = self.new_board()
         progress = FirstUsable(wanted, usable, judge, rank=self.rank, world=self.world, board=board)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from omegaconf import DictConfig
+
 from rlvr.records import Problem, Rollout, Sampling
 from rlvr.rollout.sampler import Sampler, Spent
 from rlvr.rollout.spurious import trained_on
@@ -30,6 +32,38 @@ class Selection:
     overdraw: float | None = None  # of what the share kept asks for, under refill; None: P at first, never more at once
     reward: str | None = None  # | random | flipped: what is learned from in place of the verifier's word
 
+    @classmethod
+    def of(cls, rollout: DictConfig) -> Selection:
+        """Of a run's config."""
+        return cls(
+            rollout.prompts,
+            rollout.samples,
+            rollout.dynamic_sampling,
+            rollout.max_rounds,
+            rollout.filter,
+            rollout.get("overdraw"),
+            rollout.get("reward"),  # runs frozen before there was such a knob have none
+        )
+
+    def usable(self, group: Rollout, sampling: Sampling) -> bool:
+        """Whether a step can learn from it."""
+        (learned,) = trained_on([group], self.reward, sampling)
+        return _usable(learned, self.dynamic)
+
+    def too_few(self, kept: int, spent: Spent, rounds: str) -> NothingToLearn:
+        """Under refill. rounds: what was drawn."""
+        return NothingToLearn(
+            f"{rounds} gave {kept} of {self.prompts} groups with right and wrong answers (accuracy "
+            f"{spent.accuracy:.3f}): the problems are too easy or too hard for this policy. Pass "
+            "rollout.dynamic_sampling=drop, more rollout.samples, or other problems."
+        )
+
+    def none_left(self, drawn: int, spent: Spent) -> NothingToLearn:
+        return NothingToLearn(
+            f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, rollout.filter={self.filter}). "
+            "Pass more rollout.prompts or rollout.samples, rollout.dynamic_sampling=refill, or other problems."
+        )
+
 
 def select_groups(
     sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection, share: float = 1.0
@@ -48,8 +82,7 @@ def select_groups(
     """
 
     def usable(group: Rollout) -> bool:
-        (learned,) = trained_on([group], selection.reward, sampling)
-        return _usable(learned, selection.dynamic)
+        return selection.usable(group, sampling)
 
     spent, kept = Spent(), list[Rollout]()
     wanted, drawn = _first_draw(selection, share), 0
@@ -69,21 +102,13 @@ def select_groups(
         if selection.dynamic != "refill" or len(kept) >= selection.prompts:
             break
         if spent.rounds == selection.max_rounds:
-            raise NothingToLearn(
-                f"{selection.max_rounds} generation rounds gave {len(kept)} of {selection.prompts} groups with right "
-                f"and wrong answers (accuracy {spent.accuracy:.3f}): the problems are too easy or too hard for this "
-                "policy. Pass rollout.dynamic_sampling=drop, more rollout.samples, or other problems."
-            )
+            raise selection.too_few(len(kept), spent, f"{selection.max_rounds} generation rounds")
         # The share kept so far says how many to draw: fewer, larger rounds.
         missing = selection.prompts - len(kept)
         asked = math.ceil((selection.overdraw or 1.0) * missing * (drawn + 1) / (len(kept) + 1))
         wanted = min(asked, (MOST if selection.overdraw else 1) * selection.prompts)
     if not kept:
-        raise NothingToLearn(
-            f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, "
-            f"rollout.filter={selection.filter}). Pass more rollout.prompts or rollout.samples, "
-            "rollout.dynamic_sampling=refill, or other problems."
-        )
+        raise selection.none_left(drawn, spent)
     spent.share = max(len(kept), 1) / drawn
     return kept[: selection.prompts], spent
 

@@ -36,6 +36,12 @@ class StepGroups:
     metrics: dict[str, float]  # of all that was sampled for them, and what it cost
     share: float = 1.0  # of problems drawn, whose groups were kept: the next step draws by it
 
+    def staleness(self, updates: int) -> dict[str, float]:
+        """Updates between the oldest weights that drew a token of a response, and those of a learner with so many
+        behind it."""
+        behind = [float(updates - (group.updates or (self.updates,))[0]) for group in self.groups for _ in group.texts]
+        return {"rollout/staleness": sum(behind) / len(behind), "rollout/staleness_max": max(behind)}
+
     def write(self, directory: Path) -> None:
         """Keep the groups on disk."""
         write_rollouts(self.groups, directory / FILE)
@@ -67,15 +73,7 @@ class StepSampler:
         self.ahead = bool(rollout.ahead)
         self._hand_over = hand_over
         self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
-        self._selection = Selection(
-            rollout.prompts,
-            rollout.samples,
-            rollout.dynamic_sampling,
-            rollout.max_rounds,
-            rollout.filter,
-            rollout.get("overdraw"),
-            rollout.get("reward"),  # runs frozen before there was such a knob have none
-        )
+        self._selection = Selection.of(rollout)
         self.share = 1.0  # kept, of the problems drawn for the newest step that was sampled
         self._thread = ThreadPoolExecutor(1, "rollouts")
         self._prefetched: Future[StepGroups] | None = None
@@ -111,6 +109,14 @@ class StepSampler:
         """What was prefetched and not taken, once it is there. Raises what went wrong with it."""
         return None if self._prefetched is None else self._prefetched.result()
 
+    @property
+    def position(self) -> int:
+        """Of the next problem of the stream."""
+        return self.stream.position
+
+    def learned(self, step: int) -> None:
+        """The engine is given weights before it samples again."""
+
     def restore(self, groups: StepGroups | None) -> None:
         """Go on with what was prefetched before a checkpoint."""
         if groups is not None:
@@ -125,4 +131,5 @@ class StepSampler:
         sampling = replace(self._sampling, step=step)
         groups, spent = select_groups(self.sampler, self.stream, sampling, self._selection, self.share)
         self.share = spent.share
-        return StepGroups(step, updates, groups, spent.metrics(), spent.share)
+        aged = [replace(group, updates=(updates, updates)) for group in groups]
+        return StepGroups(step, updates, aged, spent.metrics(), spent.share)

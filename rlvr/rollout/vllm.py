@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,8 +24,9 @@ from torch import Tensor
 
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
-from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
+from rlvr.records import Completion, Progress, Request, Sampling, Supply, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
+from rlvr.rollout.conversation import Conversation, Topic
 from rlvr.rollout.memory import Memory, write
 from rlvr.rollout.node import from_first, on_node, several
 from rlvr.rollout.passage import Passage, refusal
@@ -32,6 +34,7 @@ from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Asked = dict[int, tuple[Request, Sampling]]  # requests that are not answered yet, by row
 
 SERVER = Path(__file__).with_name("vllm_server.py")
 START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
@@ -44,6 +47,7 @@ class VllmEngine:
     """Samples with vLLM. Every rank has one; `sync` is called by all ranks.
 
     A sample's noise is seeded with (seed, step, request, sample): it does not depend on the batch beyond rounding.
+    Several threads may sample, and one of them, or another, give it new weights meanwhile.
     """
 
     workers = 1
@@ -68,6 +72,8 @@ class VllmEngine:
         `conf/rollout/vllm.yaml` says what the knobs mean. The process starts at once; its first use waits for it.
         """
         self._child: Process | None = None
+        self._conversation: Conversation | None = None  # with that child, once it has started
+        self.starting = threading.RLock()  # of whoever starts a process or changes the weights that it starts with
         self._memory: Memory | None = None  # this process's copy of the weights, if it keeps one
         if max_cache_gb is None:
             raise ValueError(
@@ -107,15 +113,17 @@ class VllmEngine:
         self.synced = False
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
-        passage = self._passage()
-        written = self.write_weights(weights if passage is None else passage.through(weights))
-        if passage is not None:
-            self._end(passage)
-        self.use_weights(written)
+        with self.starting:
+            passage = self._passage()
+            written = self.write_weights(weights if passage is None else passage.through(weights))
+            if passage is not None:
+                self._end(passage)
+            self.announce_weights(written)
+        self.take_weights()
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-        """Put them in main memory, each rank of a node a part of them. Returns where they lie: for `use_weights`, here
-        or in another engine of this node.
+        """Put them in main memory, each rank of a node a part of them. Returns where they lie: for `announce_weights`,
+        here or in another engine of this node. Until then no process may start from them: they are not all there.
         """
         self.synced, self._weights = False, {"file": "", "tensors": []}
         process, memory = from_first(self._own_memory())  # all ranks are here: nobody still needs the old ones
@@ -125,9 +133,12 @@ class VllmEngine:
             dist.barrier()  # all of it is there
         return {"file": file, "tensors": described}
 
-    def use_weights(self, weights: dict[str, Any]) -> None:
-        """Sample from the weights that lie there from now on."""
+    def announce_weights(self, weights: dict[str, Any]) -> None:
+        """A process that starts from now on has the weights that lie there, all of them."""
         self._weights, self.version = weights, self.version + 1
+
+    def take_weights(self) -> None:
+        """Sample from the weights that were announced, from now on."""
         self._with_process(lambda _: None)  # it is sent whatever it does not have
         self.synced = True
 
@@ -136,56 +147,40 @@ class VllmEngine:
 
         With top_p < 1 vLLM says only what the truncated distribution gave: `logp` is then NaN, unknown.
         """
-        header, arrays = self._message(requests, sampling)
-        sampled = dict[int, tuple[Completion, ...]]()
-        self._with_process(lambda child: self._sample(child, header, arrays, sampling, sampled.__setitem__))
-        return [sampled.get(row, ()) for row in range(len(requests))]
+        every = Every(requests, sampling)
+        self._generate(every)
+        return [every.sampled.get(row, ()) for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As StoppingEngine says. What is asked again of a process that replaces a lost one is given again."""
-        header, arrays = self._message(requests, sampling)
-        self._with_process(lambda child: self._sample(child, header, arrays, sampling, progress.take, progress))
+        """As StoppingEngine says."""
+        self._generate(Every(requests, sampling, progress))
 
-    def _message(self, requests: Sequence[Request], sampling: Sampling) -> tuple[dict[str, Any], Arrays]:
-        """What asks the process for samples."""
+    def generate_stream(self, supply: Supply) -> None:
+        """As StreamingEngine says."""
+        self._stream(supply, {})
+
+    def _stream(self, supply: Supply, asked: Asked) -> None:
+        """asked: what runs, all along."""
+        while not supply.enough:
+            self._with_process(lambda conversation: self._sample_on(conversation, supply, asked))
+
+    def _generate(self, every: Every) -> None:
         if not self.synced:
             raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
-        self._with_process(lambda _: None)  # it has started: its limits are known
-        self._check_requests(requests, sampling)
-        names = [
-            (row, request.first + sample)
-            for row, request in enumerate(requests)
-            for sample in range(request.num_samples)
-        ]
-        header = {
-            "do": "generate",
-            "sampling": {
-                "max_tokens": sampling.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "stop_token_ids": [e for e in self.eos if e >= 0],
-            },
-        }
-        arrays = {
-            "tokens": np.concatenate([request.prompt for request in requests]).astype(np.int64),
-            "lengths": np.array([len(request.prompt) for request in requests]),
-            "prompt": np.array([row for row, _ in names]),
-            "seed": seeds(sampling.seed, sampling.step, [requests[r].key for r, _ in names], [s for _, s in names]),
-        }
-        return header, arrays
+        asked: Asked = {}
+        self._with_process(lambda conversation: self._sample(conversation, every, asked))
 
     def sleep(self) -> None:
         """Give the GPU's memory back. The engine is of no use until the next `sync`."""
         if self.device.type == "cuda":
-            self._with_process(lambda child: self._request(child, {"do": "sleep"}, {}))
+            self._with_process(lambda conversation: self._request(conversation, {"do": "sleep"}))
 
     def __del__(self) -> None:
         self.close()  # a run that could not be set up is never closed
 
     def close(self) -> None:
         if self._child is not None:
-            self._child.kill()
-            self._child = None
+            self._end_process()
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -204,83 +199,149 @@ class VllmEngine:
     def _process(self) -> Process:
         return Child(self._python, SERVER, self._options, self._environment)
 
-    def _with_process(self, work: Callable[[Process], T]) -> T:
+    def _with_process(self, work: Callable[[Conversation], T]) -> T:
         """What `work` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
         for attempt in range(1, ATTEMPTS + 1):
-            child = self._child = self._child or self._launch()
+            with self.starting:
+                child = self._child = self._child or self._launch()
             try:
-                self._await_start(child)
-                if self._sent_version != self.version:
-                    self._send_weights(child)
-                return work(child)
+                return work(self._conversation_with(child))
             except Lost as lost:
-                code = child.kill()
-                self._child = None
+                was_ready, code = self._ready, self._drop(child)
                 # What raised by itself will most likely raise again.
-                raised = code > 0 and (not self._ready or attempt > 1)
+                raised = code > 0 and (not was_ready or attempt > 1)
                 if raised or attempt == ATTEMPTS:
-                    event = "was lost" if self._ready else "did not start"
+                    event = "was lost" if was_ready else "did not start"
                     raise RuntimeError(f"vLLM ({self._python}) {event}: {lost}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
+
+    def _conversation_with(self, child: Process) -> Conversation:
+        """Once it has started and has the newest weights. Raises Lost."""
+        with self.starting:
+            if child is not self._child:
+                raise Lost("another thread has replaced it")
+            self._await_start(child)
+            if self._conversation is None or self._conversation.process is not child:
+                self._conversation = Conversation(child)
+            if self._sent_version != self.version:
+                self._send_weights(self._conversation)
+            self._conversation.version = self._sent_version
+            return self._conversation
+
+    def _drop(self, child: Process) -> int:
+        """End a process that was lost. Returns its exit status; negative if another thread has ended it."""
+        with self.starting:
+            return self._end_process() if child is self._child else -1
+
+    def _end_process(self) -> int:
+        child, conversation = self._child, self._conversation
+        assert child is not None
+        self._child = self._conversation = None
+        return child.kill() if conversation is None or conversation.process is not child else conversation.end()
 
     def _await_start(self, child: Process) -> None:
         if not self._ready:
             self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
             self._ready = True
 
-    def _request(self, child: Process, header: dict[str, Any], arrays: Arrays) -> Arrays:
-        child.send(header, arrays, self.timeout_s)
-        return self._receive(child)
+    def _request(self, conversation: Conversation, header: dict[str, Any]) -> None:
+        with conversation.topic() as topic:
+            topic.send(header, {}, self.timeout_s)
+            answer, _ = topic.receive(self.timeout_s)
+        if answer["version"] != conversation.version:
+            raise wrong_weights(answer["version"], conversation.version)
 
-    def _receive(self, child: Process) -> Arrays:
-        header, arrays = child.receive(self.timeout_s)
-        if header["version"] != self._sent_version:
-            raise RuntimeError(f"vLLM answers from weights {header['version']}, it was given {self._sent_version}")
-        return arrays
-
-    def _send_weights(self, child: Process) -> None:
-        child.send({"do": "sync", "to_version": self.version, **self._weights_for(child)}, {}, self.timeout_s)
-        self._sent_version = self.version
-        self._receive(child)
+    def _send_weights(self, conversation: Conversation) -> None:
+        weights = self._weights_for(conversation.process)
+        conversation.version = self._sent_version = self.version
+        self._request(conversation, {"do": "sync", "to_version": self.version, **weights})
 
     def _weights_for(self, child: Process) -> dict[str, Any]:
         """Where it finds them: in the memory of this node, which it shares."""
         return self._weights
 
-    def _sample(
-        self,
-        child: Process,
-        header: dict[str, Any],
-        arrays: Arrays,
-        sampling: Sampling,
-        take: Callable[[int, tuple[Completion, ...]], None],
-        progress: Progress | None = None,
-    ) -> None:
-        """Give `take` the samples of each request, once all of one are there."""
-        child.send(header, arrays, self.timeout_s)
-        of_request = arrays["prompt"].tolist()
-        missing, sampled = Counter(of_request), defaultdict[int, dict[int, Completion]](dict)
-        while missing:
-            answer = self._receive(child)
-            cuts = np.cumsum(answer["lengths"])[:-1]
-            parts = (np.split(answer["tokens"], cuts), np.split(answer["logp"], cuts), answer["finished"].tolist())
-            for sample, tokens, logp, finished in zip(answer["sample"].tolist(), *parts, strict=False):
-                row = of_request[sample]
-                sampled[row][sample] = self._completion(tokens, logp, bool(finished), sampling)
-                missing[row] -= 1
-                if not missing[row]:
-                    del missing[row]
-                    group = sampled.pop(row)
-                    take(row, tuple(group[number] for number in sorted(group)))
-            if missing and progress is not None and progress.enough:
-                self._stop(child)
-                return
+    # --- samples ---
 
-    def _stop(self, child: Process) -> None:
-        """Have it sample no more, and hear what it has said meanwhile."""
-        child.send({"do": "stop"}, {}, self.timeout_s)
-        while not child.receive(self.timeout_s)[0].get("stopped"):
+    def _sample_on(self, conversation: Conversation, supply: Supply, asked: Asked) -> None:
+        """Until there is enough or the process is lost. Raises Lost if nothing came of this one."""
+        asked_before = set(asked)
+        try:
+            self._sample(conversation, supply, asked)
+        except Lost as lost:
+            if asked_before and asked_before <= asked.keys():
+                raise
+            self._drop(conversation.process)
+            log.warning("vLLM is started again: %s", lost)
+
+    def _sample(self, conversation: Conversation, supply: Supply, asked: Asked) -> None:
+        """Sample what the supply gives, and before that what was asked of a process that is no more. asked: all that
+        runs, from then on."""
+        first = conversation.version
+        with conversation.topic() as topic:
+            samples = Samples()
+            self._ask(topic, samples, asked)
+            while not supply.enough:
+                room = self._options["max_batch_sequences"] - sum(each.num_samples for each, _ in asked.values())
+                version = conversation.version
+                fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, version)}
+                asked |= fresh
+                self._ask(topic, samples, fresh)
+                if not asked:
+                    supply.wait()
+                    continue
+                answer, arrays = topic.receive(self.timeout_s)
+                if not first <= answer["version"] <= conversation.version:
+                    raise wrong_weights(answer["version"], conversation.version)
+                for row, completions in self._completed(samples, arrays, asked):
+                    del asked[row]
+                    supply.deliver(row, completions, answer["version"])
+            if asked:
+                self._stop(topic)
+
+    def _ask(self, topic: Topic, samples: Samples, asked: Asked) -> None:
+        if not asked:
+            return
+        requests, (sampling, *_) = [each for each, _ in asked.values()], [each for _, each in asked.values()]
+        self._check_requests(requests, sampling)
+        header = {
+            "do": "generate",
+            "first": samples.number(asked),
+            "sampling": {
+                "max_tokens": sampling.max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "stop_token_ids": [e for e in self.eos if e >= 0],
+            },
+        }
+        own_seeds = [
+            seeds(each.seed, each.step, [request.key], range(request.first, request.first + request.num_samples))
+            for request, each in asked.values()
+        ]
+        arrays = {
+            "tokens": np.concatenate([request.prompt for request in requests]).astype(np.int64),
+            "lengths": np.array([len(request.prompt) for request in requests]),
+            "prompt": np.repeat(np.arange(len(requests)), [request.num_samples for request in requests]),
+            "seed": np.concatenate(own_seeds),
+        }
+        topic.send(header, arrays, self.timeout_s)
+
+    def _completed(
+        self, samples: Samples, answer: Arrays, asked: Asked
+    ) -> Iterator[tuple[int, tuple[Completion, ...]]]:
+        """The rows whose samples are all there, now that these have come."""
+        cuts = np.cumsum(answer["lengths"])[:-1]
+        parts = (np.split(answer["tokens"], cuts), np.split(answer["logp"], cuts), answer["finished"].tolist())
+        for number, tokens, logp, finished in zip(answer["sample"].tolist(), *parts, strict=False):
+            row = samples.row[number]
+            completion = self._completion(tokens, logp, bool(finished), asked[row][1])
+            if group := samples.add(number, completion):
+                yield row, group
+
+    def _stop(self, topic: Topic) -> None:
+        """Have it sample no more of this, and hear what it has said meanwhile."""
+        topic.send({"do": "stop"}, {}, self.timeout_s)
+        while not topic.receive(self.timeout_s)[0].get("stopped"):
             pass
 
     def _completion(
@@ -316,7 +377,7 @@ class VllmEngine:
         try:
             self._await_start(child)
         except Lost:
-            return None  # `use_weights` finds it lost, too
+            return None  # `take_weights` finds it lost, too
         passage = None
         try:
             why = "" if self._passed else refusal(child, self.timeout_s)
@@ -339,8 +400,7 @@ class VllmEngine:
             return
         self._through_main_memory(passage.failure)
         if self._child is not None:
-            self._child.kill()  # it may have a part of the weights
-            self._child = None
+            self._end_process()  # it may have a part of the weights
 
     def _through_main_memory(self, why: str) -> None:
         log.warning("weights go to vLLM through main memory, not within the GPU: %s", why)
@@ -367,6 +427,66 @@ class VllmEngine:
                 size = tensor.numel() * self.dtype.itemsize
                 place += -(-size // ALIGNMENT) * ALIGNMENT
         return described
+
+
+class Samples:
+    """Those of a topic: numbered as they are asked, whole groups as they come."""
+
+    def __init__(self) -> None:
+        self.row: list[int] = []  # of each sample, by number
+        self._missing: dict[int, int] = {}  # by row
+        self._came: dict[int, dict[int, Completion]] = {}  # by row and number
+
+    def number(self, asked: Asked) -> int:
+        """Give all samples of these rows a number. Returns the first of them."""
+        first = len(self.row)
+        for row, (request, _) in asked.items():
+            self.row += [row] * request.num_samples
+            self._missing[row], self._came[row] = request.num_samples, {}
+        return first
+
+    def add(self, number: int, completion: Completion) -> tuple[Completion, ...]:
+        """All samples of its row in order, if this is the last of them to come; else none."""
+        row = self.row[number]
+        self._came[row][number] = completion
+        self._missing[row] -= 1
+        if self._missing[row]:
+            return ()
+        del self._missing[row]
+        return tuple(completion for _, completion in sorted(self._came.pop(row).items()))
+
+
+@dataclass
+class Every:
+    """Supply of requests that are all asked at once: `enough` when all are answered, or somebody says so."""
+
+    requests: Sequence[Request]
+    sampling: Sampling
+    progress: Progress | None = None
+    sampled: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
+    _asked: bool = False
+
+    def begin(self, most: int, version: int) -> list[tuple[int, Request, Sampling]]:
+        if self._asked:
+            return []
+        self._asked = True
+        return [(row, request, self.sampling) for row, request in enumerate(self.requests)]
+
+    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
+        self.sampled[row] = samples
+        if self.progress is not None:
+            self.progress.take(row, samples)
+
+    def wait(self) -> None:
+        raise AssertionError("all are asked, and not all are answered")
+
+    @property
+    def enough(self) -> bool:
+        return len(self.sampled) == len(self.requests) or (self.progress is not None and self.progress.enough)
+
+
+def wrong_weights(answered: int, sent: int) -> RuntimeError:
+    return RuntimeError(f"vLLM answers from weights {answered}, it was given {sent}")
 
 
 def environment(device: torch.device, *, eager: bool) -> dict[str, str]:

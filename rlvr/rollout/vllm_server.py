@@ -7,10 +7,12 @@ A message is a JSON header and raw arrays, framed by their lengths: nothing is u
 - load: the same with weights that come piece by piece in a part of this GPU's memory, each answered once it is copied
 - probe: whether this process can read such a part
 - generate: sample; completions are sent as they finish, and a sign of life at least every few seconds
-- stop: sample no more of it. Answered by `stopped`, also where all was sampled before it came
+- stop: sample no more of this topic. Answered by `stopped`, also where all was sampled before it came
 - sleep: give the GPU's memory back until the next sync
 
-Every answer names the version of the weights that it comes from.
+Every answer names the `topic` of what it answers and the version of the weights that it comes from. What is asked while
+requests run is done between two of their tokens: after a sync they go on from the new weights, with the keys and values
+that they have. Cached prefixes are those of one version of the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ import signal
 import struct
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,6 +64,17 @@ def receive(read: Callable[[int], bytes]) -> tuple[dict[str, Any], Arrays]:
 # --- the server ---
 
 
+@dataclass(frozen=True)
+class Running:
+    """A request that vLLM has not finished yet."""
+
+    topic: int
+    sample: int  # its number among those of the topic
+    prompt: list[int]
+    parameters: Any
+    own_id: str  # by which vLLM knows it
+
+
 class Server:
     """vLLM with the weights of `model`, a directory in Hugging Face format, until `sync` gives others."""
 
@@ -90,14 +105,23 @@ class Server:
             enable_chunked_prefill=not self.on_cpu,
         )
         self.asleep, self.num_asked = False, 0
+        self.topic = 0  # of the message that is being answered
+        self.running: dict[str, Running] = {}
+        self.last_sent = time.monotonic()
 
     def _on_gpu(self, dtype: str) -> dict[str, Any]:
         """CUDA graphs give their memory back too; logits are float32, as the trainer's are."""
         own: dict[str, Any] = {"gpu_memory_utilization": 0.01, "sleep_mode_offload_cudagraph": True}
         return own if dtype == "float32" else {**own, "hf_overrides": {"head_dtype": "float32"}}
 
+    def hear(self, header: dict[str, Any], arrays: Arrays) -> None:
+        """Do what a message asks for."""
+        self.topic = header.get("topic", 0)
+        known = (self.sync, self.load, self.probe, self.generate, self.stop, self.sleep)
+        {each.__name__: each for each in known}[header["do"]](header, arrays)
+
     def answer(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
-        self.answers.write(pack({**header, "version": self.version}, arrays))
+        self.answers.write(pack({"topic": self.topic, **header, "version": self.version}, arrays))
         self.answers.flush()
 
     def sync(self, header: dict[str, Any], _: Arrays) -> None:
@@ -117,11 +141,22 @@ class Server:
         if self.asleep:
             self.llm.wake_up(tags=["kv_cache"])
             self.asleep = False
-        # Keys and values of the old weights are wrong for the new ones.
-        if not self.llm.reset_prefix_cache():
+        self.version = version  # prefixes cached under the old weights are no other request's any more
+        if self.running:
+            self._begin_again()
+            self.last_sent = 0.0  # all who wait hear of it
+        elif not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not forget its cached prefixes: the next samples would mix two policies")
-        self.version = version
         self.answer({})
+
+    def _begin_again(self) -> None:
+        """Requests without a token have the new weights read their prompts, too."""
+        states = self.llm.llm_engine.output_processor.request_states
+        fresh = [name for name, each in self.running.items() if states[each.own_id].is_prefilling]
+        self.llm.llm_engine.abort_request(fresh)
+        for name in fresh:
+            each = self.running.pop(name)
+            self._ask(each.topic, each.sample, each.prompt, each.parameters)
 
     def _pieces(self) -> Iterator[tuple[str, Any]]:
         """(name, tensor) of each message until an empty one; the tensors are ours. The memory that they lie in is not
@@ -160,17 +195,15 @@ class Server:
     def generate(self, header: dict[str, Any], arrays: Arrays) -> None:
         """One request per sample, so that each has a seed of its own and does not depend on the batch.
 
-        header: sampling parameters. arrays: prompts end to end and their `lengths`, [N] `prompt` and `seed` of each
-        sample. Completions are numbered as the samples are.
+        header: sampling parameters, and the number of the `first` sample. arrays: prompts end to end and their
+        `lengths`, [N] `prompt` and `seed` of each sample. Completions are numbered as the samples are.
         """
-        from vllm import SamplingParams, TokensPrompt  # type: ignore[import-not-found]
+        from vllm import SamplingParams  # type: ignore[import-not-found]
         from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
 
-        prompts = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
-        engine = self.llm.llm_engine
-        first = self.num_asked  # vLLM must not mistake a request for one that it had before
-        self.num_asked += len(arrays["seed"])
-        for index, (row, seed) in enumerate(zip(arrays["prompt"].tolist(), arrays["seed"].tolist(), strict=True)):
+        prompts = [each.tolist() for each in np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])]
+        samples = zip(arrays["prompt"].tolist(), arrays["seed"].tolist(), strict=True)
+        for sample, (row, seed) in enumerate(samples, header["first"]):
             parameters = SamplingParams(
                 **header["sampling"],
                 seed=seed,
@@ -179,39 +212,48 @@ class Server:
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            engine.add_request(str(first + index), TokensPrompt(prompt_token_ids=prompts[row].tolist()), parameters)
-        last_sent, running = time.monotonic(), {str(first + index) for index in range(len(arrays["seed"]))}
-        while engine.has_unfinished_requests():
-            done = [output for output in engine.step() if output.finished]
-            running -= {output.request_id for output in done}
-            if select.select([sys.stdin.fileno()], [], [], 0)[0]:  # nothing but `stop` is asked meanwhile
-                header, _ = receive(_exactly)
-                assert header["do"] == "stop", header
-                self._abort(sorted(running))
-                return
-            if done or time.monotonic() - last_sent > SIGN_OF_LIFE_S:
-                last_sent = time.monotonic()
-                self._send(done, first)
+            self._ask(self.topic, sample, prompts[row], parameters)
 
-    def _abort(self, requests: list[str]) -> None:
-        engine = self.llm.llm_engine
-        engine.abort_request(requests)
-        while engine.has_unfinished_requests():
-            engine.step()
-        self.stop()
+    def _ask(self, topic: int, sample: int, prompt: list[int], parameters: Any) -> None:
+        from vllm import TokensPrompt  # type: ignore[import-not-found]
+
+        name = str(self.num_asked)  # vLLM must not mistake a request for one that it had before
+        self.num_asked += 1
+        tokens = TokensPrompt(prompt_token_ids=prompt, cache_salt=f"weights {self.version}")
+        own_id = self.llm.llm_engine.add_request(name, tokens, parameters)
+        self.running[name] = Running(topic, sample, prompt, parameters, own_id)
+
+    def step(self) -> None:
+        """A token of every request that runs."""
+        finished: dict[int, list[tuple[int, Any]]] = defaultdict(list)
+        for output in self.llm.llm_engine.step():
+            if output.finished and output.request_id in self.running:  # else it was stopped
+                each = self.running.pop(output.request_id)
+                finished[each.topic].append((each.sample, output.outputs[0]))
+        if time.monotonic() - self.last_sent > SIGN_OF_LIFE_S:
+            finished |= {each.topic: [] for each in self.running.values() if each.topic not in finished}
+        for topic, samples in finished.items():
+            self.last_sent = time.monotonic()
+            self._send(topic, samples)
 
     def stop(self, *_: object) -> None:
+        mine = [name for name, each in self.running.items() if each.topic == self.topic]
+        if mine:
+            self.llm.llm_engine.abort_request(mine)
+            for name in mine:
+                del self.running[name]
+        while not self.running and self.llm.llm_engine.has_unfinished_requests():
+            self.llm.llm_engine.step()
         self.answer({"stopped": True})
 
-    def _send(self, outputs: list[Any], first: int) -> None:
-        completions = [output.outputs[0] for output in outputs]
-        tokens = [np.asarray(each.token_ids, dtype=np.int64) for each in completions]
-        logp = [np.asarray(each.logprobs.logprobs, dtype=np.float32) for each in completions]
+    def _send(self, topic: int, samples: list[tuple[int, Any]]) -> None:
+        tokens = [np.asarray(each.token_ids, dtype=np.int64) for _, each in samples]
+        logp = [np.asarray(each.logprobs.logprobs, dtype=np.float32) for _, each in samples]
         none = [np.zeros(0)]
         self.answer(
-            {},
-            sample=np.array([int(output.request_id) - first for output in outputs], dtype=np.int64),
-            finished=np.array([each.finish_reason == "stop" for each in completions], dtype=np.bool_),
+            {"topic": topic},
+            sample=np.array([number for number, _ in samples], dtype=np.int64),
+            finished=np.array([each.finish_reason == "stop" for _, each in samples], dtype=np.bool_),
             lengths=np.array([len(each) for each in tokens], dtype=np.int64),
             tokens=np.concatenate(tokens or none).astype(np.int64),
             logp=np.concatenate(logp or none).astype(np.float32),
@@ -265,18 +307,21 @@ def main() -> None:
     os.dup2(2, 1)  # what vLLM prints goes to standard error: it is the trainer's to log
     server = Server(answers, **options)
     server.answer({"max_tokens": server.llm.llm_engine.model_config.max_model_len})
-    known = (server.sync, server.load, server.probe, server.generate, server.stop, server.sleep)
-    answers_to = {each.__name__: each for each in known}
     while True:
-        header, arrays = receive(_exactly)
-        answers_to[header["do"]](header, arrays)
+        while not server.running or select.select([sys.stdin.fileno()], [], [], 0)[0]:
+            server.hear(*receive(_exactly))
+        server.step()
 
 
 def _exactly(count: int) -> bytes:
-    data = sys.stdin.buffer.read(count)
-    if len(data) < count:
-        os._exit(0)  # the trainer is done with us; vLLM's own tear-down takes seconds and saves nothing
-    return data
+    """Without a buffer: what has come and was not read yet is for `select` to see."""
+    data = bytearray()
+    while len(data) < count:
+        chunk = os.read(sys.stdin.fileno(), count - len(data))
+        if not chunk:
+            os._exit(0)  # the trainer is done with us; vLLM's own tear-down takes seconds and saves nothing
+        data += chunk
+    return bytes(data)
 
 
 if __name__ == "__main__":

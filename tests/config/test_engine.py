@@ -140,7 +140,14 @@ def test_what_mismatch_cannot_do_is_refused(line: str) -> None:
 
 
 AHEAD = {
-    "rollout.ahead=2": "rollout.ahead=2 must be 0, or 1",
+    "rollout.ahead=17": "rollout.ahead=17 must be from 0 to 16",
+    "rollout.ahead=-1": "rollout.ahead=-1 must be from 0 to 16",
+    "rollout.ahead=2": "which rollout=native cannot take. Pass rollout=ray, or rollout.ahead=1.",
+    "rollout.ahead=2 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
+    "rollout.ahead=2 rollout.logp_old=trainer": "would take responses of the policy up to 2 steps before for its own",
+    f"rollout.ahead=2 rollout=vllm {HERE} rollout.logp_old=engine rollout.overdraw=1.1": "1.1 has no effect with",
+    f"rollout.ahead=2 rollout=vllm {HERE} rollout.logp_old=engine rollout.filter=greedy_fails": "Pass rollout.filter=n",
+    "rollout.ahead=2 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
     "rollout.ahead=1 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
     "rollout.ahead=1 rollout.logp_old=trainer": "Pass rollout.importance=truncate, which weighs them, or",
     "rollout.ahead=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect with loss=cross_entropy",
@@ -150,6 +157,12 @@ AHEAD = {
 @pytest.mark.parametrize("line", AHEAD)
 def test_what_cannot_be_sampled_ahead_is_refused(line: str) -> None:
     assert AHEAD[line] in refused(*line.split())
+
+
+def test_engines_that_take_weights_amid_their_requests_sample_several_steps_ahead() -> None:
+    for engine in ("vllm", "ray"):
+        check(f"rollout={engine}", HERE, "rollout.logp_old=engine", "rollout.ahead=16")
+    check("rollout=ray", HERE, "rollout.importance=truncate", "rollout.ahead=2")
 
 
 def test_to_sample_ahead_is_another_run() -> None:

@@ -16,6 +16,8 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
+from rlvr.ledger import layout
+from rlvr.ledger.rollouts import read_rollouts
 from sweeps.worker import of_ranks
 from tests.end_to_end.test_sweep import deterministic
 from tests.rollout.test_native import check_logp, make_sampling
@@ -55,6 +57,7 @@ VLLM = [
     "rollout.engine.max_cache_gb=0.1",
     "rollout.engine.max_batch_sequences=256",
 ]
+ROOM = "rollout.engine.max_batch_sequences=384"
 KILLED_AT = 3
 ACCURACY = "evaluation/maze_5x5/avg_at_32"
 
@@ -184,6 +187,35 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
         assert found[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
     assert found[2]["rollout/staleness"] > found[1]["rollout/staleness"] == 0
     assert found[1]["mismatch/max"] < 1e-4 < found[2]["mismatch/max"]
+
+
+def test_two_steps_ahead_a_worker_of_ray_takes_weights_amid_its_requests(
+    homes: dict[str, Path], native: dict[int, dict[str, float]], tmp_path: Path
+) -> None:
+    """48 groups begin at once: those of three steps, before any is learned. What each step learns from is no further
+    from its start than two steps, is the stream's next, and is weighed by how far it is from the trainer."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "stages").symlink_to(homes["native"] / "runs" / "stages")
+    few = ("steps=5", "evaluation.every=5", "keep_rollouts=5", "rollout.ahead=2", "rollout.importance=truncate")
+    of_ray = (word for word in VLLM if word != "rollout=vllm")
+    found = finished(tmp_path, *of_ray, "rollout=ray", "rollout.engine.workers=1", *few, ROOM)
+    (run,) = (tmp_path / "runs").glob("*/run.json")
+    assert "is not the same bit for bit" in (run.parent / "attempts" / "1" / "log.txt").read_text()
+    (config,) = (tmp_path / "runs").glob("*/config.yaml")
+    updates = OmegaConf.load(config).trainer.updates
+    steps = [read_rollouts(layout.rollouts(run.parent, step)) for step in range(1, 6)]
+    for step, groups in enumerate(steps, 1):
+        oldest = [group.updates[0] for group in groups]
+        assert len(groups) == 16
+        assert min(oldest) >= updates * max(0, step - 3)
+        assert max(group.updates[1] for group in groups) <= updates * (step - 1)
+        assert found[step]["rollout/staleness_max"] == updates * (step - 1) - min(oldest)
+        if step <= 3:
+            assert set(oldest) == {0}
+    numbers = [group.problem.id for groups in steps for group in groups]
+    assert len(set(numbers)) == 80
+    assert found[1]["mismatch/max"] < 1e-4 < found[3]["mismatch/max"]
+    assert ACCURACY in found[5]
 
 
 @pytest.mark.skipif(not network.can_be(), reason="no namespaces of networks here")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlvr.records import Request, Sampling
-from rlvr.rollout.vllm import VllmEngine
+from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.vllm import Every, VllmEngine
 from tests.rollout.test_native import (
     V,
     check_logp,
@@ -188,3 +190,97 @@ def test_vllm_stops_once_enough_is_there_and_samples_as_before(engine: VllmEngin
         _, taken = check_until(engine, requests, make_sampling(100))
         assert 0 in taken
         assert len(taken) < 200
+
+
+class Switch:
+    """Supply of one short and one long request. The engine gets new weights as soon as the short one is there."""
+
+    def __init__(self, engine: VllmEngine, requests: list[Request], newer: PreTrainedModel) -> None:
+        self.engine, self.newer = engine, newer
+        self.requests = [(row, request, make_sampling(LONG)) for row, request in enumerate(requests)]
+        self.finished: dict[int, tuple[Completion, int]] = {}
+
+    def begin(self, most: int, version: int) -> list[tuple[int, Request, Sampling]]:
+        requests, self.requests = self.requests, []
+        return requests
+
+    def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
+        self.finished[row] = samples[0], version
+        if len(self.finished) == 1:
+            updating = threading.Thread(target=self.engine.sync, args=(self.newer.named_parameters(),))
+            updating.start()
+            self.updating = updating
+
+    def wait(self) -> None:
+        raise AssertionError("something runs all along")
+
+    @property
+    def enough(self) -> bool:
+        return len(self.finished) == 2
+
+
+LONG = 120  # tokens
+
+
+@torch.no_grad()
+def logp_of(older: PreTrainedModel, newer: PreTrainedModel, request: Request, tokens: Tensor, switch: int) -> Tensor:
+    """Nats of each token, if the first `switch` were drawn by the older weights and the others by the newer ones, which
+    go on with the older ones' keys and values."""
+    read = torch.cat([torch.from_numpy(request.prompt), tokens])[None, :-1]
+    before = len(request.prompt) - 1 + switch  # tokens read by the older weights
+    first = older(read[:, :before], use_cache=True)
+    logits = first.logits[0]
+    if before < read.shape[1]:
+        second = newer(read[:, before:], past_key_values=first.past_key_values).logits[0]
+        logits = torch.cat([logits, second])
+    return logits[len(request.prompt) - 1 :].log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+
+
+def test_a_request_goes_on_from_new_weights_with_the_keys_and_values_that_it_has(engine: VllmEngine) -> None:
+    """Its log-probabilities are the older policy's up to one token, and from there on the newer one's. A request with
+    the same prompt that begins later reads it with the newer weights. Weights come when the short request is there; on
+    a busy machine the long one may have ended before: then once more."""
+    older, newer = tied(5), tied(6)
+    engine.sync(older.named_parameters())
+    candidates = [Request(np.array([3, 1, 4]), 1, 1000 + key) for key in range(200)]
+    lengths = [len(group[0].tokens) for group in engine.generate(candidates, make_sampling(LONG))]
+    requests = [candidates[int(np.argmin(lengths))], candidates[int(np.argmax(lengths))]]
+    for _ in range(20):
+        engine.sync(older.named_parameters())
+        before = engine.version
+        supply = Switch(engine, requests, newer)
+        engine.generate_stream(supply)
+        supply.updating.join()
+        completion, version = supply.finished[1]
+        if version == before + 1:
+            break
+    assert (version, supply.finished[0][1]) == (before + 1, before)
+    tokens = torch.from_numpy(completion.tokens)
+    fits = [
+        np.allclose(logp_of(older, newer, requests[1], tokens, switch).numpy(), completion.logp, atol=1e-4)
+        for switch in range(1, len(tokens) + 1)
+    ]
+    assert sum(fits) == 1
+    assert not fits[-1]
+    check_logp(newer, engine, make_sampling(), 1e-4)
+
+
+def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_stream_goes_on(engine: VllmEngine) -> None:
+    newer = tied(6)
+    engine.sync(tied(5).named_parameters())
+    requests = [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(100)]
+    taken: dict[int, tuple[Completion, ...]] = {}
+
+    class Struck(Every):
+        def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
+            super().deliver(row, samples, version)
+            assert row not in taken
+            taken[row] = samples
+            if len(taken) == 1:
+                assert engine.pid is not None
+                os.kill(engine.pid, signal.SIGKILL)
+                engine.sync(newer.named_parameters())
+
+    engine.generate_stream(Struck(requests, make_sampling(60)))
+    assert sorted(taken) == list(range(100))
+    check_logp(newer, engine, make_sampling(), 1e-4)

@@ -37,8 +37,8 @@ class SamplingParams:
 
 
 class TokensPrompt(dict[str, Any]):
-    def __init__(self, *, prompt_token_ids: list[int]) -> None:
-        super().__init__(prompt_token_ids=prompt_token_ids)
+    def __init__(self, *, prompt_token_ids: list[int], cache_salt: str) -> None:
+        super().__init__(prompt_token_ids=prompt_token_ids, cache_salt=cache_salt)
 
 
 class Flat(NamedTuple):
@@ -67,10 +67,11 @@ class Engine:
         self.waiting: list[tuple[str, list[int], Any]] = []
         self.seen = set[str]()
 
-    def add_request(self, request_id: str, prompt: TokensPrompt, params: Any) -> None:
+    def add_request(self, request_id: str, prompt: TokensPrompt, params: Any) -> str:
         assert request_id not in self.seen, f"request {request_id} is asked twice"
         self.seen.add(request_id)
         self.waiting.append((request_id, list(prompt["prompt_token_ids"]), params))
+        return request_id
 
     def abort_request(self, request_ids: list[str]) -> None:
         self.waiting = [each for each in self.waiting if each[0] not in request_ids]

@@ -1,0 +1,309 @@
+"""Several steps ahead with weights given amid requests: how old what a step learns from may be, that nothing of the
+stream is skipped or learned twice, and that neither trainer nor sampler runs off. By versions of weights, not by time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from rlvr.job.loop import Run
+from rlvr.ledger import layout
+from rlvr.ledger.rollouts import read_rollouts
+from rlvr.records import Completion, Rollout, Supply
+from rlvr.rollout.in_flight import InFlightSampler
+from rlvr.rollout.sampler import Sampler
+from rlvr.rollout.selection import NothingToLearn
+from rlvr.rollout.step_sampler import StepGroups
+from rlvr.rollout.stream import Stream
+from tests.job.test_loop import make_run
+from tests.rollout.scripted import ScriptedEngine, ScriptedTask
+from tests.rollout.test_step_sampler import recorded, trained
+
+PROMPTS, STEPS, UPDATES = 3, 12, 2  # of a step; of a run; of the optimiser in a step
+USABLE, RIGHT = "+-", "++"
+
+
+class Streaming(ScriptedEngine):
+    """Answers its requests in an order of chance, a few of them at a time."""
+
+    canary, workers = None, 1
+
+    def sleep(self) -> None: ...
+
+    def __init__(self, seed: int, room: int = 100) -> None:
+        self.version, self.room = 0, room
+        self.chance = random.Random(seed)
+        self.begun = dict[int, int]()  # version, of each group
+
+    def sync(self, weights: Any = ()) -> None:
+        self.version += 1
+
+    def generate_stream(self, supply: Supply) -> None:
+        running: dict[int, tuple[Completion, ...]] = {}
+        while not supply.enough:
+            version = self.version
+            for row, request, sampling in supply.begin(self.room - len(running), version):
+                self.begun[row] = version
+                (running[row],) = self.generate([request], sampling)
+            if not running:
+                supply.wait()
+            elif self.chance.random() < 0.5:
+                row = self.chance.choice(list(running))
+                supply.deliver(row, running.pop(row), self.version)
+
+
+def in_flight(
+    script: Sequence[str],
+    *,
+    ahead: int,
+    engine: Streaming,
+    dynamic: str = "refill",
+    position: int = 0,
+    max_rounds: int = 10,
+    gather: Callable[[list[Rollout]], list[list[Rollout]]] | None = None,
+    rank: int = 0,
+    world: int = 1,
+) -> InFlightSampler:
+    config = OmegaConf.create(
+        {
+            "steps": STEPS,
+            "seed": 0,
+            "rollout": {
+                "ahead": ahead,
+                "prompts": PROMPTS,
+                "samples": 2,
+                "dynamic_sampling": dynamic,
+                "max_rounds": max_rounds,
+                "filter": "none",
+                "temperature": 1.0,
+                "top_p": 1.0,
+            },
+        }
+    )
+    task = ScriptedTask(script)
+    sampler = Sampler(
+        task, engine, lambda qs: [np.array([1]) for _ in qs], lambda rows: [str(r[0]) for r in rows], rank, world
+    )
+    if gather is not None:
+        sampler = replace(sampler, gather=gather)
+    synced = [-1]
+
+    def hand_over() -> int:
+        if synced[0] != trained._learned:
+            engine.sync()
+            synced[0] = trained._learned
+        return trained._learned * UPDATES
+
+    trained = InFlightSampler(sampler, Stream(task, 0, position), config, max_tokens=1, hand_over=hand_over)
+    return trained
+
+
+def steps_of(sampler: InFlightSampler, first: int = 1, last: int = STEPS) -> Iterator[tuple[int, StepGroups]]:
+    for step in range(first, last + 1):
+        groups = sampler.take(step)
+        assert groups.step == step
+        yield step, groups
+        sampler.learned(step)
+
+
+def wait_for(engine: Streaming, count: int) -> None:
+    """Until the first so many groups have begun."""
+    deadline = time.monotonic() + 60
+    while len(engine.begun) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    assert sorted(engine.begun) == list(range(count))
+
+
+def problems_of(groups: StepGroups) -> list[int]:
+    return [int(group.problem.prompt) for group in groups.groups]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ahead", [2, 5, 16])
+@pytest.mark.parametrize("script", [[USABLE], [USABLE, RIGHT, RIGHT], [RIGHT, USABLE, "-+", "--", "!+"]])
+def test_steps_learn_from_the_usable_groups_of_the_stream_in_order_none_older_than_the_bound(
+    script: list[str], ahead: int, seed: int
+) -> None:
+    """Before step t the trainer has learned t - 1 steps of 2 updates each."""
+    engine = Streaming(seed)
+    with closing(in_flight(script, ahead=ahead, engine=engine)) as sampler:
+        learned = list[int]()
+        for step, groups in steps_of(sampler):
+            learned += problems_of(groups)
+            ages = [(2 * (step - 1) - oldest) / 2 for oldest, _ in (group.updates for group in groups.groups)]  # type: ignore[misc]
+            assert max(ages) <= ahead
+            assert all(oldest <= newest <= 2 * (step - 1) for oldest, newest in (g.updates for g in groups.groups))  # type: ignore[misc]
+            behind = groups.staleness(2 * (step - 1))
+            assert behind == {
+                "rollout/staleness": pytest.approx(2 * sum(ages) / PROMPTS),
+                "rollout/staleness_max": 2 * max(ages),
+            }
+    usable = [i for i in range(1000) if script[i % len(script)] in (USABLE, "-+")]
+    assert learned == usable[: PROMPTS * STEPS]
+
+
+@pytest.mark.parametrize("ahead", [2, 4])
+def test_the_sampler_begins_what_the_bound_allows_and_waits_for_weights(ahead: int) -> None:
+    """While step t is learned: groups of the N steps after it, and no other; of the run's steps alone."""
+    engine = Streaming(0)
+    with closing(in_flight([USABLE], ahead=ahead, engine=engine)) as sampler:
+        for step, _ in steps_of(sampler):
+            wait_for(engine, PROMPTS * min(step + ahead, STEPS))
+            assert sampler.begin(1000, engine.version) == []
+    first = {row: version - 1 for row, version in engine.begun.items()}  # version 1 has no step behind it
+    for row, steps in first.items():
+        assert row // PROMPTS - steps <= ahead  # its step is row // 3 + 1, which starts after row // 3 steps
+    assert max(row // PROMPTS - steps for row, steps in first.items()) == ahead
+
+
+def test_groups_known_to_be_unusable_make_room_for_others() -> None:
+    """One of three groups is usable: for three steps of three groups 27 are drawn, and no more."""
+    engine = Streaming(1)
+    with closing(in_flight([RIGHT, RIGHT, USABLE], ahead=2, engine=engine)) as sampler:
+        sampler.take(1)
+        wait_for(engine, 27)
+        assert sampler.begin(1000, engine.version) == []
+
+
+def test_without_refill_a_step_has_the_groups_drawn_for_it() -> None:
+    engine = Streaming(2)
+    with closing(in_flight([USABLE, RIGHT], ahead=2, engine=engine, dynamic="drop")) as sampler:
+        learned = [problems_of(groups) for _, groups in steps_of(sampler)]
+    assert learned[:3] == [[0, 2], [4], [6, 8]]
+
+
+def test_what_a_killed_run_had_in_preparation_is_drawn_again() -> None:
+    """Each step's problems, whether or not the run was killed after step 5 and went on from its checkpoint."""
+    script = [USABLE, RIGHT, "-+"]
+    learned = list[int]()
+    with closing(in_flight(script, ahead=3, engine=Streaming(3))) as killed:
+        for step, groups in steps_of(killed, last=5):
+            learned += problems_of(groups)
+            assert killed.prefetched() is None
+            position = killed.position
+            assert position == learned[-1] + 1, step
+    with closing(in_flight(script, ahead=3, engine=Streaming(4), position=position)) as resumed:
+        for _, groups in steps_of(resumed, first=6):
+            learned += problems_of(groups)
+    assert learned == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
+
+
+def test_all_ranks_get_the_same_groups_each_of_its_own_engine() -> None:
+    """Two ranks, one of which is slower; they meet where collectives do."""
+    meeting, board = threading.Barrier(2, timeout=60), [list[Rollout](), list[Rollout]()]
+
+    def gather_of(rank: int) -> Callable[[list[Rollout]], list[list[Rollout]]]:
+        def gather(mine: list[Rollout]) -> list[list[Rollout]]:
+            board[rank] = mine
+            meeting.wait()
+            everyone = list(board)
+            meeting.wait()
+            return everyone
+
+        return gather
+
+    engines = [Streaming(5), Streaming(6, room=2)]
+
+    def run(rank: int) -> list[list[int]]:
+        sampler = in_flight(
+            [USABLE, RIGHT, "-+"], ahead=2, engine=engines[rank], gather=gather_of(rank), rank=rank, world=2
+        )
+        with closing(sampler):
+            return [problems_of(groups) for _, groups in steps_of(sampler)]
+
+    with ThreadPoolExecutor(2) as ranks:
+        first, second = ranks.map(run, range(2))
+    assert first == second
+    assert [i for each in first for i in each] == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
+    for rank, engine in enumerate(engines):
+        assert engine.begun
+        assert all(row % 2 == rank for row in engine.begun)
+
+
+def test_steps_that_have_nothing_to_learn_from_end_the_run() -> None:
+    with (
+        closing(in_flight([RIGHT], ahead=2, engine=Streaming(7), max_rounds=4)) as sampler,
+        pytest.raises(NothingToLearn, match="12 groups gave 0 of 3 groups with right and wrong answers"),
+    ):
+        sampler.take(1)
+    with (
+        closing(in_flight([RIGHT], ahead=2, engine=Streaming(7), dynamic="drop")) as sampler,
+        pytest.raises(NothingToLearn, match="none of 3 groups can be trained on"),
+    ):
+        sampler.take(1)
+
+
+def test_what_fails_in_the_engine_or_in_judging_is_raised_where_groups_are_wanted() -> None:
+    class Failing(Streaming):
+        def generate_stream(self, supply: Supply) -> None:
+            raise RuntimeError("vLLM was lost")
+
+    with closing(in_flight([USABLE], ahead=2, engine=Failing(0))) as sampler, pytest.raises(RuntimeError, match="lost"):
+        sampler.take(1)
+    with closing(in_flight(["+x"], ahead=2, engine=Streaming(0))) as sampler, pytest.raises(KeyError, match="x"):
+        sampler.take(1)
+
+
+def test_an_engine_that_cannot_take_weights_amid_its_requests_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rollout.ahead=2 gives the engine weights while it samples"):
+        in_flight([USABLE], ahead=2, engine=ScriptedEngine())  # type: ignore[arg-type]
+
+
+# --- whole runs ---
+
+STREAMING = (
+    "rollout.ahead=2",
+    "rollout.engine._target_=tests.support.streaming.StreamingNative",
+    "keep_rollouts=4",
+    "checkpoint.every=1",
+    "evaluation.every=2",
+)
+
+
+def learned_by(run: Run) -> list[str]:
+    """The problems of all steps, in order; each step is no further from what sampled for it than the bound says."""
+    metrics, learned = recorded(run), list[str]()
+    assert list(metrics) == [0, 1, 2, 3, 4]
+    for step in range(1, 5):
+        groups = read_rollouts(layout.rollouts(run.dir, step))
+        learned += [group.problem.id for group in groups]
+        behind = [2 * (step - 1) - oldest for oldest, _ in (group.updates for group in groups)]  # type: ignore[misc]
+        assert max(behind) <= 2 * 2
+        assert metrics[step]["rollout/staleness_max"] == max(behind)
+        assert metrics[step]["rollout/staleness"] == pytest.approx(sum(behind) / len(behind))
+    return learned
+
+
+def test_a_killed_run_learns_from_every_problem_of_the_stream_once_and_in_order(tmp_path: Path) -> None:
+    """Killed as it learns step 3, while others are sampled; what was sampled for them is lost. Evaluations go on beside
+    the stream."""
+    whole = make_run(tmp_path / "whole", *STREAMING, journal=True)
+    expected = [problem.id for problem in Stream(whole.task, whole.config.seed).draw(16)]
+    trained(whole)
+    assert learned_by(whole) == expected
+    killed = make_run(tmp_path / "killed", *STREAMING, journal=True)
+    learn = killed.trainer.learn
+
+    def failing(batch: Any) -> Any:
+        if killed.trainer.num_updates == 4:
+            raise NothingToLearn
+        return learn(batch)
+
+    killed.trainer.learn = failing
+    assert list(trained(killed)) == [0, 1, 2]
+    resumed = make_run(tmp_path / "killed", *STREAMING, journal=True)
+    trained(resumed)
+    assert learned_by(resumed) == expected
