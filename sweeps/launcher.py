@@ -241,11 +241,11 @@ def _start(
 
 def _tell_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
     """Runs that no seed repeats bit for bit."""
-    ahead = max((config["rollout"]["ahead"] for config in configs.values()), default=0)
+    ahead = max((config["rollout"].get("ahead", 0) for config in configs.values()), default=0)
     if ahead > 1:
         print(
-            f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the same "
-            "bit for bit (docs/engines.md).",
+            f"rollout.ahead={ahead}: what is sampled depends on timing. Run again or resumed, such a run is not the "
+            "same bit for bit (docs/engines.md).",
             file=sys.stderr,
         )
 
