@@ -304,6 +304,7 @@ class VllmEngine:
             return
         requests, (sampling, *_) = [each for each, _ in asked.values()], [each for _, each in asked.values()]
         self._check_requests(requests, sampling)
+        assert len({(each.max_tokens, each.temperature, each.top_p) for _, each in asked.values()}) == 1
         header = {
             "do": "generate",
             "first": samples.number(asked),

@@ -135,6 +135,8 @@ class Server:
     def _take(self, weights: Iterable[tuple[str, Any]], version: int) -> None:
         if self.asleep:
             self.llm.wake_up(tags=["weights"])
+        if self.running and not self.on_cpu:
+            self.llm.collective_rpc("synchronize_device")  # the token that is on its way is the old weights'
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if self.on_cpu:
             self.llm.apply_model(retie)
