@@ -48,7 +48,7 @@ test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (under t
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
 test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (half an hour)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile  # one of the three mostly waits, for SLURM
 
 lint: $(STAMP)  ## style, types, import directions
 	$(BIN)/ruff check .

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -30,3 +32,30 @@ def composing() -> Iterator[None]:
 
     with compose.composing():
         yield
+
+
+def share_of(nodeid: str) -> str:
+    """What one worker of pytest-xdist runs as a whole: a file; of the tests on SLURM all, so that one cluster does."""
+    return "tests/slurm" if nodeid.startswith("tests/slurm/") else nodeid.split("::", 1)[0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On workers: what starts servers and jobs first, so that none is left with minutes of it when the others end."""
+    if hasattr(config, "workerinput"):
+        num_real = Counter(share_of(item.nodeid) for item in items if item.get_closest_marker("real"))
+        items.sort(key=lambda item: -num_real[share_of(item.nodeid)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.option.dist != "loadfile":
+        return None
+
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Shares(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return share_of(nodeid)
+
+    config.option.loadscopereorder = False  # its order is by the number of tests: the longest files have the fewest
+    return Shares(config, log)
