@@ -30,7 +30,7 @@ class Spent:
     other: int  # bytes of all else that it left
 
 
-Past = Mapping[str, Sequence[Spent]]  # by kind
+Past = Mapping[str, Sequence[Spent]]  # by kind, or by run
 
 
 def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
@@ -56,8 +56,9 @@ def _bytes(directory: Path) -> int:
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    knobs = {k: (k.split("."), v) for k, v in flatten(config).items() if v is not None}
-    alike = {k: v for k, (path, v) in knobs.items() if path[0] not in SAME_COST and path[-1] not in SAME_COST}
+    """The same text for runs that are taken to cost the same per step."""
+    knobs = flatten({k: v for k, v in config.items() if k not in SAME_COST})
+    alike = {k: v for k, v in knobs.items() if v is not None and k.rpartition(".")[2] not in SAME_COST}
     return json.dumps({**alike, "ranks": config["cluster"]["ranks"]}, sort_keys=True)
 
 

@@ -7,19 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
+
+from omegaconf import DictConfig
 
 from analysis.scores.claim import read as read_claim
 from rlvr.config import imports, targets
-from rlvr.config.by_seed import BySeed, setting_and_seed
+from rlvr.config.by_number import ByNumber, setting_and_numbers
 from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
-from rlvr.config.freeze import arm_name, frozen, group_id, run_name
+from rlvr.config.freeze import arm_name, frozen, group_id, group_of, run_name
 from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, sweep_id
 from sweeps.naming import RunNames, check_words, is_naming
 from sweeps.planned import Planned, write_runs
+
+WORTHWHILE = 3  # points of a setting: what they have in common takes two composes and more to know
 
 
 @dataclass(frozen=True)
@@ -93,17 +97,13 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
 
 
 def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
-    """Every point as a run, checked. Of points that differ by their seed alone the first is composed."""
+    """Every point as a run, checked. Of points that differ by numbers alone the first is composed."""
     groups: dict[tuple[str, ...], str] = {}
     paths: dict[frozenset[str], tuple[str, ...]] = {}
-    settings: dict[tuple[str, ...], tuple[Planned, BySeed]] = {}
+    settings = _Settings(points)
     for index in range(len(points)):
-        setting, seed = setting_and_seed(points.words(index)) if isinstance(points, Points) else ((), None)
-        if isinstance(points, Points) and seed is not None and setting in settings:
-            first, by_seed = settings[setting]
-            with _named(points, points.words(index)):
-                plain = by_seed.at(seed)
-            yield replace(first, run_id=run_id(plain), overrides=_typed(points.words(index)), config=plain)
+        if index in settings:
+            yield settings.another(index, checker)
             continue
         overrides, config, choices = points[index]
         with _named(points, overrides):
@@ -119,9 +119,49 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
         if group not in groups:
             groups[group] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
         run = Planned(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
-        if seed is not None and (by_seed := BySeed.of(config, choices, plain)) is not None:
-            settings[setting] = run, by_seed
+        settings.learn(index, run, config, choices)
         yield run
+
+
+class _Settings:
+    """Of points that differ by numbers alone, what they have in common: as soon as one of them was composed."""
+
+    def __init__(self, points: Sequence[Composed]) -> None:
+        self._points = points
+        words = map(points.words, range(len(points))) if isinstance(points, Points) else ()
+        self._of = [setting_and_numbers(each) for each in words]
+        self._num_points = Counter(setting for setting, _ in self._of)
+        self._known: dict[tuple[str, ...], tuple[Planned, ByNumber]] = {}
+        self._groups: dict[tuple[object, ...], str] = {}
+
+    def __contains__(self, index: int) -> bool:
+        return bool(self._of) and self._of[index][0] in self._known
+
+    def learn(self, index: int, run: Planned, config: DictConfig, choices: Mapping[str, str | None]) -> None:
+        if not self._of or self._num_points[self._of[index][0]] < WORTHWHILE:
+            return
+        setting, numbers = self._of[index]
+        known = ByNumber.of(config, choices, run.config, numbers)
+        if known is None:
+            self._num_points[setting] = 0  # each is composed
+        else:
+            self._known[setting] = run, known
+
+    def another(self, index: int, checker: Checker) -> Planned:
+        """The run of a point that is not composed, checked."""
+        setting, numbers = self._of[index]
+        first, known = self._known[setting]
+        words = cast("Points", self._points).words(index)
+        with _named(self._points, words):
+            plain = known.at(numbers)
+            checker.check(known.config, known.choices, plain, known.written)
+            checker.check_task(known.config, known.choices, plain)
+        own = run_id(plain)
+        group = (setting, *(number for key, number in numbers.items() if key != "seed"))
+        if group not in self._groups:
+            same = plain["seed"] == 0 and not plain.get("policy")
+            self._groups[group] = own if same else group_of(known.at({**numbers, "seed": 0}))
+        return replace(first, run_id=own, group_id=self._groups[group], overrides=_typed(words), config=plain)
 
 
 def _typed(overrides: Sequence[str]) -> tuple[str, ...]:

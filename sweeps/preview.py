@@ -59,10 +59,12 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | Non
     lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:
         return "\n".join([*lines, "Nothing to do."])
-    past = spent_before(ledger, {kind_of(run.config) for run in todo})
-    unlike = [run for run in todo if kind_of(run.config) not in past]
-    lines += [*_memory(todo), _time(todo, states, past, slurm=slurm), *_modelled(unlike, states, ledger, slurm=slurm)]
-    lines += _disk(todo, past, ledger)
+    kinds = {run.run_id: kind_of(run.config) for run in todo}
+    past = spent_before(ledger, set(kinds.values()))
+    alike = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
+    unlike = [run for run in todo if run.run_id not in alike]
+    lines += [*_memory(todo), _time(todo, states, alike, slurm=slurm), *_modelled(unlike, states, ledger, slurm=slurm)]
+    lines += _disk(todo, alike, ledger)
     return "\n".join(lines)
 
 
@@ -84,10 +86,10 @@ def differences(run: Planned, registry: Registry) -> Flat:
     usual = _composed(registry, ())["choices"]
     plain = _composed(registry, tuple(f"{k}={v}" for k, v in chosen.items()))
     options = {k: v for k, v in chosen.items() if usual.get(k) != v}
-    mine, theirs = flatten(run.config), flatten(plain)
     ignored = {"choices", *LINES, *EXPECTED}
-    knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k.split(".")[0] not in ignored}
-    knobs = {k: v for k, v in knobs.items() if k not in _NAMED_BY_RUN}
+    changed = {k: v for k, v in run.config.items() if k not in ignored and plain.get(k) != v}
+    mine, theirs = flatten(changed), flatten({k: v for k, v in plain.items() if k in changed})
+    knobs = {k: v for k, v in mine.items() if theirs.get(k) != v and k not in _NAMED_BY_RUN}
     # One cause, one difference: `steps=9` also stands in trainer.steps, which only reads it.
     return options | {k: v for k, v in knobs.items() if "." not in k or knobs.get(k.split(".")[-1]) != v}
 
@@ -143,23 +145,22 @@ def _on_slurm(cluster: Mapping[str, Any]) -> str:
     return "SLURM, " + ", ".join(parts)
 
 
-def _time(todo: Sequence[Planned], states: Mapping[str, RunState], past: Past, *, slurm: bool) -> str:
-    """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation."""
-    kinds = {run.run_id: kind_of(run.config) for run in todo}
-    like = [run for run in todo if kinds[run.run_id] in past]
+def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, *, slurm: bool) -> str:
+    """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation. alike: by run id."""
+    like = [run for run in todo if run.run_id in alike]
     if not like:
         return "Time: no finished run of the ledger is like these, no estimate."
     left: list[float] = []
     hours = {"GPU": 0.0, "CPU": 0.0}
     for run in like:
         steps = max(0, run.config["steps"] - states[run.run_id].step)
-        left.append(steps * statistics.median(one.pace_s for one in past[kinds[run.run_id]]))
+        left.append(steps * statistics.median(one.pace_s for one in alike[run.run_id]))
         kind, share = _share(run.config, slurm=slurm)
         hours[kind] += share * left[-1] / 3600
     text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
         text += f", {duration(sum(left) / min(_workers(todo[0].config['cluster']), len(left)))} here"
-    num_past = sum(len(past[kind]) for kind in {kinds[run.run_id] for run in like})
+    num_past = sum(len(one) for one in {id(one): one for one in alike.values()}.values())
     unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
@@ -238,11 +239,11 @@ def _memory(todo: Sequence[Planned]) -> list[str]:
     return [f"GPU memory: about {_size(sum(most.values()))}{of} ({memory.shown(most)})"] if most else []
 
 
-def _disk(todo: Sequence[Planned], past: Past, ledger: Ledger) -> list[str]:
+def _disk(todo: Sequence[Planned], finished: Past, ledger: Ledger) -> list[str]:
     """Room for what runs leave: as much as finished runs alike did, else the checkpoints of a model of known size."""
     sizes: list[float] = []
     for run in todo:
-        model, alike = memory.of_model(run.config["model"]), past.get(kind_of(run.config))
+        model, alike = memory.of_model(run.config["model"]), finished.get(run.run_id)
         kept = run.config["checkpoint"]["keep"] + run.config["checkpoint"]["keep_best"]
         if alike:
             one = statistics.median(each.checkpoint for each in alike)

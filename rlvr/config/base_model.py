@@ -16,6 +16,7 @@ from typing import Any, cast
 from omegaconf import DictConfig
 
 from rlvr.config import memory
+from rlvr.config.freeze import Knobs
 from rlvr.config.pairing import Abilities
 from rlvr.ledger.policies import HUB_NAME
 from rlvr.records import NotAtHand
@@ -33,7 +34,7 @@ OFFLINE = "no directory here, not downloaded before, and HF_HUB_OFFLINE is set. 
 SHOWN = 3  # names of weights in a message
 
 
-def check(config: DictConfig) -> None:
+def check(config: Knobs) -> None:
     """ValueError, with the innermost reason, for a `model.path` that no job could start from."""
     model = config.model
     for name in SIZES if isinstance(model.get("architecture"), Mapping | DictConfig) else ():
@@ -53,7 +54,7 @@ def check(config: DictConfig) -> None:
             raise (NotAtHand if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
 
-def check_context(config: DictConfig, choices: Mapping[str, str | None], task: Abilities) -> None:
+def check_context(config: Knobs, choices: Mapping[str, str | None], task: Abilities) -> None:
     """ValueError for responses that, behind a prompt, leave the model's context."""
     context = context_of(config.model)
     if context is None:

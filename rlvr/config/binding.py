@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import values
+from rlvr.config import registry, values
 from rlvr.config.signature import signature
 
 # Arguments that rlvr/job/loop.py passes: no YAML gives them.
@@ -19,6 +21,26 @@ PROVIDED = {
     "divergence": {"log_ratio", "a"},
     "advantage": {"reward", "group", "mask", "logp_old", "value", "entropy"},
 }
+
+
+class Written:
+    """What a composed config says before it is resolved; the same for all points that differ in values alone."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self._config = config
+        self._components: dict[str, tuple[str, ...]] = {}
+
+    def components(self, section: str) -> tuple[str, ...]:
+        """The dotted path of every component of a top-level key."""
+        if section not in self._components:
+            nodes = components(self._config, section) if section in self._config else ()
+            self._components[section] = tuple(path for path, _ in nodes)
+        return self._components[section]
+
+    @functools.cached_property
+    def shorthands(self) -> tuple[str, ...]:
+        """Those that its loss reads."""
+        return tuple(name for name in ("eta", "beta") if registry.reads(self._config.loss, name))
 
 
 def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConfig]]:
@@ -38,7 +60,7 @@ def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConf
     return walk(section, config[section])
 
 
-def bind(path: str, node: DictConfig, usual: Callable[[str], object] = lambda _: None) -> None:
+def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str], object] = lambda _: None) -> None:
     """Check a component's knobs against its parameters. Raises ValueError.
 
     usual: the value that a knob, by its dotted key, has as its option is written; None where it has none.
@@ -55,7 +77,7 @@ def bind(path: str, node: DictConfig, usual: Callable[[str], object] = lambda _:
             raise ValueError(
                 f"{path}.{key} is unknown: {path} takes {', '.join(sorted(knobs))}.{close_match(key, knobs)}"
             )
-        if OmegaConf.is_missing(node, key):
+        if isinstance(node, DictConfig) and OmegaConf.is_missing(node, key):
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
         if key in knobs:
             _check_type(f"{path}.{key}", parameters[key].annotation, node[key], usual)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, cast
 
 from hydra.errors import InstantiationException
@@ -15,11 +15,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from rlvr.config import base_model, engine, memory, pairing, schema, values
-from rlvr.config.binding import bind, close_match, components
+from rlvr.config.binding import Written, bind, close_match
 from rlvr.config.cost import DEVICES
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import Knobs, Section, frozen
 from rlvr.config.pairing import Abilities
-from rlvr.config.registry import Registry, reads
+from rlvr.config.registry import Registry
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
@@ -43,38 +43,48 @@ class Checker:
         self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
         self._tasks: dict[str, Abilities] = {}
 
-    def check(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
-        """All but the task, which `check_task` builds. Raises ValueError. plain: the config, resolved."""
-        plain = plain or frozen(config, choices)
-        self._check_values(config, choices, plain)
-        if config.get("policy"):
-            check_choices(config)
-            check_evaluation(config)
+    def check(
+        self,
+        config: DictConfig,
+        choices: Choices,
+        plain: Mapping[str, Any] | None = None,
+        written: Written | None = None,
+    ) -> None:
+        """All but the task, which `check_task` builds. Raises ValueError.
+
+        plain: the config, frozen. written: of a config that differs from it in values alone, where one was looked at.
+        """
+        plain, written = plain or frozen(config, choices), written or Written(config)
+        knobs = Section(plain)
+        self._check_values(written, choices, plain)
+        if knobs.get("policy"):
+            check_choices(knobs)
+            check_evaluation(knobs)
             return
-        self._check_shorthands(config, choices)
-        check_choices(config)
+        self._check_shorthands(knobs, choices, written)
+        check_choices(knobs)
         check_secrets(plain)
-        check_shapes(config, choices)
-        pairing.check(config, choices, self.registry)
-        engine.check(config, choices, self.registry)
+        check_shapes(knobs, choices)
+        pairing.check(knobs, choices, self.registry)
+        engine.check(knobs, choices, self.registry)
         with self._at_hand():
-            engine.check_engine(config, choices)
+            engine.check_engine(knobs, choices)
         with self._at_hand():
-            base_model.check(config)
+            base_model.check(knobs)
         memory.check(plain)
 
     def check_task(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any] | None = None) -> None:
         """Build the task, once for each of its settings, and see whether objective and model go with it: a missing data
         file is told here, not in a job. Raises ValueError or OSError.
         """
-        node = (plain or frozen(config, choices))["task"]
-        setting = repr(node)
+        knobs = Section(plain or frozen(config, choices))
+        setting = repr(knobs["task"])
         if setting not in self._tasks:
             with self._at_hand():
-                self._tasks[setting] = built(node, choices)
-        if not config.get("policy") and setting in self._tasks:
-            pairing.check_task(config, choices, self._tasks[setting])
-            base_model.check_context(config, choices, self._tasks[setting])
+                self._tasks[setting] = built(knobs["task"], choices)
+        if not knobs.get("policy") and setting in self._tasks:
+            pairing.check_task(knobs, choices, self._tasks[setting])
+            base_model.check_context(knobs, choices, self._tasks[setting])
 
     @contextlib.contextmanager
     def _at_hand(self) -> Generator[None, None, None]:
@@ -86,26 +96,26 @@ class Checker:
                 raise
             self.unchecked[str(error)] = None
 
-    def _check_values(self, config: DictConfig, choices: Choices, plain: Mapping[str, Any]) -> None:
-        """Every knob is known, of its type and in its range."""
+    def _check_values(self, written: Written, choices: Choices, plain: Mapping[str, Any]) -> None:
+        """Every knob is known, of its type and in its range. Sections that were looked at before are not again."""
         usual = functools.partial(self.registry.as_written, choices)
-        check_schema(plain, usual)
-        for section in map(str, config):
-            part = f"{section}={plain[section]!r}"
-            if part not in self._bound:
-                for path, node in components(config, section):
-                    bind(path, node, usual)
-                self._bound.add(part)
-        values.check_finite(plain)
+        parts = {section: f"{section}={value!r} {written.components(section)}" for section, value in plain.items()}
+        fresh = {section: plain[section] for section, part in parts.items() if part not in self._bound}
+        check_schema(plain, usual, fresh)
+        for section in fresh:
+            for path in written.components(section):
+                bind(path, values.at(plain, path), usual)
+        values.check_finite(fresh)
+        self._bound.update(map(parts.__getitem__, fresh))
 
-    def _check_shorthands(self, config: DictConfig, choices: Choices) -> None:
+    def _check_shorthands(self, knobs: Section, choices: Choices, written: Written) -> None:
         for name in ("eta", "beta"):
-            if config[name] is None or reads(config.loss, name):
+            if knobs[name] is None or name in written.shorthands:
                 continue
             readers = self.registry.losses_reading(name)
             advice = f"Drop {name} or pass loss={readers[0]}." if readers else f"Drop {name}."
             raise ValueError(
-                f"{name}={config[name]} has no effect with loss={choices.get('loss')}. "
+                f"{name}={knobs[name]} has no effect with loss={choices.get('loss')}. "
                 f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}"
             )
 
@@ -131,11 +141,16 @@ def innermost(error: BaseException) -> BaseException:
     return error
 
 
-def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object]) -> None:
-    """Raises ValueError for a key that the schema does not know, or a value that is not of its type or in its range."""
+def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object], within: Collection[str]) -> None:
+    """Raises ValueError for a key that the schema does not know, or a value that is not of its type or in its range.
+
+    within: the sections, and values beside them, that are looked at.
+    """
     known = values.types_of(schema.RunConfig)
-    sections = values.sections_of(schema.RunConfig)
-    for section, names in sections.items():
+    before = plain.keys() - within
+    for section, names in values.sections_of(schema.RunConfig).items():
+        if section.split(".")[0] in before:
+            continue
         above, _, name = section.rpartition(".")
         if section and name not in values.at(plain, above):
             raise ValueError(f"~{section}: every run has a {name}. Leave it out.")
@@ -146,12 +161,14 @@ def check_schema(plain: Mapping[str, Any], usual: Callable[[str], object]) -> No
             key = f"{section}.{name}".lstrip(".")
             raise ValueError(f"{key} is not a knob.{close_match(key, known)} `python -m rlvr.run --cfg job` lists all.")
     for key, kind in known.items():
+        if key.split(".")[0] in before:
+            continue
         if (name := key.rpartition(".")[2]) not in values.at(plain, key.rpartition(".")[0]):
             raise ValueError(f"~{key}: every run has a {name}. Leave it out.")
         values.check(key, values.at(plain, key), kind, usual)
 
 
-def check_choices(config: DictConfig) -> None:
+def check_choices(config: Knobs) -> None:
     if config.cluster.gpu is not None and config.cluster.gpu not in DEVICES:
         known = ", ".join(name for name in DEVICES if name != "cpu")
         raise ValueError(f"cluster.gpu={config.cluster.gpu} is not known. Pass one of {known}, or null.")
@@ -187,7 +204,7 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
             )
 
 
-def check_shapes(config: DictConfig, choices: Choices) -> None:
+def check_shapes(config: Knobs, choices: Choices) -> None:
     """Groups, mini-batches, ranks and samples: does each divide into the next?"""
     P, G, U = config.rollout.prompts, config.rollout.samples, config.trainer.updates
     if P < U:
@@ -214,7 +231,7 @@ def check_shapes(config: DictConfig, choices: Choices) -> None:
     check_evaluation(config)
 
 
-def check_evaluation(config: DictConfig) -> None:
+def check_evaluation(config: Knobs) -> None:
     """Can pass@k be measured with these samples?"""
     if not config.evaluation.k or min(config.evaluation.k) < 1:
         raise ValueError(f"evaluation.k={list(config.evaluation.k)} must list at least one k, each 1 or more.")

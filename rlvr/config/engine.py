@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from omegaconf import DictConfig
 
 from rlvr.config.definition import Unclear, definition
+from rlvr.config.freeze import Knobs
 from rlvr.config.registry import Registry
 from rlvr.config.signature import declared
 from rlvr.records import NotAtHand
@@ -18,7 +19,7 @@ MOST_AHEAD = 16  # steps
 Choices = Mapping[str, str | None]
 
 
-def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
+def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that could only fail, or ignore a choice; `check_engine` is another."""
     loss = declared(config.loss["_target_"])
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
@@ -26,7 +27,7 @@ def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
     _check_ahead(config, choices, loss)
 
 
-def check_engine(config: DictConfig, choices: Choices) -> None:
+def check_engine(config: Knobs, choices: Choices) -> None:
     """Can it load the model, has it GPUs, and is it there? NotAtHand where it is not, ValueError for the others."""
     engine, rollout = config.rollout.engine, choices.get("rollout")
     if config.cluster.sampling_nodes and "workers" not in engine:
@@ -59,7 +60,7 @@ def check_engine(config: DictConfig, choices: Choices) -> None:
         )
 
 
-def _check_workers(config: DictConfig, rollout: str | None) -> None:
+def _check_workers(config: Knobs, rollout: str | None) -> None:
     workers, cluster = config.rollout.engine.workers, config.cluster
     ranks, gpus = cluster.ranks, cluster.gpus
     if workers < 1 or workers % ranks:
@@ -81,7 +82,7 @@ def _check_workers(config: DictConfig, rollout: str | None) -> None:
         raise NotAtHand(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
 
 
-def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
+def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
     """default: the rollout's option as it is written."""
     logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
     if logp_old not in ("engine", "trainer"):
@@ -117,7 +118,7 @@ def _check_mismatch(rollout: DictConfig, choices: Choices, loss: Collection[str]
         )
 
 
-def _check_truncation(rollout: DictConfig, choices: Choices, loss: Collection[str]) -> None:
+def _check_truncation(rollout: Knobs, choices: Choices, loss: Collection[str]) -> None:
     """Samples of top_p < 1 are not the policy's own: that is said, and ratios are at least those of one policy."""
     top_p, truncation = rollout.top_p, rollout.truncation
     if truncation not in (None, "ignored"):
@@ -143,7 +144,7 @@ def _check_truncation(rollout: DictConfig, choices: Choices, loss: Collection[st
         )
 
 
-def _check_ahead(config: DictConfig, choices: Choices, loss: Collection[str]) -> None:
+def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None:
     rollout, ahead = config.rollout, config.rollout.ahead
     if not 0 <= ahead <= MOST_AHEAD:
         raise ValueError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig
-from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from rlvr.config.schema import as_dict
 from rlvr.config.signature import signature
@@ -16,6 +16,22 @@ from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
 LONG_NAME = 60  # characters
 DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
+
+
+class Section(dict[str, Any]):
+    """A frozen config, or a section of one, whose knobs are attributes too: as of a DictConfig, read much faster."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise ConfigAttributeError(f"Key '{name}' is not in struct")
+        value = self[name]
+        return Section(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigKeyError(f"Key '{name}' is not in struct")
+
+
+Knobs = DictConfig | Section
 
 
 def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
@@ -74,11 +90,15 @@ def group_id(config: DictConfig) -> str:
     seed = config.seed
     try:
         config.seed = 0
-        plain = frozen(config, {})
+        return group_of(frozen(config, {}))
     finally:
         config.seed = seed
+
+
+def group_of(plain: Mapping[str, Any]) -> str:
+    """`group_id` of a frozen config with seed 0."""
     if plain.get("policy"):
-        plain["policy"] = {**plain["policy"], "digest": ""}  # of one seed's weights
+        plain = {**plain, "policy": {**plain["policy"], "digest": ""}}  # of one seed's weights
     return run_id(plain)
 
 

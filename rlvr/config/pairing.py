@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from rlvr.config.freeze import Knobs
 from rlvr.config.registry import Registry
 from rlvr.config.signature import declared, signature
 from rlvr.objective.limits import orders, subset_sizes
@@ -18,7 +19,7 @@ from rlvr.objective.limits import orders, subset_sizes
 Choices = Mapping[str, str | None]
 
 
-def check(config: DictConfig, choices: Choices, registry: Registry) -> None:
+def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that does not go together, whatever the task."""
     _check_advantage(config, choices, registry.losses_without_advantage)
     _check_reward(config, choices)
@@ -67,7 +68,7 @@ class Abilities:
 _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
 
 
-def check_task(config: DictConfig, choices: Choices, task: Abilities) -> None:
+def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
     """Raises ValueError for a task with which the objective or the model cannot do anything."""
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
     for group, marks in (("loss", loss), ("advantage", advantage)):
@@ -102,7 +103,7 @@ def check_task(config: DictConfig, choices: Choices, task: Abilities) -> None:
         )
 
 
-def _check_reward(config: DictConfig, choices: Choices) -> None:
+def _check_reward(config: Knobs, choices: Choices) -> None:
     if config.rollout.reward is not None and "solution" in declared(config.loss["_target_"]):
         raise ValueError(
             f"rollout.reward={config.rollout.reward} has no effect with loss={choices.get('loss')}, which learns known "
@@ -110,7 +111,7 @@ def _check_reward(config: DictConfig, choices: Choices) -> None:
         )
 
 
-def _check_advantage(config: DictConfig, choices: Choices, without: Collection[str]) -> None:
+def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) -> None:
     loss, advantage = choices.get("loss"), choices.get("advantage")
     if loss in without and advantage not in (None, "none"):
         raise ValueError(f"advantage={advantage} has no effect with loss={loss}, which reads none. Drop it.")
@@ -136,7 +137,7 @@ def _check_advantage(config: DictConfig, choices: Choices, without: Collection[s
         )
 
 
-def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConfig) -> None:
+def _check_trainer(trainer: Knobs, loss: Collection[str], default: DictConfig) -> None:
     """default: the trainer's option as it is written."""
     every, head_lr = trainer.reference_every, trainer.head_lr
     if every is not None and "reference" not in loss and not trainer.kl > 0:
@@ -160,7 +161,7 @@ def _check_trainer(trainer: DictConfig, loss: Collection[str], default: DictConf
         )
 
 
-def _check_lora(trainer: DictConfig, default: DictConfig) -> None:
+def _check_lora(trainer: Knobs, default: DictConfig) -> None:
     rank, alpha = trainer.lora_rank, trainer.lora_alpha
     if rank is None and alpha != default.lora_alpha:
         raise ValueError(f"trainer.lora_alpha={alpha} has no effect without trainer.lora_rank=RANK. Add it or drop it.")
@@ -171,7 +172,7 @@ def _check_lora(trainer: DictConfig, default: DictConfig) -> None:
         )
 
 
-def _check_overlong(config: DictConfig, choices: Choices, registry: Registry, loss: Collection[str]) -> None:
+def _check_overlong(config: Knobs, choices: Choices, registry: Registry, loss: Collection[str]) -> None:
     rollout, default = config.rollout, registry.node("rollout", str(choices.get("rollout")))
     buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
     if buffer is None and factor != default.overlong_penalty:
@@ -195,7 +196,7 @@ def _check_overlong(config: DictConfig, choices: Choices, registry: Registry, lo
             )
 
 
-def _check_buffer(rollout: DictConfig, max_tokens: int) -> None:
+def _check_buffer(rollout: Knobs, max_tokens: int) -> None:
     if rollout.overlong_buffer is not None and rollout.overlong_buffer > max_tokens:
         raise ValueError(
             f"rollout.overlong_buffer={rollout.overlong_buffer:g} is more than rollout.max_tokens={max_tokens}: every "
@@ -203,7 +204,7 @@ def _check_buffer(rollout: DictConfig, max_tokens: int) -> None:
         )
 
 
-def _check_schedule(trainer: DictConfig) -> None:
+def _check_schedule(trainer: Knobs) -> None:
     schedule, decay, final = trainer.schedule, trainer.decay_steps, trainer.final_lr
     if decay is not None and schedule != "wsd":
         raise ValueError(
@@ -225,7 +226,7 @@ def _check_schedule(trainer: DictConfig) -> None:
         )
 
 
-def _check_group_size(config: DictConfig) -> None:
+def _check_group_size(config: Knobs) -> None:
     """Of knobs of our own functions: somebody else's may have other meanings."""
     G = config.rollout.samples
     advantage, loss = (dict(config[name]) if _is_ours(config[name]) else {} for name in ("advantage", "loss"))
@@ -245,7 +246,7 @@ def _check_group_size(config: DictConfig) -> None:
         )
 
 
-def _is_ours(node: DictConfig) -> bool:
+def _is_ours(node: Knobs) -> bool:
     return str(node["_target_"]).startswith("rlvr.")
 
 
@@ -259,7 +260,7 @@ def _check_subsets(samples: int, k: int, form: str) -> None:
         )
 
 
-def _check_solution(config: DictConfig, choices: Choices) -> None:
+def _check_solution(config: Knobs, choices: Choices) -> None:
     for key in ("dynamic_sampling", "filter"):
         if config.rollout[key] != "none":
             raise ValueError(
@@ -268,7 +269,7 @@ def _check_solution(config: DictConfig, choices: Choices) -> None:
             )
 
 
-def _check_places(cluster: DictConfig) -> None:
+def _check_places(cluster: Knobs) -> None:
     """Do the processes of a run divide over its nodes, and has each a GPU where there are some?"""
     if cluster.sampling_nodes >= cluster.nodes:
         raise ValueError(

@@ -42,7 +42,7 @@ def of_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
 def _without_null(node: Mapping[str, Any]) -> dict[str, Any]:
     """Without the values that are null, and the groups that hold no others."""
     kept = {
-        key: _without_null(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+        key: _without_null(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
         for key, value in node.items()
         if value is not None
     }
