@@ -77,11 +77,11 @@ class Checker:
         """Build the task, once for each of its settings, and see whether objective and model go with it: a missing data
         file is told here, not in a job. Raises ValueError or OSError.
         """
-        knobs = Section(plain or frozen(config, choices))
-        setting = repr(knobs["task"])
+        plain = plain or frozen(config, choices)
+        knobs, setting = Section(plain), repr(plain["task"])
         if setting not in self._tasks:
             with self._at_hand():
-                self._tasks[setting] = built(knobs["task"], choices)
+                self._tasks[setting] = built(plain["task"], choices)
         if not knobs.get("policy") and setting in self._tasks:
             pairing.check_task(knobs, choices, self._tasks[setting])
             base_model.check_context(knobs, choices, self._tasks[setting])

@@ -6,11 +6,10 @@ import errno
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast, get_origin
+from typing import get_origin
 
 import yaml
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from rlvr.config import schema, values
@@ -162,19 +161,11 @@ def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:
     groups = registry.groups()
     chosen = [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
     try:
-        config, _ = registry.compose(chosen)
+        known = registry.names(tuple(chosen))
     except BAD_INPUT:
-        config, _ = registry.compose()
-    known = [*_paths("", OmegaConf.to_container(config)), *groups]
+        known = registry.names()
     match = close_match(key, known)
     if not match and "." in key:  # a knob under the wrong group
         name = key.rsplit(".", 1)[1]
         match = close_match(name, {k.rsplit(".", 1)[-1]: k for k in known})
     return match
-
-
-def _paths(prefix: str, node: object) -> list[str]:
-    if not isinstance(node, dict):
-        return [prefix]
-    children = cast("dict[str, object]", node)
-    return [p for k, v in children.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]

@@ -21,14 +21,20 @@ DATA = ("train", "test", "databases")  # knobs of tasks that are files or names 
 class Section(dict[str, Any]):
     """A frozen config, or a section of one, whose knobs are attributes too: as of a DictConfig, read much faster."""
 
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return Section(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+
     def __getattr__(self, name: str) -> Any:
         if name not in self:
             raise ConfigAttributeError(f"Key '{name}' is not in struct")
-        value = self[name]
-        return Section(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        return self[name]
 
     def __missing__(self, name: str) -> Any:
         raise ConfigKeyError(f"Key '{name}' is not in struct")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
 
 Knobs = DictConfig | Section

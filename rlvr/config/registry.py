@@ -52,6 +52,7 @@ class Registry:
         self.loader = ConfigLoaderImpl(path)
         self._read: dict[str, tuple[DictConfig, list[InputDefault]]] = {}
         self._nodes: dict[tuple[str, str], DictConfig] = {}
+        self._names: dict[tuple[str, ...], list[str]] = {}
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Registry:
@@ -150,6 +151,13 @@ class Registry:
             del composed["hydra"]
         return composed, choices
 
+    def names(self, overrides: tuple[str, ...] = ()) -> list[str]:
+        """Every knob of a run with these overrides, by its dotted key, and every group. Raises what Hydra raises."""
+        if overrides not in self._names:
+            config, _ = self.compose(overrides)
+            self._names[overrides] = [*_paths("", OmegaConf.to_container(config)), *self.groups()]
+        return self._names[overrides]
+
     def question(self, study: str) -> str:
         """What a study asks: the first line of comment in its file; "" if it says nothing."""
         for line in self._text(f"study/{study}.yaml").splitlines():
@@ -169,6 +177,13 @@ class Registry:
                 package, _, folder = source.path.partition("/")
                 return importlib.resources.files(package).joinpath(folder, file).read_text(encoding="utf-8")
         return ""
+
+
+def _paths(prefix: str, node: object) -> list[str]:
+    if not isinstance(node, dict):
+        return [prefix]
+    children = cast("dict[str, object]", node)
+    return [p for k, v in children.items() for p in _paths(f"{prefix}.{k}" if prefix else str(k), v)]
 
 
 def reads(node: DictConfig, shorthand: str) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
 
@@ -103,3 +105,27 @@ def steps_done(run_dir: Path) -> int:
     """Of the first attempt."""
     path = run_dir / "attempts/1/heartbeat.json"
     return json.loads(path.read_text())["step"] if path.exists() else 0
+
+
+def process_of(run_dir: Path) -> psutil.Process:
+    """Of the first attempt."""
+    return psutil.Process(json.loads((run_dir / "attempts/1/job.json").read_text())["pid"])
+
+
+def froze(run_dir: Path) -> bool:
+    """Has the run done some steps? Then its process is stopped: it cannot end before it is struck."""
+    if steps_done(run_dir) < 5:
+        return False
+    process_of(run_dir).suspend()
+    return True
+
+
+def freeze(runs: Sequence[Path]) -> None:
+    """Stop the process of each, as soon as it has done some steps."""
+    going = set(runs)
+
+    def all_stand_still() -> bool:
+        going.difference_update([run for run in going if froze(run)])
+        return not going
+
+    wait_for(all_stand_still)

@@ -21,28 +21,16 @@ from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from sweeps.slurm import ends, submissions
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import Place, causes, steps_done, wait_for
+from tests.slurm.place import Place, causes, freeze, process_of, wait_for
 from tests.tracker.places import Server, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = ["steps=1000", "evaluation.every=1000", "checkpoint.every=100"]
+RUN = ["steps=400", "evaluation.every=400", "checkpoint.every=40"]
 ALONE = ["cluster.memory_gb=9", "cluster.partition=preemptible", "tracker=none", "cluster.report=false"]  # on its node
 SUPERVISOR, SLURMD, LIMIT, MEMORY = range(4)  # seeds, by what strikes the run
 RANKS = ["rollout.prompts=2", "cluster.ranks=2", "cluster.cpus=2"]
-
-
-def process_of(run_dir: Path) -> psutil.Process:
-    return psutil.Process(json.loads((run_dir / "attempts/1/job.json").read_text())["pid"])
-
-
-def frozen(run_dir: Path) -> bool:
-    """Stops the run's process, as soon as it has done some steps: it cannot end before it is struck."""
-    if steps_done(run_dir) < 5:
-        return False
-    process_of(run_dir).suspend()
-    return True
 
 
 def supervisor_of(run_dir: Path) -> psutil.Process:
@@ -90,8 +78,7 @@ def struck(
     place.launch(*RUN, *ALONE, f"seed={MEMORY}", "cluster.memory_gb=0.15")
     place.launch(*RUN, *ALONE, "seed=0,1,2")
     runs = by_seed(place)
-    waiting = {SUPERVISOR, SLURMD, LIMIT}
-    wait_for(lambda: not waiting.difference_update({seed for seed in waiting if frozen(runs[seed])}) and not waiting)
+    freeze([runs[seed] for seed in (SUPERVISOR, SLURMD, LIMIT)])
     jobs = {int(name.rpartition("-s")[2]): run for name, run in place.status().items()}
     place.client("scontrol", "update", f"JobId={jobs[LIMIT]['job']}", "TimeLimit=1")
     os.kill(slurmd_of(cluster, jobs[SLURMD]["node"]), signal.SIGKILL)
@@ -158,7 +145,7 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
     finally:
         place.client("scontrol", "update", "PartitionName=main", "State=UP")
     (run_dir,) = place.runs().values()
-    wait_for(lambda: frozen(run_dir))
+    freeze([run_dir])
     launcher = process_of(run_dir).parent()
     assert launcher is not None
     (second,) = (each for each in launcher.children() if each.environ().get("RANK") == "1")

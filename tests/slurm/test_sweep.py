@@ -16,16 +16,16 @@ from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
 from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
-from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
+from tests.slurm.place import BANDIT, Place, causes, freeze, process_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
-# One job per node, long enough to be struck; the seed says by what.
+# One job per node; the seed says what strikes it.
 STRUCK = [
-    "steps=3000",
-    "evaluation.every=3000",
-    "checkpoint.every=100",
+    "steps=600",
+    "evaluation.every=600",
+    "checkpoint.every=50",
     "seed=0,1,2,3,4",
     "tracker=none",
     "cluster.report=false",
@@ -98,7 +98,7 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
     place.launch(*STRUCK, *ON_SLURM)
     runs = list(place.runs().values())
     job = place.client("squeue", "-h", "-o", "%F").split()[0]
-    wait_for(lambda: all(steps_done(run) >= 5 for run in runs))
+    freeze(runs)
     node, lost = (place.client("squeue", "-h", "-j", f"{job}_{k}", "-o", "%N").strip() for k in (0, 4))
     kill_node(cluster, lost)
     place.client("sbatch", "-p", "urgent", "-w", node, "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
@@ -107,6 +107,7 @@ def struck(cluster: Settings, tmp_path_factory: pytest.TempPathFactory) -> Place
     assert code == 0, out
     assert "1 of 1 runs" in out
     place.client("scancel", "-s", "USR2", f"{job}_3")
+    process_of(runs[3]).resume()
     wait_for(lambda: f"{job}_2" not in place.queue())
     before = place.status()
     assert "1 runs submitted to SLURM" in place.launch(*STRUCK, *ON_SLURM)  # the cancelled one, and it alone
@@ -153,9 +154,11 @@ def test_a_controller_killed_and_started_again_loses_and_doubles_nothing(
     two = [o for o in STRUCK if not o.startswith("seed=")] + ["seed=0,1"]
     place.launch(*two)
     runs = place.runs()
-    wait_for(lambda: all(steps_done(run) >= 5 for run in runs.values()))
+    freeze(list(runs.values()))
     for pid in processes.daemons(cluster.root, "slurmctld"):
         os.kill(pid, signal.SIGKILL)
+    for run_dir in runs.values():
+        process_of(run_dir).resume()
     local.start_controller(cluster)
     wait_for(lambda: local.is_ready(cluster))
     wait_for(lambda: not place.queue())

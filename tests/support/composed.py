@@ -32,9 +32,9 @@ def check(*overrides: str) -> None:
 
 def check_with_task(*overrides: str) -> None:
     """Everything that is checked before a launch."""
-    checker = Checker(REGISTRY)
-    checker.check(*composed(*overrides))
-    checker.check_task(*composed(*overrides))
+    checker, run = Checker(REGISTRY), composed(*overrides)
+    checker.check(*run)
+    checker.check_task(*run)
 
 
 def identity(*overrides: str) -> str:
