@@ -29,6 +29,8 @@ class Math(Verified):
     train, test: see `rlvr.task.sources.problems`.
     template: the prompt, with {problem} where the problem goes.
     prompt_field, answer_field: columns, dots reach into nested ones; None finds the usual names.
+    tolerance_field: column of how far a number may be from the right one (OlympiadBench: error); null in a row: not at
+        all. None: there is none.
     boxed: only the last \\boxed{...} of a response is its answer, or without one the last <answer>...</answer>; if
         False, math-verify searches the whole response, and takes the last number of a text that stops in the middle for
         its answer.
@@ -61,6 +63,7 @@ class Math(Verified):
         long_prompts: LongPrompts = "refuse",
         tokenizer: str | None = None,
         unevaluated: str = "wrong",
+        tolerance_field: str | None = None,
     ) -> None:
         check_template(template)
         if unevaluated not in UNEVALUATED:
@@ -71,27 +74,42 @@ class Math(Verified):
         columns = [
             Column("prompt_field", prompt_field, PROMPT_FIELDS),
             Column("answer_field", answer_field, ANSWER_FIELDS),
+            Column("tolerance_field", None, (tolerance_field or "",), optional=True),
         ]
+        self._tolerances: dict[str, float] = {}  # by prompt
 
-        def make(problem: Cell, answer: Cell) -> tuple[str, str]:
-            return template.replace("{problem}", problem.prompt()), _answer(answer)
+        def make(problem: Cell, answer: Cell, tolerance: Cell) -> tuple[str, str]:
+            prompt = template.replace("{problem}", problem.prompt())
+            if tolerance.value is not None:
+                self._tolerances[prompt] = _tolerance(tolerance)
+            return prompt, _answer(answer)
 
         pool = Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
         limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection), pool)
+        if tolerance_field is not None and not self._tolerances:
+            self.close()
+            raise ValueError(
+                f"task.tolerance_field={tolerance_field}: no row of task.train or task.test has a tolerance in such a "
+                "column. Correct the name, or drop it."
+            )
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where math-verify finds the response's answer equal to the right one, else 0, with the reason."""
         texts = [final_answer(text) if self._boxed else text for _, text in answers]
         replies = self.replies(
             [
-                None if text is None else {"gold": problem.answer, "answer": text}
+                None if text is None else self._request(problem, text)
                 for (problem, _), text in zip(answers, texts, strict=True)
             ]
         )
         self._warn(problem for (problem, _), reply in zip(answers, replies, strict=True) if "unreadable" in reply)
         return [self._reward(reply["outcome"]) for reply in replies]
+
+    def _request(self, problem: Problem, text: str) -> dict[str, str | float]:
+        tolerance = self._tolerances.get(problem.prompt)
+        return {"gold": problem.answer, "answer": text} | ({} if tolerance is None else {"tolerance": tolerance})
 
     def answer(self, problem: Problem, response: str) -> str | None:
         """The final answer without white space, with numbers as they are compared."""
@@ -145,6 +163,17 @@ def final_answer(text: str) -> str | None:
         return boxed
     tagged = TAGGED.findall(text)
     return f"\\boxed{{{tagged[-1].strip()}}}" if tagged else None
+
+
+def _tolerance(cell: Cell) -> float:
+    """How far a number may be from the right one: 1e-1, as a number or a text."""
+    try:
+        tolerance = float(cell.value)
+    except (TypeError, ValueError):
+        raise cell.refuse("a number, or null") from None
+    if not 0 <= tolerance < float("inf"):
+        raise cell.refuse("a number of 0 or more, or null")
+    return tolerance
 
 
 def _answer(cell: Cell) -> str:

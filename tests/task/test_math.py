@@ -39,6 +39,31 @@ def make_math(train: Any, test: Any = None, **knobs: Any) -> Math:
     return Math(**{str(key): value for key, value in config.items() if key != "_target_"})
 
 
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [("3.14", "correct"), ("3.2", "correct"), ("3.0", "correct"), ("3.21", "wrong"), ("\\frac{22}{7}", "correct")],
+)
+def test_a_number_may_be_as_far_off_as_its_row_says(answer: str, outcome: str, tmp_path: Path) -> None:
+    """π is given as 3.1, within a tenth: 3.0 to 3.2; the other row has none, and 3.14 is 1.3 % off 3.1."""
+    rows = [{"problem": p, "answer": "3.1", "error": e} for p, e in (("π?", "1e-1"), ("Half of 6.2?", None))]
+    task = make_math(write_jsonl(tmp_path / "x.jsonl", rows), tolerance_field="error")
+    try:
+        close, exact = (task.problem("test", index) for index in range(2))
+        rewards = task.reward([(problem, f"\\boxed{{{answer}}}") for problem in (close, exact)])
+        assert [reward.outcome for reward in rewards] == [outcome, "wrong"]
+    finally:
+        task.close()
+
+
+@pytest.mark.parametrize("error", ["a tenth", -1, "inf"])
+def test_a_tolerance_is_a_number(error: object, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"problem": "π?", "answer": "3.1", "error": error}])
+    with pytest.raises(ValueError, match=r"x.jsonl:1: error is .*, expected a number"):
+        make_math(path, tolerance_field="error")
+    with pytest.raises(ValueError, match="task.tolerance_field=eror: no row of"):
+        make_math(path, tolerance_field="eror")
+
+
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Math]:
     made = make_math(write_jsonl(tmp_path_factory.mktemp("data") / "made_up.jsonl", ROWS), timeout_s=2.0)

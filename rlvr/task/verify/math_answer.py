@@ -42,8 +42,9 @@ class Answer:
     boxed: bool = True
 
 
-def judge(request: dict[str, str]) -> dict[str, Any]:
-    """{"gold": right answer, "answer": text to be judged} -> {"outcome": ...}.
+def judge(request: dict[str, Any]) -> dict[str, Any]:
+    """{"gold": right answer, "answer": text to be judged} -> {"outcome": ...}. "tolerance", where there is one: how far
+    a number may be from the right one.
 
     `error`: the right answer itself cannot be parsed. `unparsable`: nothing to compare in the answer, or several
     numbers side by side. `unevaluated`: of the right value, but with operators (sums, integrals, limits, binomials,
@@ -51,17 +52,18 @@ def judge(request: dict[str, str]) -> dict[str, Any]:
     same text alone is right, the reply has "unreadable": true as well.
     """
     gold = _gold(request["gold"])
-    reply = {"outcome": _outcome(gold, request["answer"])}
+    reply = {"outcome": _outcome(gold, request["answer"], request.get("tolerance", 0.0))}
     return {**reply, "unreadable": True} if _text_only(gold) else reply
 
 
-def _outcome(gold: Answer, text: str) -> Outcome:
+def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
     if not gold.parsed:
         return "error"
     answer = _read(text)
     if answer.boxed and math_text.squeezed(answer.text) == math_text.squeezed(gold.text):
         return "correct"
-    if any(_equal(g, a) for g, a in _pairs(gold, answer)) and _consistent(gold, answer):
+    pairs = _pairs(gold, answer)
+    if any(_equal(g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
         asked = math_text.operators(answer.text) - math_text.operators(gold.text)
         return "unevaluated" if asked else "correct"
     # What math-verify could not parse it returns as plain text, which equals equal text only.
@@ -121,6 +123,14 @@ def _equal(gold: Any, answer: Any) -> bool:
         raise
     except Exception:  # noqa: BLE001 - sympy raises anything on expressions that cannot be compared: they are unequal
         return False
+
+
+def _within(tolerance: float, gold: Any, answer: Any) -> bool:
+    """Are these numbers that are so close? The last digit of a decimal number is no distance."""
+    if not tolerance:
+        return False
+    first, second = _number(_value(gold)), _number(_value(answer))
+    return first is not None and second is not None and bool(abs(first - second) <= tolerance * (1 + EXACT))
 
 
 def _near(gold: Any, answer: Any) -> bool:
