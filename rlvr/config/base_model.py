@@ -16,8 +16,8 @@ from typing import Any, cast
 from omegaconf import DictConfig
 
 from rlvr.config import memory
-from rlvr.config.freeze import Knobs
 from rlvr.config.pairing import Abilities
+from rlvr.config.schema import Knobs
 from rlvr.ledger.policies import HUB_NAME
 from rlvr.records import NotAtHand
 

@@ -17,9 +17,10 @@ from omegaconf import DictConfig
 from rlvr.config import base_model, engine, memory, pairing, schema, values
 from rlvr.config.binding import Written, bind, close_match
 from rlvr.config.cost import DEVICES
-from rlvr.config.freeze import Knobs, Section, frozen
+from rlvr.config.freeze import frozen
 from rlvr.config.pairing import Abilities
 from rlvr.config.registry import Registry
+from rlvr.config.schema import Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
@@ -99,7 +100,7 @@ class Checker:
     def _check_values(self, written: Written, choices: Choices, plain: Mapping[str, Any]) -> None:
         """Every knob is known, of its type and in its range. Sections that were looked at before are not again."""
         usual = functools.partial(self.registry.as_written, choices)
-        parts = {section: f"{section}={value!r} {written.components(section)}" for section, value in plain.items()}
+        parts = {section: f"{section}={value!r}" for section, value in plain.items()}
         fresh = {section: plain[section] for section, part in parts.items() if part not in self._bound}
         check_schema(plain, usual, fresh)
         for section in fresh:

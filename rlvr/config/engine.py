@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from omegaconf import DictConfig
 
 from rlvr.config.definition import Unclear, definition
-from rlvr.config.freeze import Knobs
 from rlvr.config.registry import Registry
+from rlvr.config.schema import Knobs
 from rlvr.config.signature import declared
 from rlvr.records import NotAtHand
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, InterpolationResolutionError, MissingMandatoryValue
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from rlvr.config.schema import as_dict
 from rlvr.config.signature import signature
@@ -16,28 +16,6 @@ from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
 LONG_NAME = 60  # characters
 DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
-
-
-class Section(dict[str, Any]):
-    """A frozen config, or a section of one, whose knobs are attributes too: as of a DictConfig, read much faster."""
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        return Section(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self:
-            raise ConfigAttributeError(f"Key '{name}' is not in struct")
-        return self[name]
-
-    def __missing__(self, name: str) -> Any:
-        raise ConfigKeyError(f"Key '{name}' is not in struct")
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
-
-
-Knobs = DictConfig | Section
 
 
 def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:

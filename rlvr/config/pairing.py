@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from rlvr.config.freeze import Knobs
 from rlvr.config.registry import Registry
+from rlvr.config.schema import Knobs
 from rlvr.config.signature import declared, signature
 from rlvr.objective.limits import orders, subset_sizes
 

@@ -10,6 +10,7 @@ from annotated_types import Interval
 from hydra import version
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.ledger.layout import home
@@ -160,3 +161,25 @@ def as_dict(node: DictConfig, *, resolve: bool = False, throw_on_missing: bool =
     """The dictionaries, lists and values that a node stands for."""
     content = OmegaConf.to_container(node, resolve=resolve, throw_on_missing=throw_on_missing)
     return {str(key): value for key, value in cast("dict[object, Any]", content).items()}
+
+
+class Section(dict[str, Any]):
+    """A frozen config, or a section of one, whose knobs are attributes too: as of a DictConfig, read much faster."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return Section(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise ConfigAttributeError(f"Key '{name}' is not in struct")
+        return self[name]
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigKeyError(f"Key '{name}' is not in struct")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
+
+
+Knobs = DictConfig | Section
