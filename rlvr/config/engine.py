@@ -171,7 +171,7 @@ def _check_ahead(config: Knobs, choices: Choices, loss: Collection[str]) -> None
         _check_in_flight(rollout, choices)
 
 
-def _check_in_flight(rollout: DictConfig, choices: Choices) -> None:
+def _check_in_flight(rollout: Knobs, choices: Choices) -> None:
     """Of several steps ahead: an engine that takes weights amid its requests, and groups drawn without rounds."""
     if not _may_stream(rollout.engine["_target_"]):
         raise ValueError(
