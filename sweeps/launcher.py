@@ -14,6 +14,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import targets
+from rlvr.config.engine import gpus_of_workers
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.layout import home
@@ -28,7 +29,6 @@ from sweeps.local import Outcome, available_gpus, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.session import Launch
-from sweeps.slurm.jobs import workers
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
 from sweeps.sync import sync_in_background
@@ -232,7 +232,7 @@ def _start(
         workers=cluster.workers,
         threads=cluster.threads,
         ranks=cluster.ranks,
-        engines=max((workers(config) for config in configs.values()), default=0),
+        engine_gpus=max((gpus_of_workers(config["rollout"]["engine"]) for config in configs.values()), default=0),
         retries=cluster.retries,
         hung_min=cluster.hung_min,
         shipper=shipper,

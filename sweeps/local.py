@@ -78,7 +78,7 @@ def run_local(
     workers: int | None = None,
     threads: int = 1,
     ranks: int = 1,
-    engines: int = 0,
+    engine_gpus: int = 0,
     retries: int = 1,
     hung_min: float | None = None,
     shipper: Sequence[str] | None = None,
@@ -88,7 +88,7 @@ def run_local(
     """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
 
     workers: runs at a time (None: as many as the cores allow). ranks: processes per run.
-    engines: of a run, each with a GPU beside those of its ranks.
+    engine_gpus: of a run, beside those of its ranks.
     retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
     hung_min: minutes without progress after which a run's process is ended (sweeps/watchdog.py); None: never.
     shipper: command of a process that carries metrics away meanwhile. command: of a worker (see `Worker`).
@@ -97,7 +97,7 @@ def run_local(
     Call it from the main thread: that is where signals arrive.
     """
     run_ids = ledger.sweep(sweep_id).run_ids
-    gpus_each = ranks + engines
+    gpus_each = ranks + engine_gpus
     size = min(at_once(workers, threads, ranks, gpus_each), max(1, len(run_ids)))
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)

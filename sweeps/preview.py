@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config import cost, memory
+from rlvr.config.engine import gpus_of_workers
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger import journal, layout
@@ -25,7 +26,7 @@ from sweeps.past import Past, kind_of, spent_before
 from sweeps.plan import Plan
 from sweeps.planned import Planned
 from sweeps.progress import duration
-from sweeps.slurm.jobs import cluster_of, workers
+from sweeps.slurm.jobs import cluster_of
 
 Flat = dict[str, Any]  # dotted key -> value
 
@@ -223,7 +224,7 @@ def _share(config: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:
         gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
         return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
     if Path("/dev/nvidiactl").exists():
-        return "GPU", cluster["ranks"] + workers(config)
+        return "GPU", cluster["ranks"] + gpus_of_workers(config["rollout"]["engine"])
     return "CPU", cluster["ranks"] * cluster["threads"]
 
 

@@ -27,17 +27,18 @@ class Device:
     single: float  # FLOP/s in float32
     bandwidth: float  # bytes/s of its memory
     memory_gb: float
+    link: float  # bytes/s to another of the node, in one direction
 
 
 # NVIDIA's data sheets (SXM where there are several), and a core with AVX-512 as measured with square products.
 DEVICES: Mapping[str, Device] = {
-    "rtx4090": Device(165e12, 82.6e12, 1.01e12, 24),
-    "l40s": Device(362e12, 91.6e12, 0.86e12, 48),
-    "a100": Device(312e12, 19.5e12, 2.04e12, 80),
-    "h100": Device(989e12, 67e12, 3.35e12, 80),
-    "h200": Device(989e12, 67e12, 4.8e12, 141),
-    "b200": Device(2250e12, 75e12, 8.0e12, 180),
-    "cpu": Device(400e9, 100e9, 20e9, 4),
+    "rtx4090": Device(165e12, 82.6e12, 1.01e12, 24, 32e9),
+    "l40s": Device(362e12, 91.6e12, 0.86e12, 48, 32e9),
+    "a100": Device(312e12, 19.5e12, 2.04e12, 80, 300e9),
+    "h100": Device(989e12, 67e12, 3.35e12, 80, 450e9),
+    "h200": Device(989e12, 67e12, 4.8e12, 141, 450e9),
+    "b200": Device(2250e12, 75e12, 8.0e12, 180, 900e9),
+    "cpu": Device(400e9, 100e9, 20e9, 4, 10e9),
 }
 
 
@@ -50,11 +51,14 @@ class Reached:
     step_s: float = 0.004  # of one token for all sequences, beside its bytes and FLOPs: vLLM
     layer_s: float = 0.0025  # of a layer whose kernels are launched one by one, forward, or
     native_s: float = 0.0015  # of one token of all sequences in the native engine
-    sync: float = 1.2e9  # bytes/s of weights through main memory into vLLM
+    reduce_s: float = 15e-6  # of a sum over the devices of an engine, beside its bytes
+    write: float = 2e9  # bytes/s of weights that a rank writes into main memory,
+    read: float = 3e9  # that a process of vLLM reads from there,
+    ray: float = 1e9  # and that the first rank sends another node
 
 
 GPU = Reached()
-CPU = Reached(training=0.5, decoding=0.4, step_s=0.001, layer_s=0.001, native_s=0.0005, sync=1e9)
+CPU = Reached(training=0.5, decoding=0.4, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
 # Without finished runs to tell: responses are this share of the longest, prompts so many tokens, benchmarks so large,
 # and so many groups of ten are kept by dynamic sampling.
 MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
@@ -90,6 +94,10 @@ class Setting:
     recomputed: bool
     evaluations: int
     evaluated: int  # responses of one evaluation
+    tensor_parallel: int = 1  # devices of an engine
+    within_gpu: bool = False  # weights go to vLLM by CUDA IPC
+    ranks_of_node: int = 1  # that write them into its main memory, each a part
+    other_nodes: int = 0  # with engines: each is sent a copy
     critic: bool = False  # a second decoder learns from each token
 
 
@@ -109,6 +117,7 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
     seen = seen or {}
     rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
     engine, ranks, name = rollout["engine"], cluster["ranks"], device_of(cluster)
+    parallel, nodes, apart = engine.get("tensor_parallel", 1), cluster.get("nodes", 1), cluster.get("sampling_nodes", 0)
     longest = rollout["max_tokens"] or UNKNOWN_LENGTH
     refills = rollout["dynamic_sampling"] == "refill"
     loss = declared(config["loss"]["_target_"])
@@ -120,7 +129,11 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         device=DEVICES[name],
         reached=CPU if name == "cpu" else GPU,
         devices=ranks,
-        engines=engine.get("workers") or ranks,
+        engines=engine.get("workers") or max(1, ranks // parallel),
+        tensor_parallel=parallel,
+        within_gpu="python" in engine and "workers" not in engine and name != "cpu" and parallel == 1,
+        ranks_of_node=max(1, ranks // max(1, nodes - apart)),
+        other_nodes=apart,
         own_engines="workers" in engine,
         threads=cluster["threads"] if name == "cpu" else 1,
         steps=config["steps"],
@@ -164,22 +177,27 @@ def _sampling(model: Architecture, setting: Setting, responses: float) -> float:
     """Seconds of so many responses on all engines.
 
     Every token of the sequences at work reads the weights once and the keys and values of each; what is left when
-    the others have ended is a tail of the longest response.
+    the others have ended is a tail of the longest response. The devices of an engine have a part of the weights each,
+    and of the heads of keys as long as there are some, and sum what they have computed twice a layer.
     """
-    reached, device = setting.reached, setting.device
+    reached, device, parallel = setting.reached, setting.device, setting.tensor_parallel
     own = responses / setting.engines
     width = setting.engine_width
     # The native engine reads a prompt's keys once for all its responses.
     context = setting.prompt / (1 if setting.vllm else setting.responses / setting.prompts) + setting.mean / 2
-    cache = 2 * model.layers * model.key * width * context
+    cache = 2 * model.layers * model.key * width * context / min(parallel, model.kv_heads)  # of a sequence on a device
     at_once = max(1.0, min(own, setting.sequences, setting.cache_gb * GB / cache))
-    flops = (device.half if width == 2 else device.single) * setting.threads * reached.decoding
+    flops = (device.half if width == 2 else device.single) * setting.threads * reached.decoding * parallel
     bandwidth = device.bandwidth * reached.decoding
     launches = 0.0 if setting.vllm else model.layers * reached.native_s  # vLLM replays a graph of them
 
     def token_s(sequences: float) -> float:
-        read = (width * model.parameters + sequences * cache) / bandwidth
-        return max(read, 2 * model.parameters * sequences / flops, launches) + reached.step_s
+        read = (width * model.parameters / parallel + sequences * cache) / bandwidth
+        return max(read, 2 * model.parameters * sequences / flops, launches) + sums_s(sequences) + reached.step_s
+
+    def sums_s(sequences: float) -> float:
+        passed = 2 * (parallel - 1) / parallel * width * model.hidden * sequences  # bytes of a device, in a ring
+        return 2 * model.layers * (reached.reduce_s + passed / (device.link * reached.decoding)) * (parallel > 1)
 
     tail = max(0.0, setting.longest - setting.mean)
     if setting.vllm:  # a place that is free is taken at once
@@ -188,9 +206,20 @@ def _sampling(model: Architecture, setting: Setting, responses: float) -> float:
 
 
 def _sync(model: Architecture, setting: Setting) -> float:
-    """Seconds to hand all weights to the engines."""
-    num_bytes = setting.engine_width * model.parameters
-    return num_bytes / (setting.reached.sync if setting.vllm else setting.device.bandwidth * setting.reached.decoding)
+    """Seconds to hand all weights to the engines.
+
+    The native engine copies them. Those of vLLM are written into main memory in any case, and read from there unless
+    they go within the GPU: copied into memory that both see, out of it and into the model.
+    """
+    num_bytes, reached = setting.engine_width * model.parameters, setting.reached
+    once_s = num_bytes / (setting.device.bandwidth * reached.decoding)  # to read or to write them in a device's memory
+    if not setting.vllm:
+        return once_s
+    written_s = num_bytes / setting.ranks_of_node / reached.write
+    if setting.within_gpu:
+        return written_s + 6 * once_s
+    read_s = num_bytes / setting.tensor_parallel / reached.read
+    return written_s + setting.other_nodes * num_bytes / reached.ray + read_s
 
 
 def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:

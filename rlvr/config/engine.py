@@ -6,9 +6,11 @@ import ast
 import importlib.util
 import shutil
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from omegaconf import DictConfig
 
+from rlvr.config import memory
 from rlvr.config.definition import Unclear, definition
 from rlvr.config.registry import Registry
 from rlvr.config.schema import Knobs
@@ -51,6 +53,7 @@ def check_engine(config: Knobs, choices: Choices) -> None:
             f"cluster.pack={config.cluster.pack} would take it in between. Pass cluster.pack=1, rollout=ray or "
             "rollout=native."
         )
+    _check_tensor_parallel(config, choices.get("loss"))
     if "workers" in engine:
         _check_workers(config, rollout)
     if python is None and importlib.util.find_spec("vllm") is None:
@@ -60,26 +63,76 @@ def check_engine(config: Knobs, choices: Choices) -> None:
         )
 
 
+def ranks_per_engine(engine: Mapping[str, Any]) -> int:
+    """Ranks of a node whose GPUs share one vLLM. engine: `rollout.engine` of a config."""
+    return 1 if "workers" in engine else engine.get("tensor_parallel", 1)
+
+
+def gpus_of_workers(engine: Mapping[str, Any]) -> int:
+    """GPUs of all vLLMs that are on none of a rank's, those of rollout=ray; on a CPU: their processes."""
+    return engine.get("workers", 0) * engine.get("tensor_parallel", 1)
+
+
+def _check_tensor_parallel(config: Knobs, loss: str | None) -> None:
+    engine, cluster = config.rollout.engine, config.cluster
+    size = engine.get("tensor_parallel", 1)
+    if size == 1:
+        return
+    asked = f"rollout.engine.tensor_parallel={size}"
+    ranks = cluster.ranks // max(1, cluster.nodes - cluster.sampling_nodes)
+    # One rank on a CPU lends no GPU: its vLLM has as many processes as it likes.
+    if "workers" not in engine and (cluster.gpus or ranks > 1) and ranks % size:
+        possible = ", ".join(str(each) for each in range(1, ranks + 1) if ranks % each == 0)
+        raise ValueError(
+            f"{asked}: so many of the {ranks} ranks of a node share a vLLM on their GPUs. Pass one of {possible}, "
+            "another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
+        )
+    if config.get("presample") is not None:
+        raise ValueError(
+            f"{asked}: the base policy's answers that loss={loss} learns from are sampled by one process on one GPU. "
+            "Pass rollout.engine.tensor_parallel=1, or another loss."
+        )
+    model = memory.of_model(config.get("model"))
+    if model is not None and (model.heads % size or (model.kv_heads % size and size % model.kv_heads)):
+        raise ValueError(
+            f"{asked} cuts the model's {model.heads} attention heads, or {model.kv_heads} of keys, into unequal parts. "
+            "Pass a divisor of both."
+        )
+
+
 def _check_workers(config: Knobs, rollout: str | None) -> None:
-    workers, cluster = config.rollout.engine.workers, config.cluster
-    ranks, gpus = cluster.ranks, cluster.gpus
+    engine, cluster = config.rollout.engine, config.cluster
+    ranks, workers = cluster.ranks, engine.workers
     if workers < 1 or workers % ranks:
         raise ValueError(
             f"rollout.engine.workers={workers} are shared by cluster.ranks={ranks} in equal parts. "
             f"Pass rollout.engine.workers={ranks} or a multiple."
         )
-    # Whole GPUs of each node: ranks are on the nodes that train, workers wherever GPUs are left.
-    per_node = max(-(-(ranks + workers) // cluster.nodes), ranks // max(1, cluster.nodes - cluster.sampling_nodes))
-    if 0 < gpus < (needed := per_node * cluster.pack):
+    needed = _gpus_of_node(engine, cluster) * cluster.pack
+    if 0 < cluster.gpus < needed:
+        each = engine.get("tensor_parallel", 1)
         packed = f", for each of cluster.pack={cluster.pack} runs" if cluster.pack > 1 else ""
         spread = f", spread over cluster.nodes={cluster.nodes}" if cluster.nodes > 1 else ""
         where = " on each" if cluster.nodes > 1 else ""
+        together = f", rollout.engine.tensor_parallel={each} for each of these" if each > 1 else ""
         raise ValueError(
             f"rollout={rollout} takes a GPU for each of cluster.ranks={ranks} and rollout.engine.workers={workers}"
-            f"{packed}{spread}, and cluster.gpus={gpus}{where}. Pass cluster.gpus={needed}, or fewer workers."
+            f"{together}{packed}{spread}, and cluster.gpus={cluster.gpus}{where}. Pass cluster.gpus={needed}, or fewer "
+            "workers."
         )
     if importlib.util.find_spec("ray") is None:
         raise NotAtHand(f"rollout={rollout} needs Ray, which this environment lacks: pip install 'rlvr[ray]'.")
+
+
+def _gpus_of_node(engine: Knobs, cluster: Knobs) -> int:
+    """That each node must have: ranks are on the nodes that train, a worker wherever GPUs for it are left together."""
+    each = engine.get("tensor_parallel", 1)
+    training = max(1, cluster.nodes - cluster.sampling_nodes)
+    of_ranks = cluster.ranks // training
+    gpus = of_ranks
+    while training * ((gpus - of_ranks) // each) + cluster.sampling_nodes * (gpus // each) < engine.workers:
+        gpus += 1
+    return gpus
 
 
 def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], default: DictConfig) -> None:

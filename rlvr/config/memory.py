@@ -130,6 +130,7 @@ class Setting:
     critic: bool = False  # a second decoder is trained, in full
     adapters: bool = False  # low-rank adapters alone are trained; they count nothing, the weights they adapt `width`
     engine_width: int = 0  # bytes of a weight of the engine's own whole copy; 0: it has none on this GPU
+    engine_gpus: int = 1  # that share it
     engine_sleeps: bool = False  # it gives its weights' memory back while the policy is trained
     cache_gb: float = 0.0  # the engine's keys and values
     beside_gb: float = 0.0  # what no tensor accounts for
@@ -147,7 +148,7 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     trained = 0 if setting.adapters else 1
     gathered = n if r == 1 else model.embedding_parameters + 2 * model.layer_parameters
     stays, own = at_rest(model, setting), _critic(model, setting)
-    engine = {"engine weights": float(setting.engine_width * n)}
+    engine = {"engine weights": setting.engine_width * n / setting.engine_gpus}
     whole = 1 + setting.copies + setting.critic
     step = {"gradients": (trained * n + own) * 4 / r, "gathered weights": float(w * gathered * whole)}
     learning = step | {
@@ -193,7 +194,9 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     model = of_model(config["model"] or config.get("policy"))
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
-    taken = _width(engine["dtype"]) * model.parameters / GB + SAMPLING_GB + CONTEXT_GB
+    taken = (
+        _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1) / GB + SAMPLING_GB + CONTEXT_GB
+    )
     if "workers" not in engine and config["trainer"] is not None:  # else nothing is trained there
         setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
         taken += sum(at_rest(model, setting).values()) / GB
@@ -235,6 +238,7 @@ def setting_of(config: Mapping[str, Any]) -> Setting:
         adapters=adapters,
         engine_width=0 if elsewhere else _width(engine["dtype"]),
         cache_gb=0 if elsewhere else engine["max_cache_gb"] or LEAST_CACHE_GB,
+        engine_gpus=engine.get("tensor_parallel", 1),
         engine_sleeps=sleeps,
         beside_gb=(CONTEXT_GB + sleeps * SLEEPING_GB) if config["cluster"].get("gpus") else 0.0,
     )

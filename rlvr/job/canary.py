@@ -34,10 +34,11 @@ def compare(
         return
     count = max(PROMPTS, sampler.engine.workers)
     mine = [problems[(sampler.rank * count + i) % len(problems)] for i in range(count)]
+    mine = mine if sampler.engine.workers else []  # another rank asks the engine that this one shares
     requests = [Request(p, SAMPLES, noise_key(q)) for p, q in zip(sampler.encode(mine), mine, strict=True)]
     tokens = TOKENS if math.isfinite(tolerance.largest) else MANY_TOKENS
     sampling = Sampling(min(tokens, place.max_tokens), seed=0, step=0, temperature=temperature)
-    groups = sampler.engine.generate(requests, sampling)
+    groups = sampler.engine.generate(requests, sampling) if requests else []
     own = [
         Rollout(problem, request.prompt, group, ("",) * SAMPLES, (ANY,) * SAMPLES)
         for problem, request, group in zip(mine, requests, groups, strict=True)
@@ -50,11 +51,12 @@ def compare(
         return
     worst = np.where(np.isnan(difference), np.inf, difference).argmax()
     row, column = np.unravel_index(worst, difference.shape)
+    rank = row // (SAMPLES * count) * sampler.ranks_per_engine
     mean = difference.sum() / int(batch.mask.sum())
     raise EngineDisagrees(
         f"after a sync, log-probabilities of fixed prompts differ by up to {difference[row, column]:.2g} nats (mean "
         f"{mean:.2g}) between trainer and engine, more than rollout.engine.canary={tolerance.high:g} allows. Worst: "
-        f"token {column + 1} of an answer to {everyone[row // SAMPLES].problem.id}, rank {row // (SAMPLES * count)}: "
+        f"token {column + 1} of an answer to {everyone[row // SAMPLES].problem.id}, rank {rank}: "
         f"trainer {trainer[row, column]:.6g}, engine {batch.logp_old[row, column]:.6g}. Samples would not be the "
         "policy's own. Did the engine get all weights, and do both compute alike (trainer.dtype, rollout.engine.dtype)?"
     )

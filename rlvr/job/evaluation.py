@@ -79,15 +79,16 @@ class Evaluation:
         began = time.perf_counter()
         of_first = distributed.gather(self._missing())[0]  # which no other may differ from
         pieces = [[Wanted(*each) for each in piece] for piece in of_first]
-        rank, world = self.parts.place.rank, self.parts.place.world
-        rounds = math.ceil(len(pieces) / world)
+        sampler, rank = self.parts.sampler, self.parts.place.rank
+        mine, engines = sampler.share(pieces), sampler.engines
+        rounds = math.ceil(len(pieces) / engines)
         for number in range(rounds):
             if distributed.any_rank(bool(stop)):
                 return stop.cause
-            for piece in pieces[number * world + rank :][:1]:
+            for piece in mine[number : number + 1]:
                 self._draw(piece)
             self._heartbeat(number + 1, rounds)
-            log.info("drew %d of %d chunks", min((number + 1) * world, len(pieces)), len(pieces))
+            log.info("drew %d of %d chunks", min((number + 1) * engines, len(pieces)), len(pieces))
         distributed.barrier()  # all chunks of all ranks are there
         if rank == 0:
             self._finish(time.perf_counter() - began)

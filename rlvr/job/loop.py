@@ -137,7 +137,7 @@ class Run:
             "time/step_s": time.perf_counter() - began,
         }
         metrics = {**sampled.metrics, **apart, **learned, **own}
-        return metrics | throughput(metrics, devices=self.place.world + self.config.rollout.engine.get("workers", 0))
+        return metrics | throughput(metrics, devices=self.parts.devices)
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
         """The groups as the trainer wants them, with all that the objective reads."""

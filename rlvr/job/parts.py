@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from rlvr.config import memory
+from rlvr.config.engine import gpus_of_workers, ranks_per_engine
 from rlvr.config.schema import as_dict
 from rlvr.job.policy import evaluated
 from rlvr.ledger import rollouts
@@ -77,6 +78,7 @@ class Parts:
         self.tokenizer = tokenizer = load_tokenizer(self.base)
         ends = end_tokens(skeleton(self.base), tokenizer)
         pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
+        self.devices = world + gpus_of_workers(config.rollout.engine)
         self.place = Place(device, rank, world, pad, config.rollout.max_tokens or self.task.max_tokens)
         # An end word of the task's own is part of the answer; a model's end-of-turn token is not.
         spoken = tokenizer.get_vocab().get(self.task.end_word) if isinstance(self.task, TaughtTask) else None
@@ -97,6 +99,7 @@ class Parts:
             world=world,
             gather=gather_rollouts,
             new_board=distributed.new_board,
+            ranks_per_engine=ranks_per_engine(config.rollout.engine) if world > 1 else 1,
         )
 
     def _base(self, config: DictConfig, store: Path) -> Path:

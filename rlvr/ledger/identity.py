@@ -17,7 +17,7 @@ NOT_IDENTITY = (
     *("cluster", "tracker", "checkpoint", "keep_rollouts", "choices"),
     *(*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED),
 )
-NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers")  # of rollout.engine's knobs
+NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers", "tensor_parallel")  # of rollout.engine's knobs
 NOT_IDENTITY_OF_POLICY = ("path", "name")  # of an evaluation's policy, which its digest names
 
 

@@ -2,7 +2,8 @@
 
 Groups are judged as they come, and once the first usable ones are known, what still runs is stopped: it would not be
 learned from. Which groups are used is a function of what was drawn, never of what was fastest, and nothing that is used
-still runs when the rest is stopped. Several ranks tell one another what is usable, each of its own groups.
+still runs when the rest is stopped. The ranks that ask several engines tell one another what is usable, each of its own
+groups; who asks no engine, because it shares one that another asks, has nothing to tell and nothing to stop.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Board(Protocol):
 class FirstUsable:
     """The groups of one round, and whether enough of them are there: `Progress` of an engine, judged in a thread.
 
-    Groups are numbered in the order drawn, over all ranks: rank r has r, r + world, ...
+    Groups are numbered in the order drawn, over all engines: engine e has e, e + engines, ...
     """
 
     def __init__(
@@ -39,14 +40,14 @@ class FirstUsable:
         usable: Callable[[Rollout], bool],
         judge: Judge,
         *,
-        rank: int = 0,
-        world: int = 1,
+        engine: int = 0,
+        engines: int = 1,
         board: Board | None = None,
     ) -> None:
-        """wanted: usable groups. judge: (row among this rank's requests, its samples) → groups."""
-        assert board is not None or world == 1
-        self.wanted, self.rank, self.world = wanted, rank, world
-        self.groups: dict[int, Rollout] = {}  # this rank's, by row
+        """wanted: usable groups. judge: (row among this engine's requests, its samples) → groups."""
+        assert board is not None or engines == 1
+        self.wanted, self.engine, self.engines = wanted, engine, engines
+        self.groups: dict[int, Rollout] = {}  # this engine's, by row
         self._usable, self._judge, self._board = usable, judge, board
         self._queue: list[tuple[int, tuple[Completion, ...]]] = []
         self._lock = threading.Lock()
@@ -55,7 +56,7 @@ class FirstUsable:
         self._passed = self._num_usable = 0  # groups without a gap from the first on, and the usable ones of them
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
-        """All samples of a request of this rank."""
+        """All samples of a request."""
         with self._lock:
             self._queue.append((row, samples))
         self._judged.append(self._thread.submit(self._judge_queued))
@@ -68,7 +69,7 @@ class FirstUsable:
         for (row, _), group in zip(queued, self._judge(queued), strict=True):
             self.groups[row] = group
             if self._board is not None:
-                self._board.post(str(row * self.world + self.rank), str(int(self._usable(group))))
+                self._board.post(str(row * self.engines + self.engine), str(int(self._usable(group))))
 
     @property
     def enough(self) -> bool:
@@ -82,8 +83,8 @@ class FirstUsable:
             return self._num_usable >= self.wanted
 
     def _verdict(self, number: int) -> bool | None:
-        row, rank = divmod(number, self.world)
-        if rank == self.rank:
+        row, engine = divmod(number, self.engines)
+        if engine == self.engine:
             group = self.groups.get(row)
             return None if group is None else self._usable(group)
         assert self._board is not None
@@ -91,7 +92,7 @@ class FirstUsable:
         return None if said is None else said == "1"
 
     def close(self) -> list[Rollout]:
-        """This rank's groups that have none missing before them, once all that came are judged."""
+        """This engine's groups that have none missing before them, once all that came are judged."""
         self._thread.shutdown()
         for each in self._judged:
             each.result()

@@ -55,16 +55,21 @@ class RayEngine:
         max_cache_gb: PositiveFloat | None,
         canary: PositiveFloat | None,
         timeout_s: PositiveFloat,
+        tensor_parallel: PositiveInt = 1,
         pad_token_id: int = 0,
     ) -> None:
-        """workers: of all ranks together, a multiple of their number. Else as of VllmEngine."""
+        """workers: of all ranks together, a multiple of their number; each has `tensor_parallel` GPUs of one node. Else
+        as of VllmEngine.
+        """
         self._workers, self._cluster = list[RemoteVllm](), None
         self._threads = ThreadPoolExecutor(max(1, workers))
         rank, ranks = (dist.get_rank(), dist.get_world_size()) if several() else (0, 1)
         if workers < 1 or workers % ranks:
             raise ValueError(f"rollout.engine.workers={workers} must be a multiple of the ranks of the run, {ranks}")
-        self._cluster = cluster = open_cluster(workers, rank, device)
-        for index in own_places(cluster.nodes(), rank, ranks, on_node()[1]):
+        self._cluster = cluster = open_cluster(workers, tensor_parallel, rank, device)
+        nodes, ranks_of_node = cluster.nodes(), on_node()[1]
+        self._afar = places_afar(nodes, ranks, ranks_of_node)
+        for index in own_places(nodes, rank, ranks, ranks_of_node):
             worker = RemoteVllm(
                 cluster,
                 index,
@@ -78,13 +83,16 @@ class RayEngine:
                 max_cache_gb=max_cache_gb,
                 canary=canary,
                 timeout_s=timeout_s,
+                tensor_parallel=tensor_parallel,
                 pad_token_id=pad_token_id,
             )
             self._workers.append(worker)
         self.canary, self.workers = self._workers[0].canary, len(self._workers)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As of VllmEngine: they lie in memory once on every node, whatever the number of workers."""
+        """As of VllmEngine: they lie in memory once on every node, whatever the number of workers. Nodes that read what
+        their own ranks have written are sent none.
+        """
         assert self._cluster is not None
         for worker in self._workers:
             worker.synced = False
@@ -94,7 +102,7 @@ class RayEngine:
             written = self._workers[0].write_weights(weights)
             if several():
                 if dist.get_rank() == 0:
-                    self._cluster.send_weights(written, self._workers[0].version + 1)
+                    self._cluster.send_weights(written, self._workers[0].version + 1, self._afar)
                 dist.barrier()  # the others need not send them again
             for worker in self._workers:
                 worker.announce_weights(written)
@@ -233,6 +241,8 @@ class Shared:
 class RemoteVllm(VllmEngine):
     """A vLLM that lives in an actor."""
 
+    on_gpus_of_ranks = False
+
     def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
         """index: of its place."""
         self._cluster, self._index = cluster, index
@@ -278,14 +288,14 @@ class RemoteVllm(VllmEngine):
         return self._cluster.weights_for(self._index, self._weights, self.version)
 
 
-def open_cluster(workers: int, rank: int, device: torch.device) -> Cluster:
+def open_cluster(workers: int, gpus_each: int, rank: int, device: torch.device) -> Cluster:
     """Of all ranks. The first opens it: the others look for what that has put there."""
     with environment_with(guarded(os.environ.get(ADDRESS, LOOPBACK))):  # Ray reads it as it is imported
         from rlvr.rollout.ray_cluster import Cluster
-    first = Cluster(workers, 0, device) if rank == 0 else None
+    first = Cluster(workers, gpus_each, 0, device) if rank == 0 else None
     if several():
         dist.barrier()
-    return first or Cluster(workers, rank, device)
+    return first or Cluster(workers, gpus_each, rank, device)
 
 
 def own_places(nodes: Sequence[int], rank: int, ranks: int, ranks_of_node: int) -> list[int]:
@@ -302,3 +312,9 @@ def own_places(nodes: Sequence[int], rank: int, ranks: int, ranks_of_node: int) 
     for own in taken:
         own += [left.pop(0) for _ in range(each - len(own))]
     return taken[rank]
+
+
+def places_afar(nodes: Sequence[int], ranks: int, ranks_of_node: int) -> list[int]:
+    """The places of workers that are not on the node of their rank."""
+    owned = [(place, rank) for rank in range(ranks) for place in own_places(nodes, rank, ranks, ranks_of_node)]
+    return sorted(place for place, rank in owned if nodes[place] != rank // ranks_of_node)

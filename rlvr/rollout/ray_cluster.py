@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +46,23 @@ OWN_TOKEN = new_token()  # of this process, where nobody has given it one: Ray k
 
 
 class Cluster:
-    """The Ray of this job, or one of this process alone: a place with a GPU (on a CPU machine: a core) per worker."""
+    """The Ray of this job, or one of this process alone: a place with GPUs (on a CPU machine: a core) per worker."""
 
-    def __init__(self, workers: int, rank: int, device: torch.device) -> None:
-        """workers: of all ranks. The first rank has their places put on the nodes; the others come later."""
+    def __init__(self, workers: int, gpus_each: int, rank: int, device: torch.device) -> None:
+        """workers: of all ranks, each with so many GPUs of one node. The first rank has their places put on the nodes;
+        the others come later.
+        """
         on_gpu = device.type == "cuda"
-        self._need = {"num_cpus": int(not on_gpu), "num_gpus": int(on_gpu)}
+        self._need = {"num_cpus": int(not on_gpu), "num_gpus": gpus_each * on_gpu}
         self._directory = ""
         self._filling: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._holders: dict[str, Any] = {}  # of weights, by node
         if address := os.environ.get(ADDRESS):
             _connect(address)
         else:
-            self._start_here(workers, on_gpu)
+            self._start_here(workers, gpus_each * on_gpu)
         if rank == 0:
-            places = [{"GPU" if on_gpu else "CPU": 1.0}] * workers
+            places = [{"GPU": float(gpus_each)} if on_gpu else {"CPU": 1.0}] * workers
             self._group = placement_group(places, strategy="SPREAD", name=PLACES)
         else:
             self._group = get_placement_group(PLACES)
@@ -69,9 +71,10 @@ class Cluster:
             raise RuntimeError(f"Ray has no room for {workers} workers: it has {ray.cluster_resources()}")
         self._here = ray.get_runtime_context().get_node_id()
 
-    def _start_here(self, workers: int, on_gpu: bool) -> None:
-        """Of a run of one process, which nobody has started a Ray for."""
-        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpus_beside(visible_gpus(), 0, 1, workers))} if on_gpu else {}
+    def _start_here(self, workers: int, gpus_each: int) -> None:
+        """Of a run of one process, which nobody has started a Ray for. gpus_each: 0 on a CPU machine."""
+        num_gpus = workers * gpus_each
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpus_beside(visible_gpus(), 0, 1, num_gpus))} if num_gpus else {}
         self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # of sockets: its name must be short
         _init(
             {**guarded(LOOPBACK), TOKEN: OWN_TOKEN, **gpus},
@@ -79,7 +82,7 @@ class Cluster:
             include_dashboard=False,
             object_store_memory=STORE_BYTES,
             num_cpus=workers,
-            num_gpus=workers * on_gpu,
+            num_gpus=num_gpus,
             labels={NODE_LABEL: "0"},
             _temp_dir=self._directory,
         )
@@ -115,9 +118,10 @@ class Cluster:
 
     # --- weights ---
 
-    def send_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """To every node with places but this one: one copy each. What fails is tried again when it is wanted."""
-        for node in dict.fromkeys(self._places()):
+    def send_weights(self, weights: Mapping[str, Any], version: int, places: Sequence[int]) -> None:
+        """To the nodes of these places but this one: one copy each. What fails is tried again when it is wanted."""
+        all_places = self._places()
+        for node in dict.fromkeys(all_places[index] for index in places):
             if node not in ("", self._here):
                 with contextlib.suppress(Lost):
                     self._file_on(node, weights, version)

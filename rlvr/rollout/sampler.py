@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from rlvr.records import Completion, Engine, Problem, Request, Rollout, Sampling, StoppingEngine, Task
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 
+T = TypeVar("T")
 OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
 
 
@@ -81,7 +83,7 @@ def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Generates and judges groups. With several ranks each takes every world-th problem and all get all groups."""
+    """Generates and judges groups. Several engines take the problems in turn, and all ranks get all groups."""
 
     task: Task
     engine: Engine
@@ -92,6 +94,17 @@ class Sampler:
     gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
     new_board: Callable[[], Board | None] = lambda: None  # of several ranks
     judging: threading.Lock = field(default_factory=threading.Lock)  # a task need not judge for two threads at once
+    ranks_per_engine: int = 1  # the first of them asks it, for all
+
+    @property
+    def engines(self) -> int:
+        """How many share the problems."""
+        return self.world // self.ranks_per_engine
+
+    def share(self, of_all: Sequence[T]) -> Sequence[T]:
+        """What this rank asks its engine of what all engines take in turn; nothing if another rank asks that engine."""
+        engine, beside = divmod(self.rank, self.ranks_per_engine)
+        return [] if beside else of_all[engine :: self.engines]
 
     def draw(self, problem_rows: Sequence[tuple[Problem, int, int]], sampling: Sampling) -> list[Rollout]:
         """Of each problem the samples from a number on, so many: (problem, first, count). This rank's own, no more."""
@@ -129,7 +142,7 @@ class Sampler:
 
     def __call__(self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: Spent) -> list[Rollout]:
         """Groups in the order of `problems`, the same on every rank."""
-        mine = problems[self.rank :: self.world]
+        mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples)
         completions = self.engine.generate(requests, sampling) if requests else []
@@ -156,7 +169,7 @@ class Sampler:
         An engine that can stops there: groups are judged while others are sampled. What is beyond is as if it had never
         been sampled, so that nothing depends on how far it came.
         """
-        mine = problems[self.rank :: self.world]
+        mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples)
 
@@ -165,7 +178,8 @@ class Sampler:
             return self.judge([mine[row] for row in rows], [prompts[row] for row in rows], completions)
 
         board = self.new_board()
-        progress = FirstUsable(wanted, usable, judge, rank=self.rank, world=self.world, board=board)
+        engine = self.rank // self.ranks_per_engine
+        progress = FirstUsable(wanted, usable, judge, engine=engine, engines=self.engines, board=board)
         try:
             if isinstance(self.engine, StoppingEngine) and requests:
                 self.engine.generate_until(requests, sampling, progress)
@@ -185,13 +199,13 @@ class Sampler:
         return prompts, [Request(p, samples, noise_key(q)) for p, q in zip(prompts, problems, strict=True)]
 
     def _together(self, problems: Sequence[Problem], mine: list[Rollout]) -> list[Rollout]:
-        """The groups of all ranks in the order of their problems, as many as there are without one missing."""
-        per_rank = self.gather(mine)
+        """The groups of all engines in the order of their problems, as many as there are without one missing."""
+        per_engine = self.gather(mine)[:: self.ranks_per_engine]
         together = list[Rollout]()
         for number, problem in enumerate(problems):
-            row, rank = divmod(number, self.world)
-            if row == len(per_rank[rank]):
+            row, engine = divmod(number, self.engines)
+            if row == len(per_engine[engine]):
                 break
             # What comes from other ranks has no text of its problem, which all of them know.
-            together.append(replace(per_rank[rank][row], problem=problem))
+            together.append(replace(per_engine[engine][row], problem=problem))
         return together

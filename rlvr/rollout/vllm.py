@@ -1,4 +1,4 @@
-"""The vLLM engine: one vLLM per rank, in a process of its own, on the rank's GPU or on the CPU.
+"""The vLLM engine: one vLLM per rank, or per few, in a process of its own, on their GPUs or on the CPU.
 
 A process of its own because vLLM takes over threads, random numbers and process groups, and because one that crashes
 or hangs can be replaced: the requests are then asked again, with the same seeds. The trainer never imports vLLM.
@@ -44,13 +44,14 @@ ALIGNMENT = 64  # bytes
 
 
 class VllmEngine:
-    """Samples with vLLM. Every rank has one; `sync` is called by all ranks.
+    """Samples with vLLM. Every rank has one, or each `tensor_parallel` ranks of a node share one: the first of them
+    asks it, the others lend it their GPUs. `sync` and `sleep` are called by all ranks.
 
     A sample's noise is seeded with (seed, step, request, sample): it does not depend on the batch beyond rounding.
     Several threads may sample, and one of them, or another, give it new weights meanwhile.
     """
 
-    workers = 1
+    on_gpus_of_ranks = True
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class VllmEngine:
         max_cache_gb: PositiveFloat | None,
         canary: PositiveFloat | None,
         timeout_s: PositiveFloat,
+        tensor_parallel: PositiveInt = 1,
         pad_token_id: int = 0,
     ) -> None:
         """model: directory of the base policy, which is sampled until the first `sync`. device: of this rank.
@@ -92,15 +94,25 @@ class VllmEngine:
             "eager": eager,
             "max_cache_gb": max_cache_gb,
             "max_batch_sequences": max_batch_sequences,
+            "tensor_parallel": tensor_parallel,
         }
-        self._environment = environment(device, eager=eager)
+        rank, ranks = on_node() if self.on_gpus_of_ranks else (0, 1)
+        if ranks > 1 and ranks % tensor_parallel:
+            raise ValueError(
+                f"rollout.engine.tensor_parallel={tensor_parallel} must divide the {ranks} ranks of a node"
+            )
+        self._shared = tensor_parallel > 1 and ranks > 1
+        self._leads = rank % tensor_parallel == 0
+        self.workers = int(self._leads)
+        self._environment = environment(device, eager=eager, gpus=tensor_parallel)
         self.version, self.synced = 0, True
         self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` sends the process
-        self.within_gpu = device.type == "cuda"  # whether weights may go there without main memory; for now
+        # Whether weights may go there without main memory, for now: into one process that is on this GPU alone.
+        self.within_gpu = device.type == "cuda" and tensor_parallel == 1
         self._passed = False  # whether they are known to
         self._max_tokens = 0  # of prompt and response together; known once the process has started
         self._ready = False
-        self._child = self._launch()
+        self._child = self._launch() if self._leads else None
 
     # --- the Engine protocol ---
 
@@ -139,7 +151,8 @@ class VllmEngine:
 
     def take_weights(self) -> None:
         """Sample from the weights that were announced, from now on."""
-        self._with_process(lambda _: None)  # it is sent whatever it does not have
+        if self._leads:
+            self._with_process(lambda _: None)  # it is sent whatever it does not have
         self.synced = True
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
@@ -172,8 +185,12 @@ class VllmEngine:
 
     def sleep(self) -> None:
         """Give the GPU's memory back. The engine is of no use until the next `sync`."""
-        if self.device.type == "cuda":
+        if self.device.type != "cuda":
+            return
+        if self._leads:
             self._with_process(lambda conversation: self._request(conversation, {"do": "sleep"}))
+        if self._shared:
+            dist.barrier()  # the others have their GPUs' memory back, too
 
     def __del__(self) -> None:
         self.close()  # a run that could not be set up is never closed
@@ -201,6 +218,7 @@ class VllmEngine:
 
     def _with_process(self, work: Callable[[Conversation], T]) -> T:
         """What `work` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
+        assert self._leads, "the first of the ranks that share a vLLM asks it"
         for attempt in range(1, ATTEMPTS + 1):
             with self.starting:
                 child = self._child = self._child or self._launch()
@@ -490,8 +508,8 @@ def wrong_weights(answered: int, sent: int) -> RuntimeError:
     return RuntimeError(f"vLLM answers from weights {answered}, it was given {sent}")
 
 
-def environment(device: torch.device, *, eager: bool) -> dict[str, str]:
-    """Of the process: our own without what makes it a rank of ours, and with one GPU at most."""
+def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str, str]:
+    """Of the process: our own without what makes it a rank of ours, and with so many GPUs from the rank's on."""
     ours = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
     theirs = ("TORCHELASTIC_", "ROLE_", "RAY_")
     ours |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # sleeping vLLM moves memory by other means
@@ -504,8 +522,11 @@ def environment(device: torch.device, *, eager: bool) -> dict[str, str]:
     }
     if eager:
         chosen["TORCHDYNAMO_DISABLE"] = "1"  # else small functions are still compiled: 20 s at the first token
+    if gpus > 1:  # it has a process for each, all of this node
+        chosen |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     if device.type == "cuda":
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
         index = device.index or 0
-        chosen["CUDA_VISIBLE_DEVICES"] = visible[index] if visible else str(index)
+        own = visible[index : index + gpus] if visible else map(str, range(index, index + gpus))
+        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return {"VLLM_LOGGING_LEVEL": "ERROR", **kept, **chosen}

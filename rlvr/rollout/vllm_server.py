@@ -79,7 +79,15 @@ class Server:
     """vLLM with the weights of `model`, a directory in Hugging Face format, until `sync` gives others."""
 
     def __init__(
-        self, answers: BinaryIO, *, model: str, dtype: str, eager: bool, max_cache_gb: float, max_batch_sequences: int
+        self,
+        answers: BinaryIO,
+        *,
+        model: str,
+        dtype: str,
+        eager: bool,
+        max_cache_gb: float,
+        max_batch_sequences: int,
+        tensor_parallel: int,
     ) -> None:
         from vllm import LLM  # type: ignore[import-not-found]
         from vllm.platforms import current_platform  # type: ignore[import-not-found]
@@ -95,6 +103,8 @@ class Server:
             seed=0,
             max_model_len=-1,
             max_num_seqs=max_batch_sequences,
+            tensor_parallel_size=tensor_parallel,
+            distributed_executor_backend="mp" if tensor_parallel > 1 else None,  # a process for each GPU, of this node
             kv_cache_memory_bytes=int(max_cache_gb * 2**30),
             logprobs_mode="processed_logprobs",  # after the temperature: what the token was drawn from
             enable_sleep_mode=not self.on_cpu,
@@ -104,10 +114,12 @@ class Server:
             # vLLM rewinds the random numbers of a prompt that was cut, which those of a CPU cannot do: it crashes.
             enable_chunked_prefill=not self.on_cpu,
         )
-        self.asleep, self.num_asked = False, 0
+        self.asleep, self.num_asked, self.processes = False, 0, tensor_parallel
         self.topic = 0  # of the message that is being answered
         self.running: dict[str, Running] = {}
         self.last_sent = time.monotonic()
+        if self.processes > 1:
+            self.llm.collective_rpc(end_with_parent)
 
     def _on_gpu(self, dtype: str) -> dict[str, Any]:
         """CUDA graphs give their memory back too; logits are float32, as the trainer's are."""
@@ -126,18 +138,24 @@ class Server:
 
     def sync(self, header: dict[str, Any], _: Arrays) -> None:
         """header: `file` and, per tensor, name, dtype, shape and place in it."""
-        self._take(tensors(header), header["to_version"])
+        if self.processes == 1:
+            self._take(lambda: self._reload(tensors(header)), header["to_version"])
+        else:  # each reads them itself, and keeps its part
+            self._take(lambda: self.llm.collective_rpc(reload_on_worker, args=(header,)), header["to_version"])
 
     def load(self, header: dict[str, Any], _: Arrays) -> None:
         """The weights follow in messages of their own."""
-        self._take(self._pieces(), header["to_version"])
+        self._take(lambda: self._reload(self._pieces()), header["to_version"])
 
-    def _take(self, weights: Iterable[tuple[str, Any]], version: int) -> None:
+    def _reload(self, weights: Iterable[tuple[str, Any]]) -> None:
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+
+    def _take(self, reload: Callable[[], object], version: int) -> None:
         if self.asleep:
             self.llm.wake_up(tags=["weights"])
         if self.running and not self.on_cpu:
             self.llm.collective_rpc("synchronize_device")  # the token that is on its way is the old weights'
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        reload()
         if self.on_cpu:
             self.llm.apply_model(retie)
         if self.asleep:
@@ -279,6 +297,20 @@ def tensors(header: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield name, torch.frombuffer(memory, dtype=kind, count=count, offset=start).view(shape)
 
 
+# --- what vLLM's own processes do, if it has one for each of several GPUs ---
+
+
+def reload_on_worker(worker: Any, header: dict[str, Any]) -> None:
+    """Take a part of the weights that lie in a file of memory."""
+    worker.reload_weights(weights_iterator=tensors(header))
+
+
+def end_with_parent(_: Any = None) -> None:
+    """Even if this process hangs: what vLLM itself does when the parent is gone is to ask the others to end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @functools.cache
 def cuda_ipc() -> Any:
     """The module of that name beside this file, which is no package here."""
@@ -301,8 +333,7 @@ def retie(model: Any) -> None:
 def main() -> None:
     options = json.loads(sys.argv[1])
     parent = options.pop("parent")
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent:
         return  # it died before we asked to die with it
     answers = os.fdopen(os.dup(1), "wb")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlvr.config import imports
+from rlvr.config.engine import gpus_of_workers
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.runs import Unreadable
 from slurm.submit import Resources
@@ -21,14 +22,9 @@ from slurm.supervise import Supervisor
 RANDOM = "$(od -vAn -N32 -tx1 /dev/urandom | tr -d '[:space:]')"
 
 
-def workers(config: Mapping[str, Any]) -> int:
-    """vLLMs that a run has beside its ranks: those of rollout=ray."""
-    return config["rollout"]["engine"].get("workers", 0)
-
-
 def cpus(cluster: Mapping[str, Any], engines: int = 0) -> int:
     """CPUs of a run on each of its nodes: as asked for, else a core for each thread of its ranks and of its `engines`,
-    vLLMs in processes of their own, and one for verifiers.
+    processes of vLLM's own, one for each GPU, and one for verifiers.
     """
     apart = cluster["sampling_nodes"]
     if apart:
@@ -40,9 +36,9 @@ def cpus(cluster: Mapping[str, Any], engines: int = 0) -> int:
 def cluster_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """`cluster` of a run's config, its CPUs counted."""
     beside_ranks = config["cluster"]["ranks"] if "python" in config["rollout"]["engine"] else 0
-    engines = workers(config) or beside_ranks
+    workers = gpus_of_workers(config["rollout"]["engine"])
     cluster = {"sampling_nodes": 0, **config["cluster"]}  # a run frozen before there was such a knob has none
-    return {**cluster, "cpus": cpus(cluster, engines), "ray": bool(workers(config))}
+    return {**cluster, "cpus": cpus(cluster, workers or beside_ranks), "ray": bool(workers)}
 
 
 def of_runs(cluster: Mapping[str, Any]) -> Resources:

@@ -59,6 +59,41 @@ def test_a_step_of_seven_billion_parameters_by_hand() -> None:
     assert parts["sampling"] == pytest.approx(2000 * 0.0283 + 6192 * 0.0116, rel=0.03)
 
 
+def test_weights_take_as_long_as_their_way_by_hand() -> None:
+    """15.23 GB. Eight ranks write 1.9 GB each into main memory at 2 GB/s, 0.95 s, whatever their way. Within the GPU
+    they are read and written thrice at 0.6 · 3.35 TB/s, 0.05 s; from main memory each process of vLLM reads them, or
+    its half of them, at 3 GB/s, 5.1 or 2.5 s; another node is sent them at 1 GB/s before its own read them."""
+    eight = replace(LAD_MATH, ranks_of_node=8)
+    ways = {"within_gpu": True}, {}, {"tensor_parallel": 2}, {"other_nodes": 1}
+    taken = [seconds(MODEL, replace(eight, **way))["weights"] for way in ways]
+    assert taken == pytest.approx([1.0, 6.03, 3.49, 21.3], rel=0.01)
+
+
+def test_an_engine_on_two_devices_by_hand() -> None:
+    """1024 responses an engine, 33 MB of keys and values each on a device: all 512 places fit. A token: (7.6 + 16.9) GB
+    / 2.01 TB/s + 4 ms, and 56 sums of 15 µs and of 3.7 MB at 0.6 · 450 GB/s: 17.8 ms, 4000 of them; a tail of 6192
+    tokens of 7.6 GB, 4 ms and 0.84 ms of sums: 8.6 ms. There are four heads of keys: a fifth device holds a copy."""
+    two = replace(LAD_MATH, engines=4, tensor_parallel=2)
+    assert seconds(MODEL, two)["sampling"] == pytest.approx(4000 * 0.0178 + 6192 * 0.0086, rel=0.01)
+    few = {"cache_gb": 8, "engines": 1, "longest": 2000}  # as many at once as fit
+    four, eight = (seconds(MODEL, replace(LAD_MATH, tensor_parallel=n, **few))["sampling"] for n in (4, 8))
+    assert eight > 0.8 * four
+
+
+def test_a_config_says_which_way_weights_go() -> None:
+    def way(**engine: Any) -> tuple[bool, int, int, int, int]:
+        run = config()
+        run["rollout"]["engine"] |= {"python": None, **engine}
+        run["cluster"] |= {"gpus": 8, "ranks": 8, "nodes": 3, "sampling_nodes": 1}
+        its = cost.setting_of(run)
+        return its.within_gpu, its.tensor_parallel, its.engines, its.ranks_of_node, its.other_nodes
+
+    assert way() == (True, 1, 8, 4, 1)
+    assert way(tensor_parallel=2) == (False, 2, 4, 4, 1)
+    assert way(tensor_parallel=2, workers=8) == (False, 2, 8, 4, 1)
+    assert not cost.setting_of(config()).within_gpu
+
+
 def test_what_costs_more_and_what_does_not() -> None:
     def total(**changes: Any) -> float:
         return sum(seconds(MODEL, replace(LAD_MATH, **changes)).values())

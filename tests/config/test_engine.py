@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.config.engine import gpus_of_workers, ranks_per_engine
 from rlvr.config.freeze import frozen
 from rlvr.ledger.stages import presample_settings, presampling_engine
 from tests.support.composed import check, composed, identity
@@ -84,6 +85,48 @@ def test_ranks_leave_gpus_to_workers_wherever_they_are() -> None:
     """4 ranks on one node of 8, 4 workers beside them, 8 on a node without ranks."""
     nodes = ("cluster=slurm", "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=4", "cluster.gpus=8")
     check("rollout=ray", HERE, *nodes, "rollout.engine.workers=12")
+
+
+TOGETHER = {
+    "cluster.ranks=4 cluster.gpus=4 rollout.engine.tensor_parallel=3": (
+        "rollout.engine.tensor_parallel=3: so many of the 4 ranks of a node share a vLLM on their GPUs. Pass one of "
+        "1, 2, 4, another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
+    ),
+    "cluster.nodes=2 cluster.ranks=4 cluster.gpus=2 rollout.engine.tensor_parallel=4": "Pass one of 1, 2, another",
+    "cluster.ranks=2 cluster.gpus=2 rollout.engine.tensor_parallel=2 loss=dph_js": (
+        "are sampled by one process on one GPU. Pass rollout.engine.tensor_parallel=1, or another loss."
+    ),
+    "cluster.ranks=3 cluster.gpus=3 rollout.engine.tensor_parallel=3": "cuts the model's 2 attention heads",
+}
+
+
+@pytest.mark.parametrize("line", TOGETHER)
+def test_ranks_whose_gpus_share_an_engine_are_counted_before_launch(line: str) -> None:
+    assert TOGETHER[line] in refused("rollout=vllm", HERE, "cluster=slurm", *line.split())
+
+
+def test_a_worker_on_several_gpus_needs_them_on_one_node() -> None:
+    """Two GPUs each: 7 on a node are three beside a rank; 5 are one beside two ranks, and two where there are none."""
+    several = ("rollout=ray", HERE, "cluster=slurm", "rollout.engine.tensor_parallel=2")
+    check(*several, "cluster.gpus=7", "rollout.engine.workers=3")
+    assert refused(*several, "cluster.gpus=6", "rollout.engine.workers=3") == (
+        "rollout=ray takes a GPU for each of cluster.ranks=1 and rollout.engine.workers=3, "
+        "rollout.engine.tensor_parallel=2 for each of these, and cluster.gpus=6. Pass cluster.gpus=7, or fewer workers."
+    )
+    apart = (*several, "cluster.nodes=2", "cluster.sampling_nodes=1", "cluster.ranks=2", "cluster.gpus=5")
+    assert "Pass cluster.gpus=6, or fewer workers." in refused(*apart, "rollout.engine.workers=4")
+    check(*apart, "rollout.engine.workers=2")
+    assert gpus_of_workers({"workers": 3, "tensor_parallel": 2}) == 6
+
+
+def test_gpus_that_share_an_engine_are_no_part_of_what_a_run_is() -> None:
+    several = "rollout.engine.tensor_parallel=2"
+    check("rollout=vllm", HERE, "cluster=slurm", "cluster.ranks=2", "cluster.gpus=2", several)
+    assert identity("rollout=vllm", several) == identity("rollout=vllm")
+    assert ranks_per_engine({"tensor_parallel": 2}) == 2
+    assert ranks_per_engine({"tensor_parallel": 2, "workers": 4}) == 1
+    with pytest.raises(Exception, match="tensor_parallel"):
+        composed("rollout=native", several)
 
 
 def test_ray_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,17 @@ def test_an_engine_that_sleeps_leaves_its_weights_memory_to_training() -> None:
     assert (parts["engine weights"], parts["engine cache"]) == (2 * 540, 8 * GB)
 
 
+def test_gpus_that_share_an_engine_hold_a_part_of_its_weights_each() -> None:
+    """Qwen2.5-7B's 14.19 GB on four GPUs: 3.55 each, and 10.64 more for keys and values than with one engine each."""
+    config = run(gpus=8)
+    config["rollout"]["engine"] = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine", "max_cache_gb": None}
+    alone = memory.cache_gb(config, 80)
+    config["rollout"]["engine"]["tensor_parallel"] = 4
+    assert memory.cache_gb(config, 80) - alone == pytest.approx(14.19 * 3 / 4, abs=0.01)
+    parts = per_gpu(TINY, Setting(tokens=5, engine_width=2, engine_gpus=4))
+    assert parts["engine weights"] == 2 * 540 / 4
+
+
 def test_training_and_sampling_take_turns() -> None:
     parts = per_gpu(TINY, Setting(cache_gb=8))
     assert parts["engine cache"] == 8 * GB

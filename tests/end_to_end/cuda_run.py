@@ -1,4 +1,6 @@
-"""Whole runs on the fake CUDA, one after the other: `cuda_run JSON`, a list of directories and overrides."""
+"""Whole runs on the fake CUDA, one after the other: `cuda_run JSON`, a list of directories and overrides.
+
+Of one rank, or of several."""
 
 from __future__ import annotations
 
@@ -35,20 +37,22 @@ SMALL = (
 )
 
 
-def train(directory: Path, *overrides: str) -> None:
-    run = make_run(directory, *overrides, usual=SMALL, journal=True)
-    with contextlib.closing(run):
-        assert run.spool is not None
-        with contextlib.closing(run.spool):
-            assert run.train(StopFlag()) is Cause.OK
+def train(directory: Path, *overrides: str, first: bool = True) -> None:
+    """first: of the ranks, who records the metrics."""
+    run = make_run(directory, *overrides, usual=SMALL, journal=first)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(run))
+        if run.spool is not None:
+            stack.enter_context(contextlib.closing(run.spool))
+        assert run.train(StopFlag()) is Cause.OK
 
 
 def main(runs: list[list[str]]) -> None:
-    _, _, device = distributed.join_group()
+    rank, world, device = distributed.join_group()
     assert device.type == "cuda"
-    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in range(world))
     for directory, *overrides in runs:
-        train(Path(directory), *overrides)
+        train(Path(directory), *overrides, first=rank == 0)
     distributed.end_process(0)
 
 

@@ -62,6 +62,20 @@ def test_a_run_that_samples_with_vllm_sleeps_syncs_and_agrees_in_half_precision(
     assert 0 < metrics[2]["mismatch/mean"] < 0.1
 
 
+def test_two_ranks_share_a_vllm_on_their_gpus(tmp_path: Path, directory: Path) -> None:
+    """The first asks it for both, each writes its part of the weights, and both wait until it sleeps. Samples are those
+    of one rank alone, and so is what is learned.
+    """
+    job = [str(tmp_path), *VLLM, "rollout.engine.tensor_parallel=2"]
+    fake_cuda.run("tests.end_to_end.cuda_run", json.dumps([job]), ranks=2, PYTHONPATH=f"{fake_cuda.ROOT}:{STAND_IN}")
+    one, two = recorded(directory / "vllm"), recorded(tmp_path)
+    assert list(two) == [0, 1, 2]
+    assert two[0] == pytest.approx(one[0])
+    for name in ("reward/mean", "response/length", "tokens/used"):
+        assert two[1][name] == one[1][name], name
+    assert two[2]["mismatch/mean"] < 0.1
+
+
 def test_the_tests_that_need_a_gpu_pass_on_the_one_that_is_not_there() -> None:
     shown = fake_cuda.run(
         "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "gpu", "tests/trainer/test_gradient.py"

@@ -55,8 +55,8 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
             wanted,
             right,
             lambda answered, rank=rank: [groups[row * world + rank] for row, _ in answered],
-            rank=rank,
-            world=world,
+            engine=rank,
+            engines=world,
             board=board,
         )
         for rank in range(world)

@@ -16,11 +16,13 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.ray import RayEngine, own_places
+from rlvr.rollout.ray import RayEngine, own_places, places_afar
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
 from tests.rollout.test_vllm import END, PYTHON, start, tied
+from tests.support.fake_cuda import ROOT
 
+STAND_IN = ROOT / "tests" / "support" / "vllm_stand_in"
 WORKERS = 2
 PIPE_BYTES = 2 * 65536  # what a pipe holds, and as much again
 real = [
@@ -40,9 +42,10 @@ def start_ray(directory: Path, **knobs: object) -> RayEngine:
         "canary": None,
         "timeout_s": 120,
         "workers": WORKERS,
+        "device": torch.device("cpu"),
         **knobs,
     }
-    return RayEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
+    return RayEngine(directory, eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
 
 
 def family() -> set[psutil.Process]:
@@ -84,14 +87,15 @@ def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_ranks_have_as_many_workers_each_those_of_their_own_node_first() -> None:
-    """Two ranks on each of two nodes: (places by node) -> places of each rank."""
-    for nodes, expected in {
-        (0, 1, 0, 1): [[0], [2], [1], [3]],
-        (0, 1, 0, 1, 0, 1, 0, 1): [[0, 2], [4, 6], [1, 3], [5, 7]],
-        (2, 2, 2, 2): [[0], [1], [2], [3]],  # all on a node without ranks
-        (1, 2, 1, 2): [[1], [3], [0], [2]],  # the second node's ranks come first there
+    """Two ranks on each of two nodes: (places by node) -> places of each rank; those that are not on its node."""
+    for nodes, (expected, afar) in {
+        (0, 1, 0, 1): ([[0], [2], [1], [3]], []),
+        (0, 1, 0, 1, 0, 1, 0, 1): ([[0, 2], [4, 6], [1, 3], [5, 7]], []),
+        (2, 2, 2, 2): ([[0], [1], [2], [3]], [0, 1, 2, 3]),  # all on a node without ranks
+        (1, 2, 1, 2): ([[1], [3], [0], [2]], [1, 3]),  # the second node's ranks come first there
     }.items():
         assert [own_places(nodes, rank, 4, 2) for rank in range(4)] == expected
+        assert places_afar(nodes, 4, 2) == afar
 
 
 class TestAnswers:
@@ -161,5 +165,23 @@ def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
     try:
         with pytest.raises(RuntimeError, match=r"vLLM \(/usr/bin/false\) did not start: it ended with exit status 1"):
             engine.generate(make_requests(), make_sampling())
+    finally:
+        engine.close()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three GPUs the rank has the first; its worker, of which only a stand-in is there, wants the other two."""
+    tied(0).save_pretrained(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{STAND_IN}")
+    engine = start_ray(tmp_path, device=torch.device("cuda"), python=sys.executable, workers=1, tensor_parallel=2)
+    try:
+        engine.sync(tied(1).named_parameters())
+        (group,) = engine.generate(make_requests(2, [[3, 1, 4]]), make_sampling(4))
+        assert len(group) == 2
+        [(_, vllm)] = engine.pids
+        assert psutil.Process(vllm).environ()["CUDA_VISIBLE_DEVICES"] == "5,6"
     finally:
         engine.close()

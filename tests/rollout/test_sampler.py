@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
-from rlvr.records import Problem, Rollout
+from rlvr.records import Problem, Progress, Request, Rollout, Sampling
 from rlvr.rollout.sampler import Spent, noise_key, throughput
-from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
+from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
 
 def test_outcomes_are_counted_apart_and_errors_leave_the_mean() -> None:
@@ -34,6 +40,72 @@ def test_ranks_share_the_problems_and_all_see_all_groups_in_order() -> None:
 
         joined = sampler(task, rank=rank, world=2, gather=gather)(problems, 2, SAMPLING, Spent())
         assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
+
+
+def test_the_first_of_the_ranks_that_share_an_engine_samples_for_them() -> None:
+    """Four ranks with two engines: ranks 0 and 2 take the problems in turn, and all four see all groups."""
+    task = ScriptedTask(["+-"])
+    problems = [task.problem("train", i) for i in range(5)]
+    whole = sampler(task)(problems, 2, SAMPLING, Spent())
+    parts = [whole[0::2], [], whole[1::2], []]
+
+    for rank in range(4):
+
+        def gather(mine: list[Rollout], rank: int = rank) -> list[list[Rollout]]:
+            assert [g.problem.id for g in mine] == [g.problem.id for g in parts[rank]]
+            return parts
+
+        one = sampler(task, rank=rank, world=4, gather=gather, ranks_per_engine=2)
+        joined = one(problems, 2, SAMPLING, Spent())
+        assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
+
+
+class Waiting(ScriptedEngine):
+    """Gives the groups of two requests, and no more until it is told that these are enough."""
+
+    canary, workers = None, 1
+
+    def sleep(self) -> None: ...
+
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        for row, group in enumerate(self.generate(requests[:2], sampling)):
+            progress.take(row, group)
+        deadline = time.monotonic() + 60
+        while not progress.enough:
+            assert time.monotonic() < deadline, "nobody has told it"
+            time.sleep(0.01)
+
+
+class Board(dict[str, str]):
+    post, read = dict[str, str].__setitem__, dict[str, str].get
+
+
+def test_engines_that_ranks_share_stop_once_the_first_usable_groups_are_there() -> None:
+    """Of four ranks 0 and 2 have the problems 0, 2, ... and 1, 3, ...: 1 and 3 are the first two that are mixed. The
+    engine of rank 0 stops because of what that of rank 2 has; 1 and 3 have no engine to stop.
+    """
+    task = ScriptedTask(["++", "+-", "--", "+-", "+-", "+-"])
+    problems = [task.problem("train", i) for i in range(6)]
+    board, meet, parts = Board(), threading.Barrier(4, timeout=90), list[list[Rollout]]([[], [], [], []])
+
+    def run(rank: int) -> list[str]:
+        def gather(mine: list[Rollout]) -> list[list[Rollout]]:
+            parts[rank] = mine
+            meet.wait()
+            return parts
+
+        one = sampler(task, rank=rank, world=4, gather=gather, ranks_per_engine=2, new_board=lambda: board)
+        one = replace(one, engine=Waiting())
+        groups = one.first_usable(problems, 2, SAMPLING, Spent(), wanted=2, usable=mixed)
+        return [group.problem.id for group in groups]
+
+    with ThreadPoolExecutor(4) as ranks:
+        assert list(ranks.map(run, range(4))) == [[f"train/{i}" for i in range(4)]] * 4
+    assert [len(mine) for mine in parts] == [2, 0, 2, 0]
+
+
+def mixed(group: Rollout) -> bool:
+    return len({reward.correct for reward in group.rewards}) == 2
 
 
 def test_noise_keys_name_problems() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from scipy import stats
@@ -173,6 +174,30 @@ def test_a_process_that_dies_or_hangs_amid_its_answers_is_replaced(
     assert tokens_of(engine.generate(make_requests(16), sampling)) == expected
     assert engine.pid != first
     check_logp(model, engine, sampling, 1e-4)
+
+
+def test_two_processes_share_a_model_as_two_gpus_would(engine: VllmEngine, tmp_path: Path) -> None:
+    """They sample what one process does, stop as it does, and none outlives the first though it hangs."""
+    tied(0).save_pretrained(tmp_path)
+    both = start(tmp_path, tensor_parallel=2)
+    model = synced(engine, 6)
+    both.sync(model.named_parameters())
+    check_logp(model, both, make_sampling(), 1e-4)
+    expected, first = tokens_of(engine.generate(make_requests(), make_sampling())), both.pid
+    assert tokens_of(both.generate(make_requests(), make_sampling())) == expected
+    _, taken = check_until(both, [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(100)], make_sampling(60))
+    assert 0 in taken
+    assert len(taken) < 100
+
+    assert first is not None
+    workers = [child for child in psutil.Process(first).children(recursive=True) if "VLLM" in child.name()]
+    assert len(workers) == 2
+    assert {socket.laddr.ip for each in workers for socket in each.net_connections()} == {"127.0.0.1"}
+    os.kill(workers[1].pid, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)  # as if the trainer had been: it takes its vLLM along
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    both.close()
+    assert not alive
 
 
 def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It says on standard error what it was asked. Sleeping weights are not-a-number, 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ KNOWN = {
     "seed",
     "max_model_len",
     "max_num_seqs",
+    "tensor_parallel_size",
+    "distributed_executor_backend",
     "kv_cache_memory_bytes",
     "logprobs_mode",
     "enable_sleep_mode",
@@ -111,6 +114,9 @@ class LLM:
         self.dtype = getattr(torch, dtype)
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=self.dtype).eval().requires_grad_(False)
         self.sleeping, self.prefixes_cached = set[str](), False
+        self.processes = knobs["tensor_parallel_size"]
+        assert len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")) == self.processes, os.environ["CUDA_VISIBLE_DEVICES"]
+        assert knobs["distributed_executor_backend"] == (None if self.processes == 1 else "mp")
         self.llm_engine = Engine(self)
         self.say("start", knobs)
 
@@ -131,11 +137,19 @@ class LLM:
         self.sleeping -= set(tags)
         self.say("wake", *tags)
 
-    def collective_rpc(self, method: str, kwargs: dict[str, Iterator[tuple[str, torch.Tensor]]]) -> None:
+    def collective_rpc(self, method: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
+        """Tensors for one process, a function for each of several."""
+        assert callable(method) == (self.processes > 1)
+        if callable(method):
+            method(self, *args)
+            return
         assert method == "reload_weights"
+        self.reload_weights(**(kwargs or {}))
+
+    def reload_weights(self, weights_iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         assert "weights" not in self.sleeping
         mine = dict(self.model.named_parameters())
-        for name, weight in kwargs["weights_iterator"]:
+        for name, weight in weights_iterator:
             assert weight.dtype == self.dtype
             mine.pop(name).copy_(weight)
         assert not mine, sorted(mine)
