@@ -230,7 +230,9 @@ class Engine(Protocol):
     """
 
     canary: Tolerance | None  # how trainer and engine must agree after every sync; None: they cannot disagree
-    workers: int  # copies of the policy that this rank's requests go to in turn; each is asked for the canary. None: 0
+    # Copies of the policy that this rank's requests go to in turn, each of which is asked for the canary; 0 if it has
+    # none, since another rank asks the engine that they share.
+    workers: int
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Take new weights: (Hugging Face parameter name, full tensor) pairs."""
