@@ -96,6 +96,9 @@ TOGETHER = {
     "cluster.ranks=2 cluster.gpus=2 rollout.engine.tensor_parallel=2 loss=dph_js": (
         "are sampled by one process on one GPU. Pass rollout.engine.tensor_parallel=1, or another loss."
     ),
+    "cluster.ranks=2 rollout.engine.tensor_parallel=2 rollout.ahead=2 rollout.logp_old=engine": (
+        "rollout.ahead=2 has none. Pass rollout=ray, or rollout.ahead=1."
+    ),
     "cluster.ranks=3 cluster.gpus=3 rollout.engine.tensor_parallel=3": "cuts the model's 2 attention heads",
 }
 
