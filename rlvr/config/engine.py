@@ -87,7 +87,7 @@ def _check_tensor_parallel(config: Knobs, loss: str | None) -> None:
             f"{asked}: so many of the {ranks} ranks of a node share a vLLM on their GPUs. Pass one of {possible}, "
             "another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
         )
-    if "workers" not in engine and ranks > 1 and config.rollout.ahead > 1:
+    if "workers" not in engine and ranks > 1 and config.rollout.get("ahead", 0) > 1:
         raise ValueError(
             f"{asked}: ranks that share a vLLM take turns with it, and rollout.ahead={config.rollout.ahead} has none. "
             "Pass rollout=ray, or rollout.ahead=1."
