@@ -113,19 +113,25 @@ class RayEngine:
         return self._workers[0].version
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """Sample every request `num_samples` times; results in the order of the requests.
+        """Sample every request `num_samples` times; results in the order of the requests."""
+        answers = Answers()
+        self.generate_until(requests, sampling, answers)
+        return [answers.groups[row] for row in range(len(requests))]
+
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        """As StoppingEngine says: each worker stops by itself.
 
         Requests of a worker that has lost its place are shared by the others: a sample's noise is its own.
         """
-        answers: dict[int, tuple[Completion, ...]] = {}
-        while rows := [row for row in range(len(requests)) if row not in answers]:
-            workers = self._placed()
-            shares = [rows[index :: len(workers)] for index in range(len(workers))]
-            asked = [[requests[row] for row in share] for share in shares]
-            answered = self._each(lambda worker, share: worker.answer(share, sampling), workers, asked)
-            for share, groups in zip(shares, answered, strict=True):
-                answers |= dict(zip(share, groups, strict=False))  # none of a worker that has lost its place
-        return [answers[row] for row in range(len(requests))]
+        unanswered = set(range(len(requests)))
+
+        def work(worker: RemoteVllm, rows: Sequence[int]) -> None:
+            asked = [requests[row] for row in rows]
+            worker.answer_until(asked, sampling, OfWorker(progress, rows, unanswered))
+
+        while unanswered and not progress.enough:
+            rows, workers = sorted(unanswered), self._placed()
+            self._each(work, workers, [rows[index :: len(workers)] for index in range(len(workers))])
 
     def _placed(self) -> list[RemoteVllm]:
         """The workers that have a place now; if none has, one is waited for."""
@@ -136,16 +142,6 @@ class RayEngine:
                 raise RuntimeError(f"the nodes of all {self.workers} workers of this rank are lost")
             time.sleep(LOOK_S)
         return placed
-
-    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As StoppingEngine says: each worker stops by itself."""
-        shares = [requests[index :: self.workers] for index in range(self.workers)]
-
-        def work(worker: RemoteVllm, index: int, share: Sequence[Request]) -> None:
-            if share:
-                worker.generate_until(share, sampling, OfWorker(progress, index, self.workers))
-
-        self._each(work, self._workers, range(self.workers), shares)
 
     def generate_stream(self, supply: Supply) -> None:
         """As StreamingEngine says: each worker asks for more when it has room."""
@@ -194,16 +190,29 @@ class RayEngine:
         return [worker.remote.pids() for worker in self._workers]
 
 
-@dataclass(frozen=True)
-class OfWorker:
-    """The progress of a worker that has every `workers`-th request."""
+class Answers:
+    """A progress that has never enough."""
 
-    all: Progress
-    index: int
-    workers: int
+    enough = False
+
+    def __init__(self) -> None:
+        self.groups: dict[int, tuple[Completion, ...]] = {}
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
-        self.all.take(self.index + row * self.workers, samples)
+        self.groups[row] = samples
+
+
+@dataclass(frozen=True)
+class OfWorker:
+    """The progress of a worker that was asked some rows of all."""
+
+    all: Progress
+    rows: Sequence[int]
+    unanswered: set[int]
+
+    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
+        self.all.take(self.rows[row], samples)
+        self.unanswered.discard(self.rows[row])
 
     @property
     def enough(self) -> bool:
@@ -251,11 +260,10 @@ class RemoteVllm(VllmEngine):
     def has_place(self) -> bool:
         return self._cluster.has(self._index)
 
-    def answer(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """As `generate`; nothing, if it has no place."""
-        if not requests:
-            return []
-        return self._in_place(lambda: self.generate(requests, sampling)) or []
+    def answer_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        """As `generate_until`, as far as it has a place."""
+        if requests:
+            self._in_place(lambda: self.generate_until(requests, sampling, progress))
 
     def take_weights(self) -> None:
         """As of VllmEngine. Without a place it is given them when it has one."""
