@@ -64,7 +64,9 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | Non
     past = spent_before(ledger, set(kinds.values()))
     alike = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
     unlike = [run for run in todo if run.run_id not in alike]
-    lines += [*_memory(todo), _time(todo, states, alike, slurm=slurm), *_modelled(unlike, states, ledger, slurm=slurm)]
+    num_past = sum(map(len, past.values()))
+    lines += [*_memory(todo), _time(todo, states, alike, num_past, slurm=slurm)]
+    lines += _modelled(unlike, states, ledger, slurm=slurm)
     lines += _disk(todo, alike, ledger)
     return "\n".join(lines)
 
@@ -146,8 +148,10 @@ def _on_slurm(cluster: Mapping[str, Any]) -> str:
     return "SLURM, " + ", ".join(parts)
 
 
-def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, *, slurm: bool) -> str:
-    """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation. alike: by run id."""
+def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, num_past: int, *, slurm: bool) -> str:
+    """Hours from the pace of finished runs alike in task, model, rollout, trainer and evaluation: of each run that has
+    some, by id, and how many there are in all.
+    """
     like = [run for run in todo if run.run_id in alike]
     if not like:
         return "Time: no finished run of the ledger is like these, no estimate."
@@ -161,7 +165,6 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, 
     text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
         text += f", {duration(sum(left) / min(_workers(todo[0].config['cluster']), len(left)))} here"
-    num_past = sum(len(one) for one in {id(one): one for one in alike.values()}.values())
     unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 

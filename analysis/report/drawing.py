@@ -47,12 +47,11 @@ def available(room: Any) -> dict[str, ModuleType]:
 
 def draw(frames: Frames, besides: Sequence[str] = ()) -> list[Drawn]:
     """Those that have runs, by name, but for those of names in `besides`."""
-    drawn = (_draw(name, frames) for name in available(room) if name not in besides)
+    drawn = (_draw(name, module, frames) for name, module in available(room).items() if name not in besides)
     return [each for each in drawn if each is not None]
 
 
-def _draw(name: str, frames: Frames) -> Drawn | None:
-    module = available(room)[name]
+def _draw(name: str, module: ModuleType, frames: Frames) -> Drawn | None:
     figure = module.figure(frames)
     return None if figure is None else Drawn(name, module.QUESTION, figure)
 
@@ -90,9 +89,9 @@ class Beside:
 
 def _draw_open(frames: Frames, numbers: int) -> list[Drawn]:
     """The figures that nobody else has begun."""
-    names, found = list(available(room)), list[Drawn]()
+    known, found = list(available(room).items()), list[Drawn]()
     while number := os.read(numbers, 1):
-        drawn = _draw(names[number[0]], frames)
+        drawn = _draw(*known[number[0]], frames)
         if drawn is not None:
             drawn.files = {kind: drawn.encoded(kind) for kind in ("png", "pdf")}
             drawn.figure = None

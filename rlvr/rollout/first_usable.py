@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from rlvr.records import Completion, Rollout
+from rlvr.rollout.judging import Judging
 
 Judge = Callable[[Sequence[tuple[int, tuple[Completion, ...]]]], list[Rollout]]
 
@@ -49,24 +49,15 @@ class FirstUsable:
         self.wanted, self.engine, self.engines = wanted, engine, engines
         self.groups: dict[int, Rollout] = {}  # this engine's, by row
         self._usable, self._judge, self._board = usable, judge, board
-        self._queue: list[tuple[int, tuple[Completion, ...]]] = []
-        self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "judge")
-        self._judged: list[Future[None]] = []
+        self._lock, self._judging = threading.Lock(), Judging(self._judge_all)
         self._passed = self._num_usable = 0  # groups without a gap from the first on, and the usable ones of them
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
         """All samples of a request."""
-        with self._lock:
-            self._queue.append((row, samples))
-        self._judged.append(self._thread.submit(self._judge_queued))
+        self._judging.put((row, samples))
 
-    def _judge_queued(self) -> None:
-        with self._lock:
-            queued, self._queue = self._queue, []
-        if not queued:
-            return  # judged together with an earlier one
-        for (row, _), group in zip(queued, self._judge(queued), strict=True):
+    def _judge_all(self, answered: list[tuple[int, tuple[Completion, ...]]]) -> None:
+        for (row, _), group in zip(answered, self._judge(answered), strict=True):
             self.groups[row] = group
             if self._board is not None:
                 self._board.post(str(row * self.engines + self.engine), str(int(self._usable(group))))
@@ -75,8 +66,8 @@ class FirstUsable:
     def enough(self) -> bool:
         """Whether the first usable groups are known. Raises what went wrong in judging."""
         with self._lock:  # workers of an engine ask at the same time
-            while self._judged and self._judged[0].done():
-                self._judged.pop(0).result()
+            if failure := self._judging.failure:
+                raise failure
             while self._num_usable < self.wanted and (verdict := self._verdict(self._passed)) is not None:
                 self._num_usable += verdict
                 self._passed += 1
@@ -93,9 +84,9 @@ class FirstUsable:
 
     def close(self) -> list[Rollout]:
         """This engine's groups that have none missing before them, once all that came are judged."""
-        self._thread.shutdown()
-        for each in self._judged:
-            each.result()
+        self._judging.close()
+        if failure := self._judging.failure:
+            raise failure
         count = next(row for row in range(len(self.groups) + 1) if row not in self.groups)
         return [self.groups[row] for row in range(count)]
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from rlvr.records import Completion, Problem, Request, Rollout, Sampling, StreamingEngine
+from rlvr.rollout.judging import Judging
 from rlvr.rollout.sampler import Sampler, Spent, noise_key
 from rlvr.rollout.selection import Selection
 from rlvr.rollout.spurious import trained_on
@@ -89,15 +90,14 @@ class InFlightSampler:
         self._problems: list[Problem] = []  # of the groups from the boundary on
         self._next = sampler.rank  # of this rank, to be begun
         self._begun: dict[int, Begun] = {}
-        self._to_judge: list[tuple[int, tuple[Completion, ...], int]] = []
         self._own: dict[int, Sampled] = {}
         self._received = list(range(sampler.world))  # the next group of each rank that is to be known to all
         self._groups: dict[int, Rollout] = {}  # known to all
         self._unusable = set[int]()  # known to this rank
         self._judged_s = self._ended_s = 0.0  # of judging since the last step; when that step's last response ended
-        self._threads = ThreadPoolExecutor(1, "rollouts"), ThreadPoolExecutor(1, "judge")
-        self._work: list[Future[None]] = []  # of these threads
-        self._streaming, self._closed = False, False
+        self._judging = Judging(self._judge)
+        self._thread, self._closed = ThreadPoolExecutor(1, "rollouts"), False
+        self._streaming: Future[None] | None = None  # None: not yet
 
     # --- for the trainer ---
 
@@ -121,7 +121,7 @@ class InFlightSampler:
     def take(self, step: int) -> StepGroups:
         """The groups of a step, once they are there. Raises what went wrong in sampling or judging."""
         began = time.perf_counter()
-        if not self._streaming:
+        if self._streaming is None:
             self._begin(step)
         while (end := self._end_of_step()) is None:
             with self._changed:
@@ -150,14 +150,14 @@ class InFlightSampler:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for each in self._threads:
-            each.shutdown()
+        self._thread.shutdown()
+        self._judging.close()
 
     def _begin(self, step: int) -> None:
         self._learned = self._taken = step - 1
-        self._origin, self._streaming = self.stream.position, True
+        self._origin = self.stream.position
         self.sync()
-        self._work.append(self._threads[0].submit(self.engine.generate_stream, self))
+        self._streaming = self._thread.submit(self.engine.generate_stream, self)
 
     def _end_of_step(self) -> int | None:
         """The group that the next step ends before; None: it is not known yet."""
@@ -249,9 +249,7 @@ class InFlightSampler:
 
     def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
         """To be judged, in a thread of its own."""
-        with self._changed:
-            self._to_judge.append((row, samples, version))
-            self._work.append(self._threads[1].submit(self._judge_queued))
+        self._judging.put((row, samples, version))
 
     def wait(self) -> None:
         with self._changed:
@@ -289,17 +287,13 @@ class InFlightSampler:
         if not self._selection.usable(group, self._named(number)):
             self._unusable.add(number)
 
-    def _judge_queued(self) -> None:
-        with self._changed:
-            queued, self._to_judge = self._to_judge, []
-        if not queued:
-            return  # judged together with an earlier one
+    def _judge(self, sampled: list[tuple[int, tuple[Completion, ...], int]]) -> None:
         began = time.perf_counter()
-        begun = [self._begun.pop(number) for number, *_ in queued]
-        completions = [samples for _, samples, _ in queued]
+        begun = [self._begun.pop(number) for number, *_ in sampled]
+        completions = [samples for _, samples, _ in sampled]
         groups = self.sampler.judge([b.problem for b in begun], [b.prompt for b in begun], completions)
         with self._changed:
-            for (number, _, version), each, group in zip(queued, begun, groups, strict=True):
+            for (number, _, version), each, group in zip(sampled, begun, groups, strict=True):
                 self._own[number] = Sampled(group, each, version, began)
                 self._note_usable(number, group)
             self._judged_s += time.perf_counter() - began
@@ -307,5 +301,6 @@ class InFlightSampler:
 
     def _failure(self) -> BaseException | None:
         """Of sampling or judging, if it failed."""
-        self._work = [each for each in self._work if not each.done() or each.exception() is not None]
-        return next((each.exception() for each in self._work if each.done()), None)
+        if self._streaming is not None and self._streaming.done() and (failure := self._streaming.exception()):
+            return failure
+        return self._judging.failure

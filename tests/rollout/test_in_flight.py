@@ -29,7 +29,7 @@ from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
 from tests.job.test_loop import make_run
 from tests.rollout.scripted import ScriptedEngine, ScriptedTask
-from tests.rollout.test_step_sampler import recorded, trained
+from tests.rollout.test_step_sampler import fail_after, recorded, trained
 
 PROMPTS, STEPS, UPDATES = 3, 12, 2  # of a step; of a run; of the optimiser in a step
 USABLE, RIGHT = "+-", "++"
@@ -295,14 +295,7 @@ def test_a_killed_run_learns_from_every_problem_of_the_stream_once_and_in_order(
     trained(whole)
     assert learned_by(whole) == expected
     killed = make_run(tmp_path / "killed", *STREAMING, journal=True)
-    learn = killed.trainer.learn
-
-    def failing(batch: Any) -> Any:
-        if killed.trainer.num_updates == 4:
-            raise NothingToLearn
-        return learn(batch)
-
-    killed.trainer.learn = failing
+    fail_after(killed, updates=4)
     assert list(trained(killed)) == [0, 1, 2]
     resumed = make_run(tmp_path / "killed", *STREAMING, journal=True)
     trained(resumed)

@@ -39,6 +39,18 @@ def train(run: Run, stop: StopFlag) -> Cause:
         return run.train(stop)
 
 
+def fail_after(run: Run, *, updates: int) -> None:
+    """Have it fail as it is to learn on, with so many updates behind it."""
+    learn = run.trainer.learn
+
+    def failing(batch: Any) -> Any:
+        if run.trainer.num_updates == updates:
+            raise NothingToLearn
+        return learn(batch)
+
+    run.trainer.learn = failing
+
+
 def recorded(run: Run) -> Metrics:
     records = read(run.dir / "metrics.jsonl").records
     timed = ("time/", "throughput/")
@@ -101,14 +113,7 @@ def test_a_killed_run_goes_on_with_the_samples_it_had_prefetched(tmp_path: Path,
     whole = make_run(tmp_path / "whole", *knobs, journal=True)
     expected, end = trained(whole), weights(whole)
     killed = make_run(tmp_path / "killed", *knobs, journal=True)
-    learn = killed.trainer.learn
-
-    def failing(batch: Any) -> Any:
-        if killed.trainer.num_updates == 4:
-            raise NothingToLearn
-        return learn(batch)
-
-    killed.trainer.learn = failing
+    fail_after(killed, updates=4)
     assert list(trained(killed)) == [0, 1, 2]
     assert (killed.dir / "checkpoints" / "step-00000002" / FILE).is_file()
     resumed = make_run(tmp_path / "killed", *knobs, journal=True)
