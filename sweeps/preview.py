@@ -19,6 +19,7 @@ from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
+from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once
@@ -177,7 +178,7 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     models = [(run, model) for run in runs if (model := memory.of_model(run.config["model"])) is not None]
     if not models:
         return []
-    finished, parts, hours = _measured(ledger), Counter[str](), Counter[str]()
+    finished, parts, hours = measured(ledger), Counter[str](), Counter[str]()
     guesses = [cost.estimate(run.config, model, finished) for run, model in models]
     for (run, _), guess in zip(models, guesses, strict=True):
         left = 1 - states[run.run_id].step / run.config["steps"]
@@ -195,7 +196,7 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     return [f"Cost model ({device}): about {total:.2g} hours of runs, {text} ({shown}; {sure})."]
 
 
-def _measured(ledger: Ledger) -> list[cost.Finished]:
+def measured(ledger: Ledger) -> list[cost.Finished]:
     """The newest finished runs of models of known size, and what they took."""
     ended = [state for state in ledger.states(ledger.runs()) if state.state is State.FINISHED and state.seconds]
     runs = list[cost.Finished]()
@@ -213,11 +214,34 @@ def _measured(ledger: Ledger) -> list[cost.Finished]:
         parts = {
             part: sum(metrics.get(name, 0.0) for metrics in steps for name in names) for part, names in TIMERS.items()
         }
-        sampled = sum(metrics.get("tokens/rollout", 0.0) for metrics in steps) / statistics.mean(lengths)
-        wanted = config["steps"] * config["rollout"]["prompts"] * config["rollout"]["samples"]
-        seen = statistics.mean(lengths), max(1.0, sampled / wanted)
-        runs.append(cost.Finished(config, model, parts, state.seconds, *seen))
+        total_s = state.seconds - _waited_s(run_dir, state)
+        runs.append(cost.Finished(config, model, parts, total_s, _seen(config, steps, statistics.mean(lengths))))
     return runs
+
+
+def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], length: float) -> dict[str, float]:
+    """What a finished run says of runs on its task: `cost.Finished.seen`. length: mean tokens of a response."""
+    groups = config["steps"] * config["rollout"]["prompts"]
+    tokens = {
+        name: sum(metrics.get(f"tokens/{name}", 0.0) for metrics in steps) for name in ("rollout", "used", "train")
+    }
+    answers = groups * config["rollout"]["samples"] * length
+    seen = {"length": length, "rounds": max(1.0, tokens["rollout"] / answers)}
+    kept = tokens["used"] / answers / config["trainer"]["epochs"]
+    if kept:
+        read = groups * min(kept, 1.0) * config["trainer"]["epochs"]
+        # Each prompt is read once, and of its responses all but the last token.
+        prompt = (tokens["train"] - tokens["used"]) / read + config["rollout"]["samples"]
+        seen |= {"kept": kept, "prompt": max(1.0, prompt)}
+    return seen
+
+
+def _waited_s(run_dir: Path, state: RunState) -> float:
+    """Seconds that a run's newest attempt waited for its stages to be built, by itself or by another."""
+    store = layout.stages_beside(run_dir)
+    built = [(store / name).stat().st_mtime for name in recorded_stages(run_dir) or () if (store / name).is_dir()]
+    began, ended = state.started or 0.0, state.end_time or 0.0
+    return max((at - began for at in built if began < at < ended), default=0.0)
 
 
 def _share(config: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:

@@ -48,6 +48,7 @@ class Reached:
 
     training: float = 0.4  # of FLOP/s
     decoding: float = 0.6  # of bandwidth and of FLOP/s
+    queued: bool = True  # kernels wait in a queue: to launch them takes no time beside theirs
     step_s: float = 0.004  # of one token for all sequences, beside its bytes and FLOPs: vLLM
     layer_s: float = 0.0025  # of a layer whose kernels are launched one by one, forward, or
     native_s: float = 0.0015  # of one token of all sequences in the native engine
@@ -56,9 +57,13 @@ class Reached:
     read: float = 3e9  # that a process of vLLM reads from there,
     ray: float = 1e9  # and that the first rank sends another node
 
+    def both(self, computed_s: float, launched_s: float) -> float:
+        """Seconds of kernels that take so long, and to be launched so long."""
+        return max(computed_s, launched_s) if self.queued else computed_s + launched_s
+
 
 GPU = Reached()
-CPU = Reached(training=0.5, decoding=0.4, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
+CPU = Reached(training=0.5, decoding=0.4, queued=False, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
 # Without finished runs to tell: responses are this share of the longest, prompts so many tokens, benchmarks so large,
 # and so many groups of ten are kept by dynamic sampling.
 MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
@@ -82,7 +87,9 @@ class Setting:
     longest: int  # tokens of a response
     mean: float
     prompt: float
+    kept: float  # share of the responses of a step that is learned from: dynamic sampling may drop groups
     epochs: int
+    updates: int  # optimiser steps of an epoch
     own_logp: bool  # the trainer's own log-probabilities of the samples
     frozen: float  # forward passes of frozen copies for each token that is learned from
     half: bool  # trained in half precision
@@ -93,7 +100,8 @@ class Setting:
     token_budget: int
     recomputed: bool
     evaluations: int
-    evaluated: int  # responses of one evaluation
+    evaluated: int  # problems of one evaluation,
+    evaluated_samples: int  # with so many responses each
     tensor_parallel: int = 1  # devices of an engine
     within_gpu: bool = False  # weights go to vLLM by CUDA IPC
     ranks_of_node: int = 1  # that write them into its main memory, each a part
@@ -113,7 +121,7 @@ def device_of(cluster: Mapping[str, Any]) -> str:
 
 
 def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Setting:
-    """Of a run's resolved config. seen: what runs like it had on average: "length", "rounds"."""
+    """Of a run's resolved config. seen: what runs like it had on average, by the names of `Finished.seen`."""
     seen = seen or {}
     rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
     engine, ranks, name = rollout["engine"], cluster["ranks"], device_of(cluster)
@@ -142,8 +150,10 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         prompts=rollout["prompts"],
         longest=longest,
         mean=seen.get("length", max(1.0, MEAN_LENGTH * longest)),
-        prompt=PROMPT,
+        prompt=seen.get("prompt", PROMPT),
+        kept=seen.get("kept", 1.0),
         epochs=trainer["epochs"],
+        updates=trainer["updates"],
         own_logp=rollout["logp_old"] == "trainer",
         frozen=max(float(reference), bool(trainer["base_kl"]) / trainer["updates"]),
         critic=trainer.get("critic") is not None,
@@ -155,36 +165,38 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         token_budget=trainer["token_budget"],
         recomputed=trainer["activation_checkpointing"],
         evaluations=1 + -(-config["steps"] // evaluation["every"]),
-        evaluated=benchmarks * problems * evaluation["samples"],
+        evaluated=benchmarks * problems,
+        evaluated_samples=evaluation["samples"],
     )
 
 
 def seconds(model: Architecture, setting: Setting) -> Parts:
     """Seconds of a whole run by part."""
-    forward = _passes(model, setting, backward=False)
+    forward, samples = _passes(model, setting, backward=False), setting.responses / setting.prompts
     return {
-        "sampling": setting.steps * _sampling(model, setting, setting.responses * setting.rounds),
+        "sampling": setting.steps * _sampling(model, setting, setting.prompts * setting.rounds, samples),
         "weights": setting.steps * _sync(model, setting),
         "log-probabilities": setting.steps * setting.own_logp * forward,
         "training": setting.steps
         * setting.epochs
         * (_passes(model, setting, backward=True) + setting.frozen * forward),
-        "evaluation": setting.evaluations * _sampling(model, setting, setting.evaluated),
+        "evaluation": setting.evaluations * _sampling(model, setting, setting.evaluated, setting.evaluated_samples),
     }
 
 
-def _sampling(model: Architecture, setting: Setting, responses: float) -> float:
-    """Seconds of so many responses on all engines.
+def _sampling(model: Architecture, setting: Setting, problems: float, samples: float) -> float:
+    """Seconds of so many problems with so many responses each on all engines.
 
-    Every token of the sequences at work reads the weights once and the keys and values of each; what is left when
-    the others have ended is a tail of the longest response. The devices of an engine have a part of the weights each,
-    and of the heads of keys as long as there are some, and sum what they have computed twice a layer.
+    A prompt is read once for all its responses. Every token of the sequences at work reads the weights once and the
+    keys and values of each; what is left when the others have ended is a tail of the longest response. The devices of
+    an engine have a part of the weights each, and of the heads of keys as long as there are some, and sum what they
+    have computed twice a layer.
     """
     reached, device, parallel = setting.reached, setting.device, setting.tensor_parallel
-    own = responses / setting.engines
+    own = problems * samples / setting.engines
     width = setting.engine_width
     # The native engine reads a prompt's keys once for all its responses.
-    context = setting.prompt / (1 if setting.vllm else setting.responses / setting.prompts) + setting.mean / 2
+    context = setting.prompt / (1 if setting.vllm else samples) + setting.mean / 2
     cache = 2 * model.layers * model.key * width * context / min(parallel, model.kv_heads)  # of a sequence on a device
     at_once = max(1.0, min(own, setting.sequences, setting.cache_gb * GB / cache))
     flops = (device.half if width == 2 else device.single) * setting.threads * reached.decoding * parallel
@@ -193,16 +205,19 @@ def _sampling(model: Architecture, setting: Setting, responses: float) -> float:
 
     def token_s(sequences: float) -> float:
         read = (width * model.parameters / parallel + sequences * cache) / bandwidth
-        return max(read, 2 * model.parameters * sequences / flops, launches) + sums_s(sequences) + reached.step_s
+        own = reached.both(max(read, 2 * model.parameters * sequences / flops), launches)
+        return own + sums_s(sequences) + reached.step_s
 
     def sums_s(sequences: float) -> float:
         passed = 2 * (parallel - 1) / parallel * width * model.hidden * sequences  # bytes of a device, in a ring
         return 2 * model.layers * (reached.reduce_s + passed / (device.link * reached.decoding)) * (parallel > 1)
 
+    prompts_s = 2 * model.parameters * setting.prompt * problems / setting.engines / flops
     tail = max(0.0, setting.longest - setting.mean)
     if setting.vllm:  # a place that is free is taken at once
-        return own * setting.mean / at_once * token_s(at_once) + tail * token_s(1)
-    return math.ceil(own / at_once) * (setting.mean * token_s(at_once) + tail * token_s(at_once / 8))
+        return prompts_s + own * setting.mean / at_once * token_s(at_once) + tail * token_s(1)
+    batches = math.ceil(own / at_once)
+    return prompts_s + batches * (setting.mean * token_s(at_once) + tail * token_s(at_once / 8))
 
 
 def _sync(model: Architecture, setting: Setting) -> float:
@@ -228,32 +243,32 @@ def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:
     2 FLOPs for each weight and token, four more backward and two to compute activations anew; attention's scores and
     sums, 4·layers·width for each pair of tokens, half of which are masked. The head is for responses alone.
     """
-    read = setting.prompts * setting.prompt + setting.responses * setting.mean
+    answered = setting.kept * setting.responses * setting.mean
+    read = setting.kept * setting.prompts * setting.prompt + answered
     body = 2.0 * model.layers * model.layer_parameters * read
-    body += 2.0 * model.layers * model.query * setting.responses * setting.mean * (2 * setting.prompt + setting.mean)
-    head = 2.0 * model.vocab * model.hidden * setting.responses * setting.mean
+    body += 2.0 * model.layers * model.query * answered * (2 * setting.prompt + setting.mean)
+    head = 2.0 * model.vocab * model.hidden * answered
     factor = (4 if setting.recomputed else 3) if backward else 1
     body *= 1 + setting.critic
     work = factor * body + (4 if backward else 1) * head  # the head's logits are always computed anew
     rate = (setting.device.half if setting.half else setting.device.single) * setting.threads * setting.reached.training
-    passes = math.ceil(read / setting.devices / setting.token_budget)
-    return max(work / setting.devices / rate, factor * passes * model.layers * setting.reached.layer_s)
+    passes = max(setting.updates, math.ceil(read / setting.devices / setting.token_budget))
+    return setting.reached.both(work / setting.devices / rate, factor * passes * model.layers * setting.reached.layer_s)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished run took: seconds by part, in all, and what it saw."""
+    """What a finished run took: seconds by part, in all, and what it saw.
+
+    seen: "length" (mean tokens of a response), "rounds" (responses sampled for each that a step asks for), and where it
+    is known "prompt" (mean tokens) and "kept" (share of the responses of a step that was learned from).
+    """
 
     config: Mapping[str, Any]
     model: Architecture
     parts: Parts
-    total_s: float
-    length: float  # mean tokens of a response
-    rounds: float  # sampled for each response that was kept
-
-    @property
-    def seen(self) -> dict[str, float]:
-        return {"length": self.length, "rounds": self.rounds}
+    total_s: float  # without the stages that it built, or waited for
+    seen: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -295,7 +310,8 @@ def calibrated(
     """
     if seen is None:
         alike = [run.seen for run in finished if run.config["task"] == config["task"]]
-        seen = {key: statistics.median(each[key] for each in alike) for key in ("length", "rounds")} if alike else {}
+        names = {name for each in alike for name in each}
+        seen = {name: statistics.median(each[name] for each in alike if name in each) for name in names}
     parts = seconds(model, setting_of(config, seen))
     if not finished:
         return parts

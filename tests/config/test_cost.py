@@ -28,7 +28,9 @@ LAD_MATH = Setting(
     longest=8192,
     mean=2000,
     prompt=150,
+    kept=1.0,
     epochs=1,
+    updates=1,
     own_logp=True,
     frozen=0.0,
     half=True,
@@ -40,6 +42,7 @@ LAD_MATH = Setting(
     recomputed=True,
     evaluations=0,
     evaluated=0,
+    evaluated_samples=8,
 )
 
 
@@ -78,6 +81,26 @@ def test_an_engine_on_two_devices_by_hand() -> None:
     few = {"cache_gb": 8, "engines": 1, "longest": 2000}  # as many at once as fit
     four, eight = (seconds(MODEL, replace(LAD_MATH, tensor_parallel=n, **few))["sampling"] for n in (4, 8))
     assert eight > 0.8 * four
+
+
+def test_half_of_the_groups_take_half_of_the_training_and_prompts_are_read_once_by_hand() -> None:
+    """64 problems an engine of 1500 tokens: 2 · 7.6e9 FLOPs for each of 96,000, 1.46e15 at 0.6 · 989e12, are 2.5 s."""
+    usual = seconds(MODEL, LAD_MATH)
+    assert seconds(MODEL, replace(LAD_MATH, kept=0.5))["training"] == pytest.approx(usual["training"] / 2)
+    none, long = (
+        seconds(MODEL, replace(LAD_MATH, prompt=n, sequences=256, cache_gb=64))["sampling"] for n in (0, 1500)
+    )
+    cached = 2 * 2000 * 256 * 1500 * 57344 / (0.6 * 3.35e12)  # twice 2000 tokens of 256 responses, each reads them
+    assert long - none == pytest.approx(2.46 + cached, rel=0.01)
+
+
+def test_on_a_cpu_each_update_launches_its_kernels_one_by_one() -> None:
+    """28 layers of 1 ms, forward and twice as much backward: 84 ms an update, whatever it computes."""
+    slow = replace(LAD_MATH, device=DEVICES["cpu"], reached=cost.CPU, recomputed=False)
+    taken = [seconds(MODEL, replace(slow, updates=n))["training"] for n in (300, 400)]
+    assert taken[1] - taken[0] == pytest.approx(100 * 0.084)
+    on_gpu = [seconds(MODEL, replace(LAD_MATH, updates=n))["training"] for n in (1, 8)]
+    assert on_gpu[0] == on_gpu[1]
 
 
 def test_a_config_says_which_way_weights_go() -> None:
@@ -119,12 +142,13 @@ def test_devices_by_name_by_memory_and_none() -> None:
     ]
 
 
+SEEN = {"length": 9.0, "rounds": 1.0, "prompt": 7.0, "kept": 0.5}
+
+
 def finished(config: dict[str, Any], factor: float, beside: float) -> Finished:
     """A run that took `factor` times what the formulas say, and something beside."""
-    parts = {
-        name: factor * s for name, s in seconds(MODEL, cost.setting_of(config, {"length": 9.0, "rounds": 1.0})).items()
-    }
-    return Finished(config, MODEL, parts, sum(parts.values()) + beside, 9.0, 1.0)
+    parts = {name: factor * s for name, s in seconds(MODEL, cost.setting_of(config, SEEN)).items()}
+    return Finished(config, MODEL, parts, sum(parts.values()) + beside, SEEN)
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -158,7 +182,7 @@ def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_w
     """All ran at a third of the modelled pace: so will a new one, and each is predicted by the others."""
     past = [finished(config(prompts=p), 3.0, beside=7.0) for p in (4, 8, 32)]
     new = config(prompts=16)
-    expected = 3 * sum(seconds(MODEL, cost.setting_of(new, {"length": 9.0, "rounds": 1.0})).values()) + 7
+    expected = 3 * sum(seconds(MODEL, cost.setting_of(new, SEEN)).values()) + 7
     guess = estimate(new, MODEL, past)
     assert guess.total_s == pytest.approx(expected)
     assert guess.error == pytest.approx(0, abs=1e-9)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from rlvr.config.compose import composing
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import Spool
+from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import differences, preview
+from sweeps.preview import differences, measured, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -203,3 +208,27 @@ def test_hours_of_runs_like_none_are_modelled_and_finished_runs_say_how_well(tmp
         finish(ledger, run.run_id, steps, 3.0 * steps * prompts + 5)
     text = preview(coming, ledger, slurm=False)
     assert re.search(r"Cost model \(cpu\): .*; calibrated by 3 finished runs, off by \d+% on them\)", text), text
+
+
+def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(tmp_path: Path) -> None:
+    """Two steps of 4 groups of 8 responses of 20 tokens: 12 groups are sampled for them and 3 learned from, each with a
+    prompt of 11 tokens. 3 · 8 · 20 = 480 tokens are learned from; the model reads all but the last of each response,
+    456, and 33 of prompts. The run takes 100 s, of which it waits for its stage until 40 s before the end."""
+    ledger = Ledger(tmp_path)
+    (run,) = (done := planned(["steps=2", "rollout.prompts=4", "rollout.samples=8"])).runs
+    write(done, ledger)
+    run_dir = ledger.run_dir(run.run_id)
+    with contextlib.closing(Spool(run_dir, 1)) as spool:
+        for step in (1, 2):
+            tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 480 - 24 + 33.0}
+            spool.record(step, {"response/length": 20.0, "time/train_s": 5.0, **tokens})
+    stage = layout.stages_beside(run_dir) / "0123456789abcdef"
+    stage.mkdir(parents=True)
+    record_stages(run_dir, [stage.name])
+    finish(ledger, run.run_id, 2, 100)
+    (job,) = run_dir.rglob("job.json")
+    job.write_text(json.dumps(json.loads(job.read_text()) | {"started": time.time() - 100}))
+    os.utime(stage, times=(time.time() - 40, time.time() - 40))
+    (found,) = measured(ledger)
+    assert found.seen == {"length": 20.0, "rounds": 3.0, "kept": 0.75, "prompt": pytest.approx(11.0)}
+    assert found.total_s == pytest.approx(40, abs=2)
