@@ -19,9 +19,9 @@ TYPED = {
     "trainer.betas=[2,2]": "trainer.betas=[2,2]: a list of 2 is expected, each a number, from 0 to less than 1. "
     "Type trainer.betas=[0.9,0.999], for example.",
     "trainer.betas=[0.9]": "trainer.betas=[0.9]: a list of 2 is expected, each a number",
-    "trainer.warmup_steps=320": "takes up all 320 optimiser steps of the run (steps=160 x trainer.epochs=1 x "
-    "trainer.updates=2). Pass trainer.warmup_steps=32, for example, or more steps.",
-    "trainer.schedule=wsd trainer.decay_steps=400": "trainer.decay_steps=400 takes up all 320 optimiser steps",
+    "trainer.warmup_steps=160": "takes up all 160 optimiser steps of the run (steps=80 x trainer.epochs=1 x "
+    "trainer.updates=2). Pass trainer.warmup_steps=16, for example, or more steps.",
+    "trainer.schedule=wsd trainer.decay_steps=400": "trainer.decay_steps=400 takes up all 160 optimiser steps",
     "trainer.lora_rank=100000": "trainer.lora_rank=100000 is more than the model is wide, 64",
     "trainer.packing=1": "trainer.packing=1: true or false is expected. Type trainer.packing=true, for example.",
     "trainer.lora_rank='4'": "trainer.lora_rank='4': a whole number is expected, 1 or more, or null.",
