@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,8 +305,8 @@ def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
         make_math(where, template="Solve this.")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="datasets is installed")
-def test_hub_names_without_the_extra_say_what_to_install() -> None:
+def test_hub_names_without_the_extra_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # not to be had
     with pytest.raises(ValueError, match=r"openai/gsm8k/main:test is not a file here\..*pip install 'rlvr\[hub\]'"):
         read("openai/gsm8k/main:test", "train")
 
