@@ -42,7 +42,7 @@ class Checker:
         self.dry_run = dry_run
         self.unchecked: dict[str, None] = {}  # lines, in order
         self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
-        self._tasks: dict[str, Abilities] = {}
+        self._tasks: dict[str, Abilities | None] = {}
 
     def check(
         self,
@@ -81,11 +81,13 @@ class Checker:
         plain = plain or frozen(config, choices)
         knobs, setting = Section(plain), repr(plain["task"])
         if setting not in self._tasks:
+            abilities = None  # of data that is not at hand: it is asked for once, since a hub may be long in not answering
             with self._at_hand():
-                self._tasks[setting] = built(plain["task"], choices)
-        if not knobs.get("policy") and setting in self._tasks:
-            pairing.check_task(knobs, choices, self._tasks[setting])
-            base_model.check_context(knobs, choices, self._tasks[setting])
+                abilities = built(plain["task"], choices)
+            self._tasks[setting] = abilities
+        if not knobs.get("policy") and (abilities := self._tasks[setting]) is not None:
+            pairing.check_task(knobs, choices, abilities)
+            base_model.check_context(knobs, choices, abilities)
 
     @contextlib.contextmanager
     def _at_hand(self) -> Generator[None, None, None]:

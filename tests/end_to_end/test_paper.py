@@ -349,7 +349,7 @@ def test_a_study_of_baselines_has_an_arm_for_every_row_of_its_tables(
     study: str, recipe: str, tables: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As a dry run plans it, without the hub, read as the report reads runs."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
     words = [f"study={study}", f"paper={recipe}"]
     with runs.one_line_errors(words) as registry:

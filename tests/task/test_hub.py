@@ -10,6 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from rlvr.config.checks import Checker
+from rlvr.config.compose import composing
+from rlvr.records import NotAtHand
+from tests.support.composed import REGISTRY, composed
 from tests.support.hub_server import serving
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(5)]
@@ -81,3 +85,25 @@ except ValueError as error:
     assert listed == "config.json model.safetensors tokenizer.json"
     assert weights == "content of model.safetensors"
     assert refused.startswith("some/other is no directory here, and the hub did not give it (RepositoryNotFoundError).")
+
+
+def test_a_dry_run_asks_a_hub_that_does_not_answer_once_for_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client tries again for half a minute; a hub out of reach is played by a client that says so at once."""
+    asked = list[str]()
+
+    def unreachable(path: str, *_: object, **__: object) -> None:
+        asked.append(path)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with composing():
+        runs = [composed("task=math", "task.train=some/sums", "task.test=some/sums", f"seed={n}") for n in range(3)]
+    checker = Checker(REGISTRY, dry_run=True)
+    for run in runs:
+        checker.check_task(*run)
+    assert asked == ["some/sums"]
+    assert list(checker.unchecked) == ["some/sums cannot be read from the hub: no network"]
+    launched = Checker(REGISTRY)
+    for run in runs[:2]:  # what is not a dry run is refused, again and again
+        with pytest.raises(NotAtHand, match="no network"):
+            launched.check_task(*run)
