@@ -20,6 +20,7 @@ from rlvr.config.pairing import Abilities
 from rlvr.config.schema import Knobs
 from rlvr.ledger.policies import HUB_NAME
 from rlvr.records import NotAtHand
+from rlvr.task.chat_template import ChatTemplate
 
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # keys of config.json
 SIZES = (
@@ -49,7 +50,8 @@ def check(config: Knobs) -> None:
             "example, or null to train all weights."
         )
     if model["_target_"] == "rlvr.model.hub.hub":
-        fault = _fault(str(model.path), chat=bool(model.chat), cwd=os.getcwd())  # noqa: PTH109 - a key of the cache
+        # cwd: a key of the cache
+        fault = _fault(str(model.path), chat=bool(model.chat), system=model.system, cwd=os.getcwd())  # noqa: PTH109
         if fault:
             raise (NotAtHand if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
 
@@ -86,13 +88,13 @@ def context_of(model: Mapping[str, Any]) -> int | None:
 
 
 @functools.cache  # every point of a sweep asks again
-def _fault(path: str, *, chat: bool, cwd: str) -> str:  # noqa: ARG001 - paths are relative to it
+def _fault(path: str, *, chat: bool, system: str | None, cwd: str) -> str:  # noqa: ARG001 - paths are relative to it
     """What is wrong with a model, in one sentence with a remedy; "" if nothing is, or nothing is known yet."""
     directory = _directory(path)
     if directory is None:
         return _fault_of_name(path)
     is_download = not Path(path).expanduser().is_dir()  # of the hub: what lacks is fetched when the run starts
-    for fault in _faults(directory, chat=chat):
+    for fault in _faults(directory, chat=chat, system=system):
         if not (is_download and fault.startswith("it has no")):
             return fault
     return ""
@@ -120,7 +122,7 @@ def _directory(path: str) -> Path | None:
     return Path(file).parent if isinstance(file, str) else None
 
 
-def _faults(directory: Path, *, chat: bool) -> Iterator[str]:
+def _faults(directory: Path, *, chat: bool, system: str | None) -> Iterator[str]:
     """What is wrong with a directory in Hugging Face format, worst first."""
     config = _json(directory / "config.json")
     if config is None:
@@ -130,7 +132,7 @@ def _faults(directory: Path, *, chat: bool) -> Iterator[str]:
     yield from _faults_of_weights(directory, config)
     yield from _faults_of_tokenizer(directory)
     if chat:
-        yield from _faults_of_template(directory)
+        yield from _faults_of_template(directory, system)
 
 
 def _unread(file: Path, why: str) -> str:
@@ -240,24 +242,20 @@ def _faults_of_tokenizer(directory: Path) -> Iterator[str]:
         yield f"tokenizer.json is damaged: {error}."
 
 
-def _faults_of_template(directory: Path) -> Iterator[str]:
-    file = directory / "chat_template.jinja"
-    template: object = file.read_text(encoding="utf-8") if file.is_file() else None
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        template = template or (_json(directory / name) or {}).get("chat_template")
-    if not template:
+def _faults_of_template(directory: Path, system: str | None) -> Iterator[str]:
+    template = ChatTemplate.of(lambda name: file if (file := directory / name).is_file() else None)
+    if template is None:
         yield "its tokenizer has no chat template, and model.chat=true asks for one. Drop model.chat=true."
         return
-    from jinja2 import TemplateSyntaxError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2 import TemplateError, TemplateSyntaxError
 
-    if isinstance(template, str):
-        try:
-            ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
-        except TemplateSyntaxError as error:
-            # `generation` blocks are transformers' own extension of Jinja
-            if "generation" not in str(error):
-                yield f"its chat template, line {error.lineno}: {error.message}."
+    try:
+        template.prompt("What is 1 + 1?", system)
+    except TemplateSyntaxError as error:
+        yield f"its chat template, line {error.lineno}: {error.message}."
+    except TemplateError as error:
+        what = "a prompt" if system is None else "a prompt after model.system"
+        yield f"its chat template refuses {what}: {error.message}."
 
 
 def _json(file: Path) -> dict[str, Any] | None:

@@ -81,7 +81,9 @@ class Checker:
         plain = plain or frozen(config, choices)
         knobs, setting = Section(plain), repr(plain["task"])
         if setting not in self._tasks:
-            abilities = None  # of data that is not at hand: it is asked for once, since a hub may be long in not answering
+            abilities = (
+                None  # of data that is not at hand: it is asked for once, since a hub may be long in not answering
+            )
             with self._at_hand():
                 abilities = built(plain["task"], choices)
             self._tasks[setting] = abilities

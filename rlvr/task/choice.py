@@ -34,7 +34,7 @@ class Choice(Loaded):
     shuffle: choices in an order that a hash of the question decides; where the data give no order they always are.
     max_tokens: default limit of a response.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, tokenizer: see `rlvr.task.prompt_length.PromptLimit`.
+    max_prompt_tokens, long_prompts, tokenizer, chat, system: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "choice"
@@ -55,6 +55,8 @@ class Choice(Loaded):
         max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
         tokenizer: str | None = None,
+        chat: bool | None = None,
+        system: str | None = None,
     ) -> None:
         check_template(template)
         if "{choices}" not in template:
@@ -78,7 +80,7 @@ class Choice(Loaded):
             filled = template.replace("{choices}", lines).replace("{problem}", asked)
             return filled, {"letter": LETTERS[right], "choices": choices}
 
-        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer)
+        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer, chat, system)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection))
 

@@ -6,10 +6,12 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
 from rlvr.records import NotAtHand, Problem
+from rlvr.task.chat_template import ChatTemplate
 
 log = logging.getLogger("rlvr")
 
@@ -22,13 +24,16 @@ class PromptLimit:
 
     max_prompt_tokens: limit of training prompts; None: the model's context. long_prompts: `refuse` the data, or `drop`
     these problems from the training data. Test prompts are never dropped, and refused where they exceed the context.
-    tokenizer: directory or hub name of the model whose tokens are counted, without those that a chat template adds.
-        None, or a model that is not on this machine: nothing is known, and to ask for a limit is an error.
+    tokenizer: directory or hub name of the model whose tokens are counted. None, or a model that is not on this
+        machine: nothing is known, and to ask for a limit is an error. chat: with those that its chat template adds,
+        and the turn of a system prompt where there is one.
     """
 
     max_prompt_tokens: int | None = None
     long_prompts: LongPrompts = "refuse"
     tokenizer: str | None = None
+    chat: bool | None = None
+    system: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:
@@ -66,17 +71,28 @@ class PromptLimit:
 
     def _longer(self, problems: Sequence[Problem], limit: int) -> dict[str, int]:
         """{problem id: tokens} of the prompts above the limit. A token has at least one byte: short texts have few."""
-        doubtful = [problem for problem in problems if len(problem.prompt.encode()) > limit]
         file = self._file("tokenizer.json")
-        if not doubtful or file is None:
+        if file is None:
+            return {}
+        around = len(self._read("").encode())
+        doubtful = [problem for problem in problems if around + len(problem.prompt.encode()) > limit]
+        if not doubtful:
             return {}
         from tokenizers import Tokenizer
 
         counter = Tokenizer.from_file(str(file))
         counter.no_truncation()
-        encoded = counter.encode_batch([problem.prompt for problem in doubtful], add_special_tokens=False)
+        encoded = counter.encode_batch([self._read(problem.prompt) for problem in doubtful], add_special_tokens=False)
         counts = {problem.id: len(one.ids) for problem, one in zip(doubtful, encoded, strict=True)}
         return {name: tokens for name, tokens in counts.items() if tokens > limit}
+
+    def _read(self, prompt: str) -> str:
+        """The text that the model reads of a prompt."""
+        return prompt if self._template is None else self._template.prompt(prompt, self.system)
+
+    @cached_property
+    def _template(self) -> ChatTemplate | None:
+        return ChatTemplate.of(self._file) if self.chat else None
 
     def _context(self) -> int | None:
         file = self._file("config.json")

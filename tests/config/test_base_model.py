@@ -102,17 +102,15 @@ def test_a_chat_template_is_there_and_can_be_read(whole: Path, tmp_path: Path) -
     asked = ["model=hf", "model.chat=true"]
     with pytest.raises(ValueError, match="no chat template, and model.chat=true asks for one"):
         check(*asked, f"model.path={whole}")
-    for name, text, said in (
-        ("good", "{% for m in messages %}{{ m.content }}{% endfor %}", ""),
-        ("bad", "{% for", "1"),
-    ):
-        directory = shutil.copytree(whole, tmp_path / name)
-        template(directory, text)
-        if said:
-            with pytest.raises(ValueError, match="its chat template, line 1: "):
-                check(*asked, f"model.path={directory}")
-        else:
-            check(*asked, f"model.path={directory}")
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    for name, text in (("good", "{% for m in messages %}{{ m.content }}{% endfor %}"), ("refusing", refusing)):
+        template(shutil.copytree(whole, tmp_path / name), text)
+        check(*asked, f"model.path={tmp_path / name}")
+    with pytest.raises(ValueError, match="its chat template refuses a prompt after model.system: no system role."):
+        check(*asked, f"model.path={tmp_path / 'refusing'}", "model.system=Hello")
+    template(shutil.copytree(whole, tmp_path / "bad"), "{% for")
+    with pytest.raises(ValueError, match="its chat template, line 1: "):
+        check(*asked, f"model.path={tmp_path / 'bad'}")
 
 
 def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

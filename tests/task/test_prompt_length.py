@@ -74,6 +74,19 @@ def test_a_limit_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         make_math(tmp_path, [3], [3], max_prompt_tokens=0)
 
 
+def test_tokens_of_the_chat_template_count(tmp_path: Path, model: Path) -> None:
+    """Two words before a prompt and one behind it, and two of a system prompt: three words are 8 tokens with them."""
+    (model / "chat_template.jinja").write_text("{% for m in messages %}w2 w3 {{ m.content }} {% endfor %}w4")
+    knobs = {"tokenizer": str(model), "long_prompts": "drop"}
+    for length, chat, left in ((8, None, 1), (5, True, 1), (6, True, 0)):
+        task = make_math(tmp_path, [1, length], [1], chat=chat, **knobs)
+        assert task.size("train") == 1 + left
+    system = {"chat": True, "system": "w5 w5"}  # a turn of its own: w2 w3 w5 w5
+    assert [make_math(tmp_path, [1, n], [1], **system, **knobs).size("train") for n in (1, 2)] == [2, 1]
+    with pytest.raises(ValueError, match=r"such as problem test6 with 9, of task.test: the model reads no more"):
+        make_math(tmp_path, [1], [6], chat=True, **knobs)
+
+
 def test_tokens_are_counted_without_torch(tmp_path: Path, model: Path) -> None:
     code = (
         "import sys\nfrom rlvr.records import Problem\nfrom rlvr.task.prompt_length import PromptLimit\n"

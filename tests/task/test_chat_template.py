@@ -1,0 +1,77 @@
+"""A chat template gives what transformers makes of it, without transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jinja2
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from rlvr.task.chat_template import ChatTemplate
+
+TURNS = """{%- if tools %}never{% endif %}
+{%- for message in messages %}
+    {%- set content = message.content | trim %}
+    {{- '<|' + message.role + '|>' + content + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>' }}
+{%- endif %}
+"""
+TEMPLATES = {
+    "turns": TURNS,
+    "begin": "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}",
+    "json": "{{ messages | tojson(indent=2) }}<é>{{ messages[0] | tojson }}",
+    "day": "{{ strftime_now('%Y') }} {{ messages[-1].content }}",
+    "loop": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}.",
+    "cleared": "{% for m in messages %}\n    {% if m.role == 'user' %}\n {{ m.content }}\n  {% endif %}\n{% endfor %}",
+}
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_a_prompt_is_what_transformers_makes_of_it(name: str, system: str | None) -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **SPECIAL)
+    text = " What is <1 & 2>, Ünal?\n"
+    turns = ([{"role": "system", "content": system}] if system else []) + [{"role": "user", "content": text}]
+    expected = tokenizer.apply_chat_template(
+        turns, chat_template=TEMPLATES[name], tokenize=False, add_generation_prompt=True
+    )
+    assert ChatTemplate(TEMPLATES[name], SPECIAL).prompt(text, system) == expected
+
+
+def test_a_template_that_refuses_a_system_prompt_says_so() -> None:
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    template = ChatTemplate(refusal + "{{ messages[0].content }}", {})
+    assert template.prompt("Hello") == "Hello"
+    with pytest.raises(jinja2.TemplateError, match="no system role"):
+        template.prompt("Hello", "Be brief.")
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        ChatTemplate("{{ ''.__class__.__mro__[1].__subclasses__() }}", {}).prompt("Hello")
+
+
+def test_where_a_model_keeps_its_template(tmp_path: Path) -> None:
+    def found() -> ChatTemplate | None:
+        return ChatTemplate.of(lambda name: file if (file := tmp_path / name).is_file() else None)
+
+    assert found() is None
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"bos_token": {"content": "<s>"}, "eos_token": None}))
+    assert found() is None
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "{{ bos_token }}named"}]
+    config.write_text(json.dumps({"bos_token": {"content": "<s>"}, "chat_template": named}))
+    (template,) = [found()]
+    assert template is not None
+    assert template.prompt("") == "<s>named"
+    (tmp_path / "chat_template.jinja").write_text("own {{ bos_token }}")  # goes before
+    template = found()
+    assert template is not None
+    assert template.prompt("") == "own <s>"
