@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
@@ -22,6 +23,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.records import Problem, Reward, Split
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
+from rlvr.task.countdown import parse
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
 from rlvr.task.verify.pool import Pool
@@ -31,6 +33,21 @@ HELD_OUT = 8  # one question in so many
 SHARED_SEED = 496  # items of a stream that come from one seed of the library, in parts of
 AT_ONCE = 8
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+# Generators whose verifiers give the full score to any solution, and whose solutions the text tells apart. Not here:
+# those of one answer that may be written in many ways (integrals, conclusions of propositional logic) and puzzles that
+# are made to have one solution (sudoku, kakurasu).
+ANY_SOLUTION = {
+    "countdown",
+    "cryptarithm",
+    "graph_color",
+    "n_queens",
+    "palindrome_generation",
+    "puzzle24",
+    "word_ladder",
+}
+ANY_MOVES = {"boxnet", "jugs", "rubiks_cube", "rush_hour", "sokoban"}
+ANY_FEWEST_MOVES = {"knight_swap", "quantum_lock", "shortest_path", "tower_of_hanoi"}
+SEVERAL_ANSWERS = ANY_SOLUTION | ANY_MOVES | ANY_FEWEST_MOVES
 
 
 @dataclass(frozen=True)
@@ -102,6 +119,11 @@ class ReasoningGym(Procedural[Item]):
     def graded(self) -> bool:
         """Whether there are rewards other than 0 and 1."""
         return not self._binary
+
+    @property
+    def several_answers(self) -> bool:
+        """Whether a generator is among SEVERAL_ANSWERS."""
+        return not SEVERAL_ANSWERS.isdisjoint(self.knobs)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -180,11 +202,18 @@ class ReasoningGym(Procedural[Item]):
                 raise ValueError(reply.get("problem") or "reasoning-gym did not start in the sandbox.")
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """The answer, white space aside."""
-        return self.answer(problem, response)
+        """Of a generator among SEVERAL_ANSWERS what the response gives, without white space and order that change
+        nothing; of another the answer that the library stores, however the response writes it.
+        """
+        answer = self._answer(response)
+        place = problem.answer
+        if answer is None or place["generator"] in SEVERAL_ANSWERS:
+            return None if answer is None else _same_text(answer)
+        stored = self._stored(place["generator"], place["seed"], place["index"])[1]
+        return " ".join((stored or answer).split())
 
     def answer(self, problem: Problem, response: str) -> str | None:
-        """The same, of any response."""
+        """The answer of any response, white space aside."""
         answer = self._answer(response)
         return None if answer is None else " ".join(answer.split())
 
@@ -212,6 +241,15 @@ class ReasoningGym(Procedural[Item]):
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _same_text(answer: str) -> str:
+    """One text for what differs in white space alone, and in the order of terms (arithmetic) or keys (JSON)."""
+    with suppress(ValueError, ArithmeticError, RecursionError):
+        return parse(re.findall(r"\d+|\S", answer))[0].text
+    with suppress(ValueError, RecursionError):
+        return json.dumps(json.loads(answer), sort_keys=True)
+    return "".join(answer.split())
 
 
 def _library() -> Path:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("reasoning_gym")
 
+from rlvr.records import Problem, Rollout
+from rlvr.rollout.evaluation import Answers, measured
 from rlvr.task.characters import CHARACTERS, read, spell
 from rlvr.task.reasoning_gym import ReasoningGym
 from tests.support.sandboxed import need_sandbox
@@ -70,6 +75,56 @@ def test_scores_between_0_and_1_are_rewards_only_on_demand() -> None:
         assert reward.outcome == "wrong"
         assert reward.value == pytest.approx(value)
         task.close()
+
+
+def test_different_right_answers_of_one_problem_are_counted() -> None:
+    knobs = {"min_num_vertices": 5, "max_num_vertices": 5, "edge_probability": 0.6}
+    task = make_gym({"graph_color": knobs, "chain_sum": {}}, test_problems=1)
+    graph, total = (task.problem("test", i) for i in range(2))
+    edges = re.findall(r"\((\d), (\d)\)", graph.prompt)
+    assert edges
+    colourings = [dict(zip("01234", colours, strict=True)) for colours in product((1, 2, 3), repeat=5)]
+    right = [each for each in colourings if all(each[a] != each[b] for a, b in edges)]
+    texts = [json.dumps(each) for each in right]
+    texts += [json.dumps(dict(reversed(right[0].items())), indent=1), json.dumps(dict.fromkeys("01234", 1))]
+    assert measure(task, graph, [f"<answer>{text}</answer>" for text in texts]) == {
+        "avg": pytest.approx((len(right) + 1) / len(texts)),  # one colouring is written twice, the last one is wrong
+        "distinct_correct": len(right),
+    }
+    assert len(right) > 1
+    assert measure(task, total, [task.solution(total)] * 2) == {"avg": 1, "distinct_correct": 1}
+    task.close()
+
+
+def test_order_of_terms_makes_no_other_answer() -> None:
+    task = make_gym("puzzle24", test_problems=1)
+    problem = task.problem("test", 0)
+    ways = ["4*6/(1*1)", "6 * 4 / 1 / 1", "(6)*(4+1-1)", "4*(1 - 1 + 6)", "4*(6+1-1)", "25"]  # of 4, 6, 1 and 1
+    rewards = task.reward([(problem, f"<answer>{way}</answer>") for way in ways])
+    assert [r.correct for r in rewards] == [True] * 5 + [False]
+    same = [task.canonical(problem, f"<answer>{way}</answer>") for way in ways]
+    assert same[0] == same[1]
+    assert same[3] == same[4]
+    assert len(set(same[:5])) == 3
+    task.close()
+
+
+def test_generators_of_one_answer_count_none() -> None:
+    task = make_gym()
+    assert not task.several_answers
+    assert "distinct_correct" not in measure(task, task.problem("test", 0), ["", ""])
+    task.close()
+
+
+def measure(task: ReasoningGym, problem: Problem, texts: list[str]) -> dict[str, float]:
+    """What an evaluation measures of these responses, by the name before `_at_`."""
+    rewards = tuple(task.reward([(problem, text) for text in texts]))
+    group = Rollout(problem, np.zeros(1, np.int64), (), tuple(texts), rewards)
+    n = len(texts)
+    metrics = measured(task, {"x": [Answers.of(task, group)]}, samples=n, k=[], prefix="")
+    return {
+        name.removeprefix("x/").removesuffix(f"_at_{n}"): value for name, value in metrics.items() if "_at_" in name
+    }
 
 
 def test_splits_are_disjoint_and_of_every_generator() -> None:
