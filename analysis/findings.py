@@ -1,7 +1,7 @@
-"""`python -m analysis findings`: what studies found, as Markdown made from their bundles alone.
+"""`python -m analysis findings`: what studies found, as Markdown made from their bundles and the claims of their files.
 
-It stands in a page between two comments, and the rest of the page is left as it is. The same bundles give the same
-bytes, so that a page and the evidence beside it cannot disagree.
+It stands in a page between two comments, and the rest of the page is left as it is. The same bundles and files give the
+same bytes, so that a page and the evidence beside it cannot disagree.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from analysis import study_files
 from rlvr.ledger import terminal
 from rlvr.ledger.files import whole
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from analysis.scores.claim import Verdict
 
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
+RESTATED = "(stated after the runs)"
 EXAMPLES = """\
 examples:
   python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces what stands between the comments
@@ -47,15 +49,19 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{options.into}: {len(options.files)} studies")
 
 
-def findings(files: Sequence[Path]) -> str:
-    """Markdown, ending in a newline: the verdicts counted, then each study's, in the order of their names."""
+def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
+    """Markdown, ending in a newline: the verdicts counted, then each study's, in the order of their names.
+
+    folder: of the studies' files, whose claims are judged as they stand there today. A study without a file is judged
+    by the claims that it was launched with.
+    """
     from analysis.frames import bundle
-    from analysis.scores.verdict import verdicts
 
     if not files:
         return "No study has a bundle yet.\n"
     studies = sorted((bundle.read(file) for file in files), key=lambda frames: frames.study)
-    judged = {frames.study: verdicts(frames) for frames in studies}
+    today = study_files.claims(folder)
+    judged = {frames.study: _judged(frames, today.get(frames.study)) for frames in studies}
     parts = [_summary(judged), *(part for frames in studies for part in _study(frames, judged[frames.study]))]
     return "\n\n".join(parts) + "\n"
 
@@ -88,6 +94,21 @@ def _summary(judged: Mapping[str, Sequence[Verdict]]) -> str:
     lines += [_row(study, *(counted[outcome] or "" for outcome in OF_CLAIMS)) for study, counted in rows]
     lines += [_row("all", *(total[outcome] for outcome in OF_CLAIMS))]
     return f"{share}\n\n" + "\n".join(lines)
+
+
+def _judged(frames: Frames, today: Sequence[Mapping[str, Any]] | None) -> list[Verdict]:
+    """Of today's claims; one that tests something else than each that the study was launched with says so."""
+    from analysis.scores import study
+    from analysis.scores.verdict import verdicts
+
+    launched = study.claims(frames)
+    marked = [
+        claim
+        if any(study_files.same(claim, other) for other in launched)
+        else {**claim, "says": f"{claim['says']} {RESTATED}"}
+        for claim in (launched if today is None else today)
+    ]
+    return verdicts(frames, claims=marked)
 
 
 def _study(frames: Frames, found: Sequence[Verdict]) -> list[str]:

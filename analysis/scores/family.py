@@ -153,7 +153,9 @@ def _common(differences: Sequence[Difference]) -> tuple[Array, NDArray[np.int64]
 def _largest_t(correlation: Array, df: float) -> Array:
     """[DRAWS] the largest |t| of correlated normals over one common spread of df degrees of freedom."""
     values, vectors = np.linalg.eigh((correlation + correlation.T) / 2)
-    root = vectors * np.sqrt(np.clip(values, 0, None))
+    # The symmetric root: where eigenvalues are equal, as those of arms with one reference are, each machine has other
+    # vectors, and with them other draws.
+    root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
     root /= np.sqrt((root**2).sum(1, keepdims=True))
     normal = np.abs(_normals(len(correlation)) @ root.T).max(1)
     return normal / np.sqrt(np.random.default_rng(SEED).chisquare(df, DRAWS) / df)

@@ -34,15 +34,18 @@ class NotTested(Exception):
         self.seeds = seeds
 
 
-def verdicts(frames: Frames, level: float | None = None) -> list[Verdict]:
+def verdicts(
+    frames: Frames, level: float | None = None, claims: Sequence[Mapping[str, Any]] | None = None
+) -> list[Verdict]:
     """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested.
 
     level: of its intervals and tests; None: that of the study's stopping rule at its last look, else 95 %.
+    claims: others than those that the study's newest launch recorded.
     """
     level = study.level(frames) if level is None else level
     settings = by_setting(frames, on_problems=False)
     found: list[Verdict] = []
-    for content in study.claims(frames):
+    for content in study.claims(frames) if claims is None else claims:
         try:
             found += _of(frames, read(content), settings, level)
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def write_bundle(home: Path, file: Path, study: str) -> None:
 
 def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
-    text = findings.findings([tmp_path / "one.rlvr"])
+    text = findings.findings([tmp_path / "one.rlvr"], tmp_path / "no studies")
     assert text.startswith("2 of 3 claims are decided (67 %).\n")
     assert "| one | 1 | 1 |  | 1 |" in text
     assert "| all | 1 | 1 | 0 | 1 |" in text
@@ -52,6 +53,19 @@ def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     assert cells[3] == "**holds**"
     assert "**not tested**: there is no arm loss=ppo to compare to" in text
     assert "6 runs (6 finished), seeds 0, 1, 2, commit " in text
+
+
+def test_claims_are_those_of_the_file_today_and_one_that_is_new_says_so(tmp_path):
+    write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
+    today = tmp_path / "sweeps" / "one.yaml"
+    today.parent.mkdir()
+    reworded, other = {**CLAIMS[0], "says": "It is better"}, {**CLAIMS[0], "relation": "~ 1"}
+    today.write_text(json.dumps({"claims": [reworded, other]}), encoding="utf-8")
+    lines = findings.findings([tmp_path / "one.rlvr"], today.parent).splitlines()
+    (kept,) = [line for line in lines if line.startswith("| It is better |")]
+    (new,) = [line for line in lines if line.startswith("| PACS ends more accurate (stated after the runs) |")]
+    assert kept.endswith("| **holds** |")
+    assert new.endswith("| **contradicted** |")
 
 
 def test_the_part_of_a_page_is_replaced_and_the_rest_is_left(tmp_path):

@@ -68,6 +68,17 @@ def test_critical_values_are_those_of_the_multivariate_t(K: int, df: float):
     assert inside == pytest.approx(0.95, abs=0.004)
 
 
+def test_draws_do_not_depend_on_which_eigenvectors_a_machine_finds(monkeypatch: pytest.MonkeyPatch):
+    """Those of equal eigenvalues may be turned: [[1, ½, ½], ...] has the eigenvalues ½, ½, 2."""
+    correlation = np.full((3, 3), 0.5) + 0.5 * np.eye(3)
+    before = rooms._largest_t(correlation, 8.0)
+    values, vectors = np.linalg.eigh(correlation)
+    turn = np.eye(3)
+    turn[:2, :2] = [[0.6, -0.8], [0.8, 0.6]]
+    monkeypatch.setattr(np.linalg, "eigh", lambda _: (values, vectors @ turn))
+    np.testing.assert_allclose(rooms._largest_t(correlation, 8.0), before, rtol=1e-12)
+
+
 def test_a_verdict_and_its_interval_agree():
     found = arms(np.random.default_rng(3), [0.01] * 6, 4, apart=0.1)
     raised = [Scores(a.seeds, a.problems, a.values + 0.01 * i, a.benchmark) for i, a in enumerate(found)]
