@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
 RESTATED = "(stated after the runs)"
+ANOTHER_SETTING = "**Of another setting than today's**"
 EXAMPLES = """\
 examples:
   python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces what stands between the comments
@@ -115,7 +116,7 @@ def _study(frames: Frames, found: Sequence[Verdict]) -> list[str]:
     from analysis.report.render import markdown
     from analysis.tables import comparison
 
-    parts = [f"### {frames.study}", frames.question, _provenance(frames)]
+    parts = [f"### {frames.study}", frames.question, _provenance(frames), _another_setting(frames)]
     if found:
         lines = [_row("claim", "printed", "here, with its 95 % interval", "verdict"), "|---|---|---|---|"]
         parts.append("\n".join(lines + [_claim(verdict) for verdict in found]))
@@ -136,6 +137,12 @@ def _claim(verdict: Verdict) -> str:
 
 def _row(*cells: object) -> str:
     return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _another_setting(frames: Frames) -> str:
+    differing = study_files.changed(frames)
+    listed = ", ".join(f"{key} = {before} (today {today})" for key, (before, today) in differing.items())
+    return f"{ANOTHER_SETTING}: {listed}." if listed else ""
 
 
 def _provenance(frames: Frames) -> str:

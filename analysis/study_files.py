@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from rlvr.ledger.runs import parse_yaml
+from rlvr.ledger.runs import flatten, parse_yaml
+
+if TYPE_CHECKING:
+    from analysis.frames.frames import Frames
 
 FOLDER = Path(__file__).parents[1] / "sweeps"
+PAPERS = Path(__file__).parents[1] / "conf" / "paper"
+_NO_SETTING = ("defaults", "also", "baseline", "claims", "hydra")
 
 
 def claims(folder: Path = FOLDER) -> dict[str, list[Mapping[str, Any]]]:
@@ -21,6 +26,36 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two claims test the same, however they are worded."""
     keys = ("metric", "arm", "relation", "of", "against", "at")
     return all(one.get(key) == other.get(key) for key in keys)
+
+
+def changed(frames: Frames, folder: Path = FOLDER, papers: Path = PAPERS) -> dict[str, tuple[str, str]]:
+    """(value in the runs, value today) of each key that the study's file, or its paper's, sets to a value that no run
+    has. What a study leaves to the defaults of conf/ is not looked at."""
+    file = folder / f"{frames.study}.yaml"
+    found: dict[str, tuple[str, str]] = {}
+    for key, value in (_settings(file, papers) if file.exists() else {}).items():
+        recorded = {str(knob) for run in frames.rows if (knob := run.knob(key)) is not None}
+        today = str(value)
+        if recorded and not any(_equal(each, today) for each in recorded) and "$" not in today:
+            found[key] = (", ".join(sorted(recorded)), today)
+    return found
+
+
+def _equal(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
+
+
+def _settings(file: Path, papers: Path) -> dict[str, Any]:
+    """By dotted key: what the files that this one is based on set, and then itself."""
+    content, found = _read(file), dict[str, Any]()
+    for entry in content.get("defaults", ()):
+        base = entry.get("override /paper") if isinstance(entry, Mapping) else entry
+        if isinstance(base, str) and base != "_self_":
+            found |= _settings(papers / f"{base.removeprefix('/paper/')}.yaml", papers)
+    return found | flatten({key: value for key, value in content.items() if key not in _NO_SETTING})
 
 
 def _read(file: Path) -> Mapping[str, Any]:
