@@ -32,6 +32,7 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.files import whole, write_json
 
 FIRST = "comparison"  # the table that is always made
+ASKED = (FIRST, "policies")  # tables that are told what the user asks of the comparison
 PAGE = Path(__file__).parent / "page.html"
 
 
@@ -56,8 +57,8 @@ def build(
 ) -> Content:
     """Make every table (`only`: those named) and figure that has runs, the comparison first.
 
-    ask: of the comparison. beside: draws the figures already. Raises LookupError for an unknown table, metric, arm or
-    knob.
+    ask: of the comparison, and whose reference policies are held against. beside: draws the figures already. Raises
+    LookupError for an unknown table, metric, arm or knob.
     """
     known = available(table_room)
     for name in only or ():
@@ -69,7 +70,7 @@ def build(
     tables: list[Table] = []
     in_order = only or sorted(known, key=lambda name: (name != FIRST, name))
     for name in (name for name in in_order if name in known):
-        found = known[name].table(frames, ask) if name == FIRST and ask else known[name].table(frames)
+        found = known[name].table(frames, ask) if name in ASKED and ask else known[name].table(frames)
         tables += [found] if found is not None else []
     tables += [found for name, found in of_runs(frames).items() if not only or name in only]
     first = (*verdicts(frames), *findings(frames))

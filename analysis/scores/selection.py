@@ -69,6 +69,14 @@ def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:
     return {arm.group_id: first for arm in arms if first is not None and arm is not first}
 
 
+def reference_of(arms: Sequence[Arm], asked: str, baseline: str) -> dict[str, Arm]:
+    """By group, the arm that each is compared to: the one asked for, "" for the default. LookupError: no selector."""
+    try:
+        return references(arms, asked) if asked else default_reference(arms, baseline)
+    except ValueError as error:
+        raise LookupError(f"--against: {error}") from None
+
+
 def ordered(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]]) -> list[Arm]:
     """By the values of their knobs: numbers ascending, words as they were typed; an arm without a knob comes first."""
     found = list(arms)

@@ -16,7 +16,7 @@ from analysis.report.table import Table, format_of, with_notes
 from analysis.scores import words
 from analysis.scores.arm import Arm, arms, settings
 from analysis.scores.metric import Metric, benchmarks, parse, usual
-from analysis.scores.selection import BASE, default_reference, ordered, references
+from analysis.scores.selection import BASE, ordered, reference_of
 from analysis.scores.study import baseline, swept
 
 QUESTION = "How do the arms compare, and which differences are decided?"
@@ -83,11 +83,7 @@ def _references(here: Sequence[Arm], asked: str, baseline: str) -> dict[str, str
         return {}
     if asked == BASE or (not asked and len(here) == 1):
         return {arm.group_id: BASE_ROW for arm in here}
-    try:
-        found = references(here, asked) if asked else default_reference(here, baseline)
-    except ValueError as error:
-        raise LookupError(f"--against: {error}") from None
-    return {group: arm.label for group, arm in found.items()}
+    return {group: arm.label for group, arm in reference_of(here, asked, baseline).items()}
 
 
 def _rows(here: Sequence[Arm], against: Mapping[str, str]) -> Iterable[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,29 +18,36 @@ from analysis.scores.cell import Cell, cell, last_points, mean_of
 from analysis.scores.contrast import Scores
 from analysis.scores.evaluated import BASE, evaluations, label, policy_of
 from analysis.scores.metric import Kind, Metric, benchmarks, pass_at
-from analysis.scores.selection import ordered
-from analysis.scores.study import swept
+from analysis.scores.selection import ordered, reference_of
+from analysis.scores.study import baseline, swept
+from analysis.tables.comparison import Ask
 from rlvr.metrics import pass_at_k
 
 QUESTION = "What does each policy solve, and with how many samples?"
 MOST = 6  # columns of pass@k
-KEEP, EXPLORE, REACH, DISTINCT = "keep rate", "exploration rate", "samples to reach the base", "different right"
+KEEP, EXPLORE, DISTINCT = "keep rate", "exploration rate", "different right"
+REACH, REACH_REFERENCE = "samples to reach the base", "samples to reach the reference"
 
 
-def table(frames: Frames) -> Table | None:
-    """None without an evaluation."""
+def table(frames: Frames, ask: Ask | None = None) -> Table | None:
+    """None without an evaluation. ask: whose reference policies are held against."""
     found = evaluations(frames)
     if not found:
         return None
+    against = ask.against if ask else ""
     records = []
+    named: dict[str, None] = {}
     for setting in settings(found):
         here = ordered([arm for arm in found if arm.setting == setting], swept(frames))
         sources, metrics = benchmarks(frames, [i for arm in here for i in arm.run_ids])
         base = next((arm for arm in here if policy_of(arm.first) == BASE), None)
+        reference = {} if against == BASE else reference_of(here, against, baseline(frames))
+        named |= {label(arm): None for arm in reference.values() if arm is not base}
         for source in sources:
             title = ", ".join(part for part in (setting, source) if part)
             for arm in here:
-                records += written(title, label(arm), _cells(frames, arm, base, source, metrics))
+                cells = _cells(frames, arm, base, reference.get(arm.group_id), source, metrics)
+                records += written(title, label(arm), cells)
     seeds = max((len(arm.runs) for arm in found), default=1)
     notes = (
         "pass@k is the unbiased estimate; at all samples of a problem it is coverage, the share of problems that some "
@@ -47,11 +55,20 @@ def table(frames: Frames) -> Table | None:
         "Keep rate: of the problems that the base policy solves in some of its samples, the share still solved; "
         "exploration rate: of those it does not, the share solved now; both at equal numbers of samples. Samples to "
         "reach the base: the fewest k at which pass@k is what all samples of the base policy cover.",
+        *_about_reference(named),
         "Differences and what decides them: the table Comparison.",
         *interval_notes(seeds),
     )
-    formats = {REACH: Format(1.0, 0, "", -1), DISTINCT: Format(1.0, 2, "")}
+    formats = {name: Format(1.0, 0, "", -1) for name in (REACH, REACH_REFERENCE)} | {DISTINCT: Format(1.0, 2, "")}
     return Table("policies", "Policies", QUESTION, frame(records), ("",), notes, formats=formats)
+
+
+def _about_reference(named: Iterable[str]) -> Iterable[str]:
+    if policies := ", ".join(named):
+        yield (
+            f"Samples to reach the reference: the same of {policies}. Its number of samples over it is the speed-up of "
+            "sampling until a verifier finds a right answer (MaxRL, arXiv:2602.02710, Figure 5)."
+        )
 
 
 def sizes(metrics: Iterable[Metric]) -> list[int]:
@@ -59,7 +76,9 @@ def sizes(metrics: Iterable[Metric]) -> list[int]:
     return sorted({metric.k for metric in metrics if metric.kind == Kind.PASS})
 
 
-def _cells(frames: Frames, arm: Arm, base: Arm | None, source: str, metrics: Sequence[Metric]) -> dict[str, Cell]:
+def _cells(
+    frames: Frames, arm: Arm, base: Arm | None, reference: Arm | None, source: str, metrics: Sequence[Metric]
+) -> dict[str, Cell]:
     """By column."""
     shown = [size for size in sizes(metrics) if size > 1]
     shown = sorted({shown[round(i)] for i in np.linspace(0, len(shown) - 1, MOST)}) if shown else []
@@ -72,37 +91,53 @@ def _cells(frames: Frames, arm: Arm, base: Arm | None, source: str, metrics: Seq
             cells[name] = _numbers(
                 frames, arm, lambda run, step, key=logged: frames.digest.logged(run.run_id, key, step)
             )
-    return cells | (_against(frames, arm, base, source) if base else {})
+    return cells | _against(frames, arm, base, reference, source)
 
 
-def _against(frames: Frames, arm: Arm, base: Arm, source: str) -> dict[str, Cell]:
-    """What is kept of the base policy, by seed: a seed of which the base was not evaluated stands against another."""
-    before = {run.seed: judged for run, judged in _judged(frames, base, source)}
-    if not before or arm is base:
-        return {}
-    any_seed = next(iter(before.values()))
-    kept: dict[str, list[np.ndarray]] = {KEEP: [], EXPLORE: []}
-    seeds: list[int] = []
-    reached: list[float] = []
-    problems: tuple[tuple[str, str], ...] = ()
-    for run, now in _judged(frames, arm, source):
-        first = before.get(run.seed, any_seed)
-        if first.problems != now.problems:
-            return {}
-        problems, solved = now.problems, (now.c > 0).astype(float)
-        seeds.append(run.seed)
-        kept[KEEP].append(np.where(first.c > 0, solved, np.nan))
-        kept[EXPLORE].append(np.where(first.c == 0, solved, np.nan))
-        reached.append(_samples_to_reach(now, float((first.c > 0).mean())))
-    if not seeds:
-        return {}
-    benchmark = np.zeros(len(problems), dtype=np.int64)
+def _against(frames: Frames, arm: Arm, base: Arm | None, reference: Arm | None, source: str) -> dict[str, Cell]:
+    """What is kept of the base policy, and with how many samples both are reached."""
+    with_base = _pairs(frames, arm, base, source) if base else []
+    with_reference = _pairs(frames, arm, reference, source) if reference and reference is not base else []
     planned = len(arm.runs)
-    cells = {
-        name: _cell(Scores(tuple(seeds), problems, np.stack(values), benchmark), planned)
-        for name, values in kept.items()
-    }
-    return {**cells, REACH: _cell(Scores(tuple(seeds), ("",), np.array(reached)[:, None]), planned)}
+    cells = _kept(with_base, planned) if with_base else {}
+    reached = ((REACH, with_base), (REACH_REFERENCE, with_reference))
+    return cells | {name: _reached(pairs, planned) for name, pairs in reached if pairs}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A run, and one of the arm that it is held against: of the same seed, of another where that was not evaluated."""
+
+    seed: int
+    first: Judged
+    now: Judged
+
+
+def _pairs(frames: Frames, arm: Arm, other: Arm, source: str) -> list[Pair]:
+    """[] for the other arm itself, and where the two have different problems."""
+    before = {run.seed: judged for run, judged in _judged(frames, other, source)}
+    if not before or arm is other:
+        return []
+    any_seed = next(iter(before.values()))
+    pairs = [Pair(run.seed, before.get(run.seed, any_seed), now) for run, now in _judged(frames, arm, source)]
+    return pairs if all(pair.first.problems == pair.now.problems for pair in pairs) else []
+
+
+def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
+    """Of the problems that were solved in some sample, and of the others, those solved now."""
+    seeds, problems = tuple(pair.seed for pair in pairs), pairs[0].now.problems
+    benchmark = np.zeros(len(problems), dtype=np.int64)
+    cells: dict[str, Cell] = {}
+    for name, solved_before in ((KEEP, True), (EXPLORE, False)):
+        values = [np.where((p.first.c > 0) == solved_before, (p.now.c > 0).astype(float), np.nan) for p in pairs]
+        cells[name] = _cell(Scores(seeds, problems, np.stack(values), benchmark), planned)
+    return cells
+
+
+def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
+    """Samples with which a policy covers what all samples of the other do."""
+    values = [_samples_to_reach(pair.now, float((pair.first.c > 0).mean())) for pair in pairs]
+    return _cell(Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None]), planned)
 
 
 def _samples_to_reach(judged: Judged, target: float) -> float:

@@ -175,6 +175,7 @@ def write_sweep(
     claims: Sequence[Mapping[str, Any]] = (),
     control: Mapping[str, str] = {},
     name: str = "",
+    baseline: str = "",
 ) -> None:
     """A sweep of (run_id, name, overrides). configs: of the runs, where some have left nothing else; claims: its
     study's; control: by name, what a run is a control by."""
@@ -184,6 +185,7 @@ def write_sweep(
     info = {"sweep_id": sweep_id, "study": study, "command": command, "created": created, "swept": {}}
     info |= {"format": FORMAT, "claims": list(claims)}
     info |= {"name": name} if name else {}
+    info |= {"baseline": baseline} if baseline else {}
     (folder / "sweep.json").write_text(json.dumps(info))
     lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
     for line, made in zip(lines, configs, strict=bool(configs)):

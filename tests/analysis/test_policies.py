@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,13 +22,18 @@ from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A base policy that solves problems 0 and 1, and one that was trained from it and solves 0 and 2."""
+    return evaluated(tmp_path, {"base": (4, 2, 0, 0), "lad@40": (8, 0, 2, 0)})
+
+
+def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: str = "") -> Path:
+    """How many of 8 samples of each problem are right."""
     planned = []
-    for name, correct in (("base", (4, 2, 0, 0)), ("lad@40", (8, 0, 2, 0))):
+    for name, correct in policies.items():
         frozen = {**config("grpo"), "policy": {"name": name, "digest": name, "step": 0, "path": "/x"}, "steps": 1}
         frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
         run_id = write_run(tmp_path, frozen, {1: {"maze7": counts(*correct)}}, name=f"{name}-s0", study="evaluation")
         planned.append((run_id, f"{name}-s0", [f"policy={name}", "seed=0"]))
-    write_sweep(tmp_path, "abcd1234", planned, study="evaluation")
+    write_sweep(tmp_path, "abcd1234", planned, study="evaluation", baseline=baseline)
     return tmp_path
 
 
@@ -45,6 +52,33 @@ def test_what_is_kept_newly_solved_and_reached_is_counted_against_the_base_polic
     # The base policy covers 1/2. (1 + x)/4 is 1/2 where x = 1 - C(6, k)/C(8, k) is 1: from k = 7 on.
     assert cells["lad@40", policies.REACH] == 7
     assert ("base", policies.KEEP) not in cells
+
+
+def test_samples_to_reach_are_also_counted_against_the_reference(tmp_path: Path) -> None:
+    right = {"base": (1, 1, 1, 1), "grpo@40": (8, 1, 0, 0), "lad@40": (8, 4, 0, 0), "tb@40": (8, 0, 0, 0)}
+    home = evaluated(tmp_path, right, baseline="policy=base")
+    reached = samples_to_reach(home, Ask(against="policy=grpo@40"))
+    # All 8 samples of GRPO cover 1/2. (1 + x)/4 is 1/2 where x = 1 - C(4, k)/C(8, k) is 1: from k = 5 on.
+    assert reached["lad@40"] == 5
+    # (4 x)/4 with x = 1 - C(7, k)/C(8, k) = k/8: from k = 4 on.
+    assert reached["base"] == 4
+    assert math.isnan(reached["tb@40"])  # covers 1/4
+    assert set(reached) == {"base", "lad@40", "tb@40"}
+    assert samples_to_reach(home) == {}  # the study's reference is the base policy, which has a column of its own
+    assert samples_to_reach(home, Ask(against="base")) == {}
+
+
+def test_the_reference_is_the_baseline_of_the_study(tmp_path: Path) -> None:
+    home = evaluated(tmp_path, {"lad@40": (8, 4), "grpo@40": (8, 1)}, baseline="policy=grpo@40")
+    assert samples_to_reach(home) == {"lad@40": 5}
+
+
+def samples_to_reach(home: Path, ask: Ask | None = None) -> dict[str, float]:
+    table = policies.table(load(home, study="evaluation"), ask)
+    assert table is not None
+    rows = table.cells[table.cells["column"] == policies.REACH_REFERENCE]
+    assert (len(rows) > 0) == any("the reference" in note for note in table.notes)
+    return dict(zip(rows["row"], rows["mean"], strict=True))
 
 
 def test_policies_are_compared_as_arms_are_without_a_step_zero(home: Path) -> None:
