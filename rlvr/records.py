@@ -196,6 +196,11 @@ class NotAtHand(ValueError):
     """What a run needs and this machine lacks: data of the hub without a network, vLLM. A dry run goes on without."""
 
 
+class EngineLost(RuntimeError):
+    """The engine's process did not start, or died again and again, by what it said last. Whatever it lacked, memory of
+    the GPU among it, the trainer did not."""
+
+
 class EngineDisagrees(RuntimeError):
     """The engine gives other log-probabilities than the policy in training: its samples are not the policy's."""
 

@@ -1,7 +1,8 @@
 """A run whose process lives and does nothing: it is ended, and what its threads were doing stands in its log.
 
-Progress is what the run itself says: a step, an evaluation, a phase (heartbeat.json). The process need not be able to
-say that it hangs: a lock that is never released, a collective that one rank never joins, a file server that is gone.
+Progress is what the run itself says: a step, a phase, an answer of its engine (heartbeat.json). The process need not be
+able to say that it hangs: a lock that is never released, a collective that one rank never joins, a file server that is
+gone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 from rlvr.ledger import layout
-from rlvr.ledger.attempt import newest_attempt, record_death
+from rlvr.ledger.attempt import last_sign, newest_attempt, record_death
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import read_json
 from sweeps.worker import tagged
@@ -46,7 +47,7 @@ class Watchdog:
         self._looked = now
         number = newest_attempt(self.run_dir)
         beat = read_json(layout.heartbeat(layout.attempt(self.run_dir, number))) or {}
-        if self._seen != (seen := (number, float(beat.get("time") or 0.0))):
+        if self._seen != (seen := (number, last_sign(beat))):
             self._seen, self._silent_s = seen, 0.0
             return False
         # Not more than two looks: where the machine, or the job, was suspended, so were we.

@@ -216,8 +216,8 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
             found([source], ledger, which)
 
 
-def test_a_model_from_elsewhere_needs_a_task(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLVR_HOME", str(home))
     stage = base_policy(home)
@@ -228,4 +228,17 @@ def test_a_model_from_elsewhere_needs_a_task(
     assert "1 to do. Dry run" in capsys.readouterr().out
     assert main([str(stage), "task=coins", "lr=1", *HERE]) == 2
     assert "lr has no effect on an evaluation" in capsys.readouterr().err
+    data = tmp_path / "long.jsonl"
+    data.write_text(json.dumps({"problem": "pay " * 120, "answer": "1"}) + "\n")  # of a context of 128
+    words = [
+        "task=math",
+        "task.template='{problem}'",
+        f"task.train={data}",
+        f"task.test={data}",
+        "rollout.max_tokens=20",
+        "--dry-run",
+        *HERE,
+    ]
+    assert main([str(stage), *words]) == 2
+    assert "more than 108 tokens (the model's context without 20 of a response)" in capsys.readouterr().err
     assert sorted(home.glob("runs/*")) == before

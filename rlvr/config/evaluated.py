@@ -58,6 +58,10 @@ def evaluated(
         _check_engine(config, choices, trained)
         config.steps = 1
         config.rollout.engine = OmegaConf.create(as_dict(config.rollout, resolve=True)["engine"])
+        if "reader" in config.task:
+            path = policy["path"] if trained is None else trained["model"].get("path")
+            said = {"chat": config.policy.chat, "system": config.policy.system}
+            config.task.reader = {"path": path, **said, "max_tokens": config.rollout.max_tokens}
         for group in TRAINING:
             config[group] = None
         config.evaluation.validation, config.eta, config.beta = None, None, None

@@ -146,7 +146,7 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     """
     n, w, t, r = model.parameters, setting.width, setting.tokens, setting.ranks
     trained = 0 if setting.adapters else 1
-    gathered = n if r == 1 else model.embedding_parameters + 2 * model.layer_parameters
+    gathered = _gathered(model, setting)
     stays, own = at_rest(model, setting), _critic(model, setting)
     engine = {"engine weights": setting.engine_width * n / setting.engine_gpus}
     whole = 1 + setting.copies + setting.critic
@@ -157,7 +157,8 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
     summing = step | {"whole gradients": trained * float((w + 4) * model.embedding_parameters)}
-    sampling = engine | {"engine cache": setting.cache_gb * GB}
+    # The canary after a sync has the trainer read its prompts, too.
+    sampling = engine | {"engine cache": setting.cache_gb * GB, "gathered weights": float(w * gathered)}
     if not setting.engine_sleeps:
         stays |= engine
     return stays | max(learning, summing, sampling, key=lambda part: sum((stays | part).values()))
@@ -177,6 +178,11 @@ def at_rest(model: Architecture, setting: Setting) -> dict[str, float]:
     if setting.beside_gb:
         stays["contexts and fragments"] = setting.beside_gb * GB
     return stays
+
+
+def _gathered(model: Architecture, setting: Setting) -> int:
+    """Parameters that a forward pass has in full: of one rank all, else embedding and head, and two layers."""
+    return model.parameters if setting.ranks == 1 else model.embedding_parameters + 2 * model.layer_parameters
 
 
 def _critic(model: Architecture, setting: Setting) -> int:
@@ -199,7 +205,7 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     )
     if "workers" not in engine and config["trainer"] is not None:  # else nothing is trained there
         setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
-        taken += sum(at_rest(model, setting).values()) / GB
+        taken += (sum(at_rest(model, setting).values()) + setting.width * _gathered(model, setting)) / GB
     return max(LEAST_CACHE_GB, FILLED * gpu_gb - taken)
 
 

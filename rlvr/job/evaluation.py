@@ -24,7 +24,7 @@ from rlvr.job.parts import Parts
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.identity import of_engine
+from rlvr.ledger.identity import of_engine, of_task
 from rlvr.ledger.journal import Spool
 from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ordered
 from rlvr.ledger.samples import sample_rows
@@ -46,7 +46,8 @@ class Evaluation:
         """attempt, spool: of the first rank alone."""
         self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
         self._heartbeat(0, 0)
-        self.parts = parts = Parts(config, layout.stages_beside(run_dir))
+        alive = (lambda: None) if attempt is None else attempt.alive
+        self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         if isinstance(parts.task, ArmedTask):
             raise ValueError("task=bandit: its policy is read off, not sampled; `runs/RUN/samples` of training has it.")
         if attempt is not None:
@@ -67,7 +68,7 @@ class Evaluation:
         return {
             "policy": policy.digest,
             "prompt": {"chat": bool(policy.chat), "system": policy.system},
-            "task": plain["task"],
+            "task": of_task(plain["task"]),
             "engine": of_engine(plain["rollout"]["engine"]),
             "sampling": vars(self.sampling),
         }

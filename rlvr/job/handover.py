@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import torch
+
 from rlvr.job import canary
 from rlvr.records import Problem
 from rlvr.rollout.sampler import Sampler
@@ -33,6 +35,8 @@ class Handover:
             self.weights_s = time.perf_counter() - began
             temperature = self.trainer.knobs.temperature
             canary.compare(self.sampler, self.trainer.logp, self.problems, self.trainer.place, temperature)
+            if self.trainer.place.device.type == "cuda":
+                torch.cuda.empty_cache()  # what the canary took is the engine's to sample with
             self.updates = newest
         self.seconds += time.perf_counter() - began
         return newest

@@ -51,7 +51,8 @@ class Run:
         """attempt, spool: of the first rank alone; the others write nothing but their part of a checkpoint."""
         self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
         self._phase("base policy", 0)
-        self.parts = parts = Parts(config, layout.stages_beside(run_dir))
+        alive = (lambda: None) if attempt is None else attempt.alive
+        self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         self.place, self.task = parts.place, parts.task
         self.advantage = instantiate(config.advantage)
         self.trainer = parts.trainer()

@@ -56,7 +56,9 @@ def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float
     if config.rollout.engine.get("max_cache_gb", 0) is not None:
         return {}
     on_gpu = device.type == "cuda"
-    gpu_gb = torch.cuda.get_device_properties(device).total_memory / memory.GB if on_gpu else None
+    # Nothing of the run is there yet: what is taken, others have, or torch has kept from a run before.
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) if on_gpu else 0
+    gpu_gb = free / memory.GB if on_gpu else None
     cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb)
     log.info("rollout.engine.max_cache_gb=%.3g, of what is left while responses are sampled", cache_gb)
     return {"max_cache_gb": cache_gb}
@@ -65,7 +67,8 @@ def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float
 class Parts:
     """Built from a run's frozen config. `store`: where stages are kept; the first rank builds what is missing."""
 
-    def __init__(self, config: DictConfig, store: Path) -> None:
+    def __init__(self, config: DictConfig, store: Path, heard: Callable[[], None] = lambda: None) -> None:
+        """heard: see Sampler."""
         self.config, self.store = config, store
         rank, world, device = distributed.join_group()
         self.task: Task = instantiate(config.task, _convert_="all")
@@ -100,6 +103,7 @@ class Parts:
             gather=gather_rollouts,
             new_board=distributed.new_board,
             ranks_per_engine=ranks_per_engine(config.rollout.engine) if world > 1 else 1,
+            heard=heard,
         )
 
     def _base(self, config: DictConfig, store: Path) -> Path:

@@ -79,6 +79,7 @@ class Attempt:
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": before.get("accuracy")}
         self._first_step: int | None = None
         self._written, self._pending = float("-inf"), False
+        self._beating = threading.Lock()
 
     @classmethod
     def open(cls, run_dir: Path | str, *, ranks: int = 1, **about: Any) -> Attempt:
@@ -123,21 +124,30 @@ class Attempt:
 
         accuracy None keeps the one said before, by the attempt before if need be.
         """
-        now = time.time()
-        changed = phase != self._beat["phase"]
-        if self._first_step is None:
-            self._first_step = step
-        if step > self._first_step and "origin" not in self._beat:
-            # The pace is measured from the end of the first step of this attempt: set-up is not part of it.
-            self._beat["origin"] = {"step": step, "time": now}
-        if "origin" in self._beat:
-            self._beat["longest"] = max(self._beat.get("longest", 0.0), now - self._beat["time"])
-        self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
-        if accuracy is not None:
-            self._beat["accuracy"] = accuracy
-        self._pending = True
-        if changed or time.monotonic() - self._written >= HEARTBEAT_S:
-            self._write_beat()
+        with self._beating:
+            now = time.time()
+            changed = phase != self._beat["phase"]
+            if self._first_step is None:
+                self._first_step = step
+            if step > self._first_step and "origin" not in self._beat:
+                # The pace is measured from the end of the first step of this attempt: set-up is not part of it.
+                self._beat["origin"] = {"step": step, "time": now}
+            if "origin" in self._beat:
+                self._beat["longest"] = max(self._beat.get("longest", 0.0), now - self._beat["time"])
+            self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
+            if accuracy is not None:
+                self._beat["accuracy"] = accuracy
+            self._pending = True
+            if changed or time.monotonic() - self._written >= HEARTBEAT_S:
+                self._write_beat()
+
+    def alive(self) -> None:
+        """Say that the run still works at what its last heartbeat said. Any thread may, as often as it likes."""
+        with self._beating:
+            self._beat["alive"] = time.time()
+            self._pending = True
+            if time.monotonic() - self._written >= HEARTBEAT_S:
+                self._write_beat()
 
     def _write_beat(self) -> None:
         # Not durable: it is out of date in a second, and an empty one reads as none.
@@ -153,8 +163,9 @@ class Attempt:
             cause, message = Cause.ERROR, "finished without the lease: a newer attempt owns the run"
         self.closed = cause
         try:
-            if self._pending:
-                self._write_beat()
+            with self._beating:
+                if self._pending:
+                    self._write_beat()
             _write_end(self.path, cause, cause.code, message, time.monotonic() - self._started)
         finally:
             locks.unlock(self._lock)
@@ -171,6 +182,11 @@ class Attempt:
             self.close(Cause.PREEMPTED if stopped else cause_of(error), f"{type(error).__name__}: {error}")
         elif self.closed is None:
             self.close(Cause.ERROR, "the attempt was left without a verdict")
+
+
+def last_sign(beat: Mapping[str, Any]) -> float:
+    """When the run of this heartbeat.json last said that it works, in seconds since the epoch; 0: never."""
+    return max(float(beat.get("time") or 0.0), float(beat.get("alive") or 0.0))
 
 
 # --- how it ended

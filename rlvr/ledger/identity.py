@@ -18,6 +18,7 @@ NOT_IDENTITY = (
     *(*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED),
 )
 NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers", "tensor_parallel")  # of rollout.engine's knobs
+NOT_IDENTITY_OF_TASK = ("reader",)  # it repeats what model, policy and rollout say
 NOT_IDENTITY_OF_POLICY = ("path", "name")  # of an evaluation's policy, which its digest names
 
 
@@ -29,6 +30,8 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_null({k: v for k, v in plain.items() if k not in NOT_IDENTITY})
     if "engine" in kept.get("rollout", {}):
         kept["rollout"] = {**kept["rollout"], "engine": of_engine(kept["rollout"]["engine"])}
+    if "task" in kept:
+        kept["task"] = of_task(kept["task"])
     if "policy" in kept:
         kept["policy"] = {k: v for k, v in kept["policy"].items() if k not in NOT_IDENTITY_OF_POLICY}
     return kept
@@ -37,6 +40,11 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
 def of_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
     """The part of `rollout.engine` that determines what is sampled."""
     return {k: v for k, v in engine.items() if k not in NOT_IDENTITY_OF_ENGINE}
+
+
+def of_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `task` that determines its problems, and how they are judged."""
+    return {k: v for k, v in task.items() if k not in NOT_IDENTITY_OF_TASK}
 
 
 def _without_null(node: Mapping[str, Any]) -> dict[str, Any]:

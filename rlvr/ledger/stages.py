@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlvr.ledger import digests, layout
 from rlvr.ledger.files import SUFFIX, read_json, remove, whole, write_json
-from rlvr.ledger.identity import of_engine
+from rlvr.ledger.identity import of_engine, of_task
 from rlvr.ledger.lock import lock, unlock
 
 if TYPE_CHECKING:  # numpy would slow `python -m sweeps` down
@@ -186,7 +186,7 @@ def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """What decides a base policy's answers beside the policy and the sampling."""
     rollout, model = config["rollout"], config["model"]
     chat = {"chat": model.get("chat", False)} | ({"system": model["system"]} if model.get("system") else {})
-    return {"task": config["task"], "engine": of_engine(presampling_engine(rollout["engine"])), **chat}
+    return {"task": of_task(config["task"]), "engine": of_engine(presampling_engine(rollout["engine"])), **chat}
 
 
 def presampling_engine(engine: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import End, newest_attempt, read_end
+from rlvr.ledger.attempt import End, last_sign, newest_attempt, read_end
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, read_info
@@ -75,6 +75,11 @@ class _Try:
         return cls(path, job, beat, read_end(path))
 
     @property
+    def heard(self) -> float | None:
+        """When it last gave a sign of life; None: it has given none."""
+        return last_sign(self.beat) or None
+
+    @property
     def finished(self) -> bool:
         return self.end is not None and self.end.cause.state is State.FINISHED
 
@@ -83,8 +88,8 @@ class _Try:
         """What it said at its end, else the time from its start to its last sign of life."""
         if self.end is not None:
             return self.end.seconds
-        started, heard = self.job.get("started"), self.beat.get("time")
-        return max(0.0, heard - started) if started and heard else 0.0
+        started = self.job.get("started")
+        return max(0.0, self.heard - started) if started and self.heard else 0.0
 
     @property
     def did(self) -> tuple[int, int]:
@@ -114,7 +119,7 @@ def read(run_dir: Path) -> RunState:
     tries = [_Try.read(layout.attempt(run_dir, n)) for n in range(1, newest + 1)]
     number = next((n for n, each in enumerate(tries, 1) if each.finished), newest)
     shown, now = tries[number - 1], time.time()
-    heard = shown.beat.get("time", shown.job.get("started"))
+    heard = shown.heard or shown.job.get("started")
     at_work = shown.end is None and is_at_work(run_dir, shown.job, heard, now)
     if shown.end is None and not at_work:  # it may have ended since its files were read
         shown = tries[number - 1] = _Try.read(shown.path)

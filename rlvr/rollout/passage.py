@@ -42,6 +42,7 @@ class Passage:
                 cast = tensor.detach().to(self._dtype).contiguous()
                 self._unless_failed(self._put, name, cast)
                 yield name, cast
+                del tensor, cast
             self._unless_failed(self._finish)
         finally:
             self._free()
@@ -77,7 +78,10 @@ class Passage:
         self._described, self._filled = [], 0
 
     def _finish(self) -> None:
+        """The child wakes its cache at the end: none of this process's memory that holds weights may be in its way."""
         self._flush()
+        self._free()
+        torch.cuda.empty_cache()
         self._send({"tensors": []})
         answer, _ = self._child.receive(self._timeout_s)
         if answer["version"] != self._version:

@@ -82,6 +82,19 @@ def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
+class _Collected:
+    """`Progress` of who wants all samples, by row."""
+
+    heard: Callable[[], None]
+    samples: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
+    enough: bool = False
+
+    def take(self, row: int, samples: tuple[Completion, ...]) -> None:
+        self.samples[row] = samples
+        self.heard()
+
+
+@dataclass(frozen=True)
 class Sampler:
     """Generates and judges groups. Several engines take the problems in turn, and all ranks get all groups."""
 
@@ -95,6 +108,7 @@ class Sampler:
     new_board: Callable[[], Board | None] = lambda: None  # of several ranks
     judging: threading.Lock = field(default_factory=threading.Lock)  # a task need not judge for two threads at once
     ranks_per_engine: int = 1  # the first of them asks it, for all
+    heard: Callable[[], None] = lambda: None  # of this rank's engine, by any thread: it has answered something
 
     @property
     def engines(self) -> int:
@@ -114,8 +128,7 @@ class Sampler:
             Request(prompt, count, noise_key(problem), first)
             for prompt, (problem, first, count) in zip(prompts, problem_rows, strict=True)
         ]
-        completions = self.engine.generate(requests, sampling) if requests else []
-        return self.judge(problems, prompts, completions)
+        return self.judge(problems, prompts, self._generate(requests, sampling))
 
     def judge(
         self,
@@ -124,6 +137,7 @@ class Sampler:
         completions: Sequence[tuple[Completion, ...]],
     ) -> list[Rollout]:
         """Groups that this rank has sampled."""
+        self.heard()
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         return self._judged(problems, prompts, completions, texts)
 
@@ -145,7 +159,7 @@ class Sampler:
         mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples)
-        completions = self.engine.generate(requests, sampling) if requests else []
+        completions = self._generate(requests, sampling)
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
         groups = self._judged(mine, prompts, completions, texts)
@@ -193,6 +207,14 @@ class Sampler:
         together = up_to(self._together(problems, groups), wanted, usable)
         spent.add(together, rollout_s=generated - began, reward_s=judged - generated)
         return together
+
+    def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """All samples. They may take hours: an engine that can is heard of at each request that it has answered."""
+        if not requests or not isinstance(self.engine, StoppingEngine):
+            return self.engine.generate(requests, sampling) if requests else []
+        collected = _Collected(self.heard)
+        self.engine.generate_until(requests, sampling, collected)
+        return [collected.samples[row] for row in range(len(requests))]
 
     def _requests(self, problems: Sequence[Problem], samples: int) -> tuple[list[NDArray[np.int64]], list[Request]]:
         prompts = self.encode(problems)

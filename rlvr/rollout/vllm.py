@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
-from rlvr.records import Completion, Progress, Request, Sampling, Supply, Tolerance
+from rlvr.records import Completion, EngineLost, Progress, Request, Sampling, Supply, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
 from rlvr.rollout.conversation import Conversation, Topic
 from rlvr.rollout.memory import Memory, write
@@ -123,15 +123,22 @@ class VllmEngine:
         memory until the next sync: any other process gets them from there, and one that has to be replaced.
         """
         self.synced = False
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # what the trainer has cached is vLLM's to use
+        if self.version == 0:
+            self.sleep()  # it has the base policy's weights and an empty cache: neither is needed any more
+        self._leave_memory()
         with self.starting:
             passage = self._passage()
             written = self.write_weights(weights if passage is None else passage.through(weights))
             if passage is not None:
                 self._end(passage)
             self.announce_weights(written)
+        self._leave_memory()  # of the weights that were gathered
         self.take_weights()
+
+    def _leave_memory(self) -> None:
+        """What the trainer has cached is vLLM's to use."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
         """Put them in main memory, each rank of a node a part of them. Returns where they lie: for `announce_weights`,
@@ -230,7 +237,8 @@ class VllmEngine:
                 raised = code > 0 and (not was_ready or attempt > 1)
                 if raised or attempt == ATTEMPTS:
                     event = "was lost" if was_ready else "did not start"
-                    raise RuntimeError(f"vLLM ({self._python}) {event}: {lost}") from lost
+                    advice = " Lower rollout.engine.max_cache_gb." if "out of memory" in str(lost) else ""
+                    raise EngineLost(f"vLLM ({self._python}) {event}: {lost}{advice}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
 

@@ -189,11 +189,13 @@ class Server:
             if not header["tensors"]:
                 return
             memory = cuda_ipc().SharedMemory.open(bytes.fromhex(header["handle"]), header["size"])
-            copies: list[tuple[str, Any]] = []
-            for name, dtype, shape, place in header["tensors"]:
-                copy = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+            copies = [
+                (name, torch.empty(shape, dtype=getattr(torch, dtype), device=self.device))
+                for name, dtype, shape, _ in header["tensors"]
+            ]
+            cuda_ipc().wait()  # where they lie, vLLM's stream may still read what lay there before
+            for (_, copy), (*_, place) in zip(copies, header["tensors"], strict=True):
                 memory.read(place, copy.data_ptr(), copy.numel() * copy.element_size())
-                copies.append((name, copy))
             memory.close()
             self.answer({})
             yield from copies
@@ -205,6 +207,7 @@ class Server:
         read = torch.zeros(header["size"], dtype=torch.uint8, device=self.device)
         try:
             memory = cuda_ipc().SharedMemory.open(bytes.fromhex(header["handle"]), header["size"])
+            cuda_ipc().wait()  # vLLM's stream may not have filled it with zeros yet
             memory.read(0, read.data_ptr(), header["size"])
             memory.close()
         except cuda_ipc().NotShared as error:

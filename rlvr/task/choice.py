@@ -34,7 +34,7 @@ class Choice(Loaded):
     shuffle: choices in an order that a hash of the question decides; where the data give no order they always are.
     max_tokens: default limit of a response.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, tokenizer, chat, system: see `rlvr.task.prompt_length.PromptLimit`.
+    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "choice"
@@ -54,9 +54,7 @@ class Choice(Loaded):
         train_problems: PositiveInt | None = None,
         max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
-        tokenizer: str | None = None,
-        chat: bool | None = None,
-        system: str | None = None,
+        reader: Mapping[str, Any] | None = None,
     ) -> None:
         check_template(template)
         if "{choices}" not in template:
@@ -80,7 +78,7 @@ class Choice(Loaded):
             filled = template.replace("{choices}", lines).replace("{problem}", asked)
             return filled, {"letter": LETTERS[right], "choices": choices}
 
-        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer, chat, system)
+        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection))
 

@@ -36,7 +36,7 @@ class Code(Verified):
         of a process.
     cpu_s: CPU seconds of the program in one test of a pair, or in all of the others.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, tokenizer, chat, system: see `rlvr.task.prompt_length.PromptLimit`.
+    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "code"
@@ -59,9 +59,7 @@ class Code(Verified):
         train_problems: PositiveInt | None = None,
         max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
-        tokenizer: str | None = None,
-        chat: bool | None = None,
-        system: str | None = None,
+        reader: Mapping[str, Any] | None = None,
     ) -> None:
         check_template(template)
         if cpu_s < 1:
@@ -83,7 +81,7 @@ class Code(Verified):
         self._cpu_s = cpu_s
         limits = {"workers": workers, "timeout_s": timeout_s, "memory_gb": memory_gb}
         pool = Pool("rlvr.task.verify.program", **limits, nice=considerate(workers))
-        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer, chat, system)
+        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection), pool)
 

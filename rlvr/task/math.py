@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Interval
 from pydantic import PositiveFloat, PositiveInt
@@ -39,7 +39,7 @@ class Math(Verified):
     max_tokens: default limit of a response.
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, tokenizer, chat, system: see `rlvr.task.prompt_length.PromptLimit`.
+    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "math"
@@ -61,9 +61,7 @@ class Math(Verified):
         train_problems: PositiveInt | None = None,
         max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
-        tokenizer: str | None = None,
-        chat: bool | None = None,
-        system: str | None = None,
+        reader: Mapping[str, Any] | None = None,
         unevaluated: str = "wrong",
         tolerance_field: str | None = None,
     ) -> None:
@@ -87,7 +85,7 @@ class Math(Verified):
             return prompt, _answer(answer)
 
         pool = Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=timeout_s, memory_gb=memory_gb)
-        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer, chat, system)
+        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         super().__init__(problems(train, test, columns, make, selection), pool)
         if tolerance_field is not None and not self._tolerances:

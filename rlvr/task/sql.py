@@ -49,7 +49,7 @@ class Sql(Verified):
     workers, timeout_s, memory_gb: verifying processes, wall-clock limit of an answer, address space of a process.
     query_s, max_rows: seconds and rows of one query.
     validation, train_problems: which training problems are held out or kept, see `rlvr.task.sources.Selection`.
-    max_prompt_tokens, long_prompts, tokenizer, chat, system: see `rlvr.task.prompt_length.PromptLimit`.
+    max_prompt_tokens, long_prompts, reader: see `rlvr.task.prompt_length.PromptLimit`.
     """
 
     name = "sql"
@@ -75,9 +75,7 @@ class Sql(Verified):
         train_problems: PositiveInt | None = None,
         max_prompt_tokens: PositiveInt | None = None,
         long_prompts: LongPrompts = "refuse",
-        tokenizer: str | None = None,
-        chat: bool | None = None,
-        system: str | None = None,
+        reader: Mapping[str, Any] | None = None,
         empty_gold: str = "refuse",
     ) -> None:
         by_benchmark = {} if isinstance(match, str) else dict(match)
@@ -97,7 +95,7 @@ class Sql(Verified):
             Column("database_field", database_field, ("db_id", "database")),
             Column("evidence_field", None, ("evidence",), optional=True),
         ]
-        limit = PromptLimit(max_prompt_tokens, long_prompts, tokenizer, chat, system)
+        limit = PromptLimit.of(max_prompt_tokens, long_prompts, reader, max_tokens)
         selection = Selection(validation, train_problems, limit)
         splits = problems(train, test, columns, partial(_problem, template, folders), selection)
         if unknown := by_benchmark.keys() - (known := {problem.source for problem in splits["test"]}):

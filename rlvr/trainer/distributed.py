@@ -25,8 +25,9 @@ from torch.distributed.tensor import DTensor
 T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-# Ranks wait for one another while one of them judges answers or evaluates; a hung rank is the supervisor's to find.
-TIMEOUT = timedelta(hours=2)
+# Ranks wait for one another while one of them judges answers or evaluates, which may take hours; a hung rank is the
+# supervisor's to find.
+TIMEOUT = timedelta(days=1)
 GPU_TIMEOUT = timedelta(minutes=25)  # nobody judges while GPUs talk: this long, a rank is lost
 
 

@@ -15,7 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlvr.config.base_model import context_of
 from rlvr.model.tokenizer import word_tokenizer
 from rlvr.task.maze import VOCABULARY
-from tests.support.composed import check
+from tests.support.composed import check, check_with_task
 
 pytestmark = pytest.mark.usefixtures("composing")
 
@@ -111,6 +111,19 @@ def test_a_chat_template_is_there_and_can_be_read(whole: Path, tmp_path: Path) -
     template(shutil.copytree(whole, tmp_path / "bad"), "{% for")
     with pytest.raises(ValueError, match="its chat template, line 1: "):
         check(*asked, f"model.path={tmp_path / 'bad'}")
+
+
+def test_data_whose_prompts_leave_no_room_for_a_response_are_refused(whole: Path, tmp_path: Path) -> None:
+    """Of a context of 256 tokens a response has 200: 60 are too many."""
+    data = tmp_path / "data.jsonl"
+    data.write_text(json.dumps({"problem": f"{VOCABULARY[0]} " * 60, "answer": "1"}))
+    asked = ["model=hf", f"model.path={whole}", "task=math", f"task.train={data}", f"task.test={data}"]
+    with pytest.raises(ValueError, match="its tokenizer cannot read a prompt: .*Missing"):
+        check_with_task(*asked, "rollout.max_tokens=250")
+    asked += ["task.template='{problem}'"]
+    check_with_task(*asked, "rollout.max_tokens=100")
+    with pytest.raises(ValueError, match=r"more than 56 tokens \(the model's context without 200 of a response\)"):
+        check_with_task(*asked, "rollout.max_tokens=200")
 
 
 def test_a_name_that_neither_disk_nor_hub_can_have_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

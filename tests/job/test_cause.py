@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from rlvr.job.cause import cause_of
+from rlvr.records import EngineLost
 from rlvr.trainer.diverged import Diverged
 
 
@@ -40,6 +41,7 @@ def test_numpy_without_memory_is_out_of_main_memory() -> None:
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "gpu_oom"),
         (dist.DistBackendError("NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'"), "gpu_oom"),
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), "error"),
+        (EngineLost("vLLM was lost: CUDA out of memory"), "error"),  # fewer tokens in the trainer would not help it
         (dist.DistBackendError("NCCL communicator was aborted on rank 1"), "error"),
     ],
 )

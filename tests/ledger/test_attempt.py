@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from rlvr.ledger.attempt import (
     ask_to_prune,
     asked_to_prune,
     gpu_ooms,
+    last_sign,
     newest_attempt,
     rank_record,
     read_end,
@@ -135,6 +137,20 @@ def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_
     assert read(beat)["step"] == 2
     attempt.close(Cause.PREEMPTED)
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
+
+
+def test_signs_of_life_of_any_thread_leave_the_pace_as_it_is(tmp_path: Path) -> None:
+    """`time` is when a step ended, which its pace is measured by; an engine's answers come at any time between."""
+    with Attempt.open(tmp_path) as attempt:
+        attempt.heartbeat(1, 9, "evaluation")
+        told = read(attempt.path / "heartbeat.json")
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: attempt.alive(), range(100)))
+        assert read(attempt.path / "heartbeat.json") == told  # once a second at most
+        attempt.close(Cause.PREEMPTED)
+    beat = read(attempt.path / "heartbeat.json")
+    assert (beat["time"], beat["step"], beat["phase"]) == (told["time"], 1, "evaluation")
+    assert last_sign(beat) == beat["alive"] > told["time"] == last_sign(told)
 
 
 def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:

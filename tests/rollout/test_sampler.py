@@ -60,6 +60,30 @@ def test_the_first_of_the_ranks_that_share_an_engine_samples_for_them() -> None:
         assert [g.problem.id for g in joined] == [g.problem.id for g in whole]
 
 
+class Answering(ScriptedEngine):
+    """Gives its groups one by one, the last first."""
+
+    canary, workers = None, 1
+
+    def sleep(self) -> None: ...
+
+    def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
+        for row, group in reversed(list(enumerate(self.generate(requests, sampling)))):
+            progress.take(row, group)
+
+
+def test_an_engine_is_heard_of_at_each_request_that_it_answers() -> None:
+    """An evaluation may take hours: who watches over the run must not take it to hang."""
+    task = ScriptedTask(["++", "+-", "--"])
+    problems = [task.problem("test", i) for i in range(3)]
+    heard, whole = list[int](), sampler(task)(problems, 2, SAMPLING, Spent())
+    one = replace(sampler(task), engine=Answering(), heard=lambda: heard.append(1))
+    assert one(problems, 2, SAMPLING, Spent()) == whole
+    assert len(heard) == 3
+    one.draw([(problems[0], 0, 2)], SAMPLING)
+    assert len(heard) > 3
+
+
 class Waiting(ScriptedEngine):
     """Gives the groups of two requests, and no more until it is told that these are enough."""
 

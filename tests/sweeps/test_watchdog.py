@@ -42,6 +42,16 @@ def test_a_run_past_its_first_step_is_ended_after_the_patience_and_its_end_has_a
     assert "phase 'train': ended. What its threads were doing is at the end of" in end.message
 
 
+def test_a_run_whose_engine_answers_is_not_ended_however_long_its_evaluation_takes(tmp_path: Path) -> None:
+    attempt = beating(tmp_path, origin={"step": 1, "time": 0.0}, phase="evaluation")
+    watchdog, until = Watchdog(tmp_path, 0, MINUTES, new_tag()), time.monotonic() + 1.0
+    while time.monotonic() < until:  # eight times its patience
+        beat = {"time": 1.0, "alive": time.time(), "phase": "evaluation", "step": 3, "origin": {"step": 1, "time": 0.0}}
+        write_json(attempt.path / "heartbeat.json", beat)
+        assert not watchdog.ended_it()
+    assert silent_for(watchdog, 30)  # its answers have stopped
+
+
 def test_long_steps_the_way_to_the_first_one_and_no_limit_give_a_run_more_time(tmp_path: Path) -> None:
     """Each has more than ten times the patience; what is measured can only be less than the time that passes."""
     beats = {"slow": {"origin": {"step": 1, "time": 0.0}, "longest": 10.0}, "new": {}}

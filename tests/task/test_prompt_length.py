@@ -18,15 +18,20 @@ from tests.support.tasks import make_task
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's folder whose tokenizer makes one token of a word and whose context is 8."""
+    """A model's folder whose tokenizer makes one token of a word and whose context is 12."""
     folder = tmp_path / "model"
     folder.mkdir()
     words = {"[UNK]": 0, **{f"w{i}": i + 1 for i in range(20)}}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 8}))
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 12}))
     return folder
+
+
+def reader(model: Path, **said: Any) -> dict[str, Any]:
+    """It writes 4 tokens: prompts have 8 at most."""
+    return {"path": str(model), "max_tokens": 4, **said}
 
 
 def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> Math:
@@ -40,19 +45,18 @@ def make_math(folder: Path, train: list[int], test: list[int], **knobs: Any) -> 
 
 
 def test_prompts_longer_than_the_context_are_refused(tmp_path: Path, model: Path) -> None:
-    assert make_math(tmp_path, [3, 8], [8], tokenizer=str(model)).size("train") == 2
-    with pytest.raises(
-        ValueError, match=r"1 prompts with more than 8 tokens, such as problem train9 with 9, of task.t"
-    ):
-        make_math(tmp_path, [3, 9], [8], tokenizer=str(model))
+    assert make_math(tmp_path, [3, 8], [8], reader=reader(model)).size("train") == 2
+    told = r"1 prompts with more than 8 tokens \(the model's context without 4 of a response\), such as problem train9"
+    with pytest.raises(ValueError, match=f"{told} with 9, of task.train"):
+        make_math(tmp_path, [3, 9], [8], reader=reader(model))
     with pytest.raises(ValueError, match=r"such as problem test12 with 12, of task.test: the model reads no more"):
-        make_math(tmp_path, [3], [12], tokenizer=str(model), long_prompts="drop")
+        make_math(tmp_path, [3], [12], reader=reader(model), long_prompts="drop")
 
 
 def test_long_training_prompts_are_dropped_and_counted(
     tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    knobs = {"tokenizer": str(model), "max_prompt_tokens": 5, "long_prompts": "drop"}
+    knobs = {"reader": reader(model), "max_prompt_tokens": 5, "long_prompts": "drop"}
     with caplog.at_level(logging.WARNING, "rlvr"):
         task = make_math(tmp_path, [3, 6, 5, 9], [7], **knobs)
     assert [task.problem("train", i).id for i in range(task.size("train") or 0)] == ["train3", "train5"]
@@ -66,8 +70,8 @@ def test_a_limit_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"need a model of Hugging Face: pass model=hf model.path=..., or drop them"):
         make_math(tmp_path, [3], [3], max_prompt_tokens=5)
     with pytest.raises(ValueError, match=r"need the tokenizer of nobody/nothing on this machine: type hf download nob"):
-        make_math(tmp_path, [3], [3], long_prompts="drop", tokenizer="nobody/nothing")
-    assert make_math(tmp_path, [300], [3], tokenizer="nobody/nothing").size("train") == 1  # nothing is known
+        make_math(tmp_path, [3], [3], long_prompts="drop", reader={"path": "nobody/nothing"})
+    assert make_math(tmp_path, [300], [3], reader={"path": "nobody/nothing"}).size("train") == 1  # nothing is known
     with pytest.raises(ValueError, match=r"task.long_prompts=cut must be refuse or drop"):
         make_math(tmp_path, [3], [3], long_prompts="cut")
     with pytest.raises(ValueError, match=r"task.max_prompt_tokens=0 must be 1 or more"):
@@ -75,22 +79,27 @@ def test_a_limit_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_tokens_of_the_chat_template_count(tmp_path: Path, model: Path) -> None:
-    """Two words before a prompt and one behind it, and two of a system prompt: three words are 8 tokens with them."""
+    """Two words before a turn and one at the end: of 8 tokens a prompt has 5, after a system prompt of two words 1."""
     (model / "chat_template.jinja").write_text("{% for m in messages %}w2 w3 {{ m.content }} {% endfor %}w4")
-    knobs = {"tokenizer": str(model), "long_prompts": "drop"}
-    for length, chat, left in ((8, None, 1), (5, True, 1), (6, True, 0)):
-        task = make_math(tmp_path, [1, length], [1], chat=chat, **knobs)
-        assert task.size("train") == 1 + left
-    system = {"chat": True, "system": "w5 w5"}  # a turn of its own: w2 w3 w5 w5
-    assert [make_math(tmp_path, [1, n], [1], **system, **knobs).size("train") for n in (1, 2)] == [2, 1]
+    for said, most in (({}, 8), ({"chat": True}, 5), ({"chat": True, "system": "w5 w5"}, 1)):
+        knobs = {"reader": reader(model, **said), "long_prompts": "drop"}
+        assert make_math(tmp_path, [most, most + 1], [1], **knobs).size("train") == 1
     with pytest.raises(ValueError, match=r"such as problem test6 with 9, of task.test: the model reads no more"):
-        make_math(tmp_path, [1], [6], chat=True, **knobs)
+        make_math(tmp_path, [1], [6], reader=reader(model, chat=True))
+
+
+def test_a_limit_below_the_context_is_the_limit_and_the_tasks_own_length_is_room_for_a_response(
+    tmp_path: Path, model: Path
+) -> None:
+    knobs = {"reader": {"path": str(model), "max_tokens": None}, "max_tokens": 9, "long_prompts": "drop"}
+    assert make_math(tmp_path, [3, 4], [3], **knobs).size("train") == 1
+    assert make_math(tmp_path, [2, 3], [3], max_prompt_tokens=2, **knobs).size("train") == 1
 
 
 def test_tokens_are_counted_without_torch(tmp_path: Path, model: Path) -> None:
     code = (
         "import sys\nfrom rlvr.records import Problem\nfrom rlvr.task.prompt_length import PromptLimit\n"
-        f"limit = PromptLimit(2, 'drop', {str(model)!r})\n"
+        f"limit = PromptLimit.of(2, 'drop', {{'path': {str(model)!r}}}, 1)\n"
         "print(sorted(limit.too_long([Problem('a', 'w1 w1 w1'), Problem('b', 'w1')])))\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )

@@ -1,6 +1,8 @@
 // What rlvr/rollout/cuda_ipc.py asks of libcuda.so.1, for GPUs that are not there: memory that processes share.
 // It is stricter than CUDA where CUDA leaves the behaviour undefined: memory that another process still has open is not
-// freed, and its own process cannot open it. Freed memory reads as not-a-number in every format.
+// freed, and its own process cannot open it. Freed memory reads as not-a-number in every format. What is read from a
+// piece of another process is refused unless this one has waited for its own GPU work since it opened the piece: a
+// stream might still use the memory that is copied to.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -33,6 +35,7 @@ struct Place {  // what a handle says
 
 constexpr uint64_t kMagic = 0x726c76722d697063;
 std::map<uint64_t, Piece> own, opened;
+bool waited = false;  // since a piece was opened last
 
 int* readers(void* page) { return static_cast<int*>(page); }
 
@@ -104,6 +107,7 @@ Status cuIpcOpenMemHandle_v2(uint64_t* where, Handle handle, unsigned flags) {
       break;
     }
   opened[*where = address(page)] = {page, place.size, file};
+  waited = false;
   return kSuccess;
 }
 
@@ -123,11 +127,16 @@ Status cuIpcCloseMemHandle(uint64_t where) {
 }
 
 Status cuMemcpyDtoD_v2(uint64_t target, uint64_t source, size_t size) {
+  for (const auto& [where, piece] : opened)
+    if (where <= source && source < where + piece.size && !waited) return kIllegalState;
   std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<void*>(source), size);
   return kSuccess;
 }
 
-Status cuCtxSynchronize() { return kSuccess; }
+Status cuCtxSynchronize() {
+  waited = true;
+  return kSuccess;
+}
 
 Status cuGetErrorName(Status status, const char** name) {
   switch (status) {

@@ -50,7 +50,7 @@ def _cuda() -> None:
     cuda.get_device_name = lambda *_: "NVIDIA H100 80GB HBM3"
     cuda.get_device_properties = lambda *_: types.SimpleNamespace(name="none", total_memory=80 << 30)
     cuda.is_bf16_supported = lambda *_, **__: True
-    cuda.mem_get_info = lambda *_: (70 << 30, 80 << 30)
+    cuda.mem_get_info, cuda.memory_reserved = lambda *_: (70 << 30, 80 << 30), lambda *_: 0
     cuda.max_memory_allocated = lambda *_: 1 << 30
     cuda.set_device = _set_device
     cuda.Stream, cuda.Event, cuda.stream = _Stream, _Event, _stream
