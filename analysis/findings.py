@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from rlvr.ledger.files import whole
 
 if TYPE_CHECKING:
     from analysis.frames.frames import Frames
-    from analysis.scores.claim import Verdict
+    from analysis.scores.claim import Origin, Outcome, Verdict
 
 BEGIN, END = "<!-- findings -->", "<!-- end of findings -->"
 RESTATED = "(stated after the runs)"
@@ -53,8 +54,8 @@ def main(arguments: Sequence[str]) -> None:
 def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     """Markdown, ending in a newline: the verdicts counted, then each study's, in the order of their names.
 
-    folder: of the studies' files, whose claims are judged as they stand there today. A study without a file is judged
-    by the claims that it was launched with.
+    folder: of the studies' files, whose claims are judged as they stand there today; those without a bundle are
+    not tested. A study without a file is judged by the claims that it was launched with.
     """
     from analysis.frames import bundle
 
@@ -63,7 +64,9 @@ def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     studies = sorted((bundle.read(file) for file in files), key=lambda frames: frames.study)
     today = study_files.claims(folder)
     judged = {frames.study: _judged(frames, today.get(frames.study)) for frames in studies}
-    parts = [_summary(judged), *(part for frames in studies for part in _study(frames, judged[frames.study]))]
+    untested = {name: _without_bundle(claims) for name, claims in today.items() if name not in judged}
+    summary = _summary(dict(sorted({**judged, **untested}.items())), list(untested))
+    parts = [summary, *(part for frames in studies for part in _study(frames, judged[frames.study]))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,20 +84,50 @@ def _read(page: Path) -> str:
         raise LookupError(f"{page}: {error.strerror}.") from None
 
 
-def _summary(judged: Mapping[str, Sequence[Verdict]]) -> str:
-    from analysis.scores.claim import OF_CLAIMS, Outcome
+def _summary(judged: Mapping[str, Sequence[Verdict]], untested: Sequence[str]) -> str:
+    """untested: studies without a bundle."""
+    from analysis.scores.claim import OF_CLAIMS, Origin
 
-    rows = [(study, Counter(v.outcome for v in found)) for study, found in judged.items()]
-    total = Counter[Outcome]()
-    for _, counted in rows:
-        total.update(counted)
-    number = sum(total.values())
-    decided = total[Outcome.HOLDS] + total[Outcome.CONTRADICTED]
-    share = f"{decided} of {number} claims are decided ({100 * decided / number:.0f} %)." if number else "No claims."
-    lines = [_row("study", *OF_CLAIMS), "|---|" + "---:|" * len(OF_CLAIMS)]
-    lines += [_row(study, *(counted[outcome] or "" for outcome in OF_CLAIMS)) for study, counted in rows]
-    lines += [_row("all", *(total[outcome] for outcome in OF_CLAIMS))]
-    return f"{share}\n\n" + "\n".join(lines)
+    everything = [verdict for found in judged.values() for verdict in found]
+    lines = [_row("study", *OF_CLAIMS, "controls", "our own claims"), "|---|" + "---:|" * len(OF_CLAIMS) + "---|---|"]
+    for study, found in [*judged.items(), ("all", everything)]:
+        of_papers = _outcomes(found, Origin.PAPER)
+        others = [_listed(_outcomes(found, origin)) for origin in (Origin.CONTROL, Origin.OWN)]
+        lines.append(_row(study, *(of_papers[outcome] or "" for outcome in OF_CLAIMS), *others))
+    told = [
+        f"- Claims of papers: {_shares(_outcomes(everything, Origin.PAPER))}",
+        f"- Controls, which test the study: {_shares(_outcomes(everything, Origin.CONTROL))}",
+        f"- Claims of our own: {_shares(_outcomes(everything, Origin.OWN))}",
+    ]
+    if untested:
+        told.append(f"- Not tested, for their studies have no bundle: those of {', '.join(untested)}.")
+    return "\n".join(told) + "\n\nThe first four columns count claims of papers.\n\n" + "\n".join(lines)
+
+
+def _outcomes(found: Sequence[Verdict], origin: Origin) -> Counter[Outcome]:
+    return Counter(verdict.outcome for verdict in found if verdict.claim.origin == origin)
+
+
+def _shares(counted: Counter[Outcome]) -> str:
+    from analysis.scores.claim import Outcome
+
+    number = counted.total()
+    decided = counted[Outcome.HOLDS] + counted[Outcome.CONTRADICTED]
+    if not number:
+        return "none."
+    return f"{decided} of {number} decided ({100 * decided / number:.0f} %): {_listed(counted)}."
+
+
+def _listed(counted: Counter[Outcome]) -> str:
+    from analysis.scores.claim import OF_CLAIMS
+
+    return ", ".join(f"{outcome} {counted[outcome]}" for outcome in OF_CLAIMS if counted[outcome])
+
+
+def _without_bundle(claims: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    from analysis.scores.claim import Outcome, Verdict, read
+
+    return [Verdict(read(claim), Outcome.NOT_TESTED) for claim in claims]
 
 
 def _judged(frames: Frames, today: Sequence[Mapping[str, Any]] | None) -> list[Verdict]:
@@ -114,15 +147,18 @@ def _judged(frames: Frames, today: Sequence[Mapping[str, Any]] | None) -> list[V
 
 def _study(frames: Frames, found: Sequence[Verdict]) -> list[str]:
     from analysis.report.render import markdown
+    from analysis.scores.metric import HOURS
     from analysis.tables import comparison
 
     parts = [f"### {frames.study}", frames.question, _provenance(frames), _another_setting(frames)]
     if found:
-        lines = [_row("claim", "printed", "here, with its 95 % interval", "verdict"), "|---|---|---|---|"]
+        lines = [_row("claim", "printed", "here, with the interval that decides", "verdict"), "|---|---|---|---|"]
         parts.append("\n".join(lines + [_claim(verdict) for verdict in found]))
     table = comparison.table(frames)
     if table is not None:
-        body = markdown(table).split("\n\n", 2)[2].rstrip()
+        # Hours are those of the machine, and of what else it did: they compare no arms.
+        shown = tuple(name for name in table.shown if name != str(HOURS))
+        body = markdown(replace(table, shown=shown)).split("\n\n", 2)[2].rstrip()
         parts.append(f"<details><summary>All arms</summary>\n\n{body}\n\n</details>")
     return [part for part in parts if part]
 

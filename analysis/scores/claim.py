@@ -2,7 +2,7 @@
 
 It imports little: a launch checks claims too.
 
-says       the claim in a sentence
+says       the claim in a sentence; "Control: ..." where it follows from the mathematics and tests the study
 metric     avg, pass@8, entropy, ... as in --metrics
 arm        which arms: their knobs, as in `loss=lad divergence=js,hd`
 of         each (default): it must hold for every one of them; mean: for their mean
@@ -49,6 +49,14 @@ class Outcome(StrEnum):
     WARNING = "warning"
 
 
+class Origin(StrEnum):
+    """Whose claim it is."""
+
+    PAPER = "paper"  # it has a source
+    CONTROL = "control"
+    OWN = "own"
+
+
 OF_CLAIMS = (Outcome.HOLDS, Outcome.CONTRADICTED, Outcome.UNDECIDED, Outcome.NOT_TESTED)
 
 
@@ -65,6 +73,12 @@ class Claim:
     at: Where = Where.LAST
     printed: str = ""
     source: str = ""
+
+    @property
+    def origin(self) -> Origin:
+        if self.says.startswith("Control:"):
+            return Origin.CONTROL
+        return Origin.PAPER if self.source else Origin.OWN
 
     @property
     def margin(self) -> float:

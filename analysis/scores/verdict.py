@@ -275,23 +275,36 @@ class _Test:
     # --- in words ---
 
     def _found(self, judged: Mapping[str, Compared]) -> str:
-        """The difference, or the smallest and the largest of several."""
+        """The difference, or the smallest and the largest of several, with the intervals that decide."""
         ordered = sorted(judged, key=lambda key: judged[key].effect)
         ends = dict.fromkeys([ordered[0], ordered[-1]])
-        told = [self.metric.difference(judged[key].effect, judged[key].judged.simultaneous) for key in ends]
+        told = [self.metric.difference(judged[key].effect, self._interval(judged, key)) for key in ends]
         if len(judged) == 1:
             return told[0]
         return ", ".join(f"{text} ({key})" for text, key in zip(told, ends, strict=True))
+
+    def _interval(self, judged: Mapping[str, Compared], key: str) -> Interval:
+        one = judged[key].judged
+        return one.summary.interval(2 * self.level - 1) if self._is_tost(judged) else one.simultaneous
+
+    def _is_tost(self, judged: Mapping[str, Compared]) -> bool:
+        """Whether two one-sided tests decide: at 5 % they ask that an interval of 90 % lie within the margin. That some
+        difference is beyond it is decided as any difference is."""
+        return not self.claim.sign and self._of_margin(judged) != Outcome.CONTRADICTED
 
     def _basis(self, judged: Mapping[str, Compared]) -> str:
         one = next(iter(judged.values()))
         seeds = {len(x.difference.seeds) for x in judged.values()}
         on = f"{one.difference.summary.num_problems} problems, " if one.difference.summary.num_problems else ""
-        family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 else ""
+        tost = self._is_tost(judged)
+        family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 and not tost else ""
+        level = 2 * self.level - 1 if tost else self.level
+        within = f"two one-sided tests at {100 * (1 - self.level):.4g} % within ± {self.claim.margin:g}"
+        decides = f" ({within})" if tost else ""
         where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
         setting = f", {self.setting.name}" if self.setting.name else ""
         counted = f"{'/'.join(map(str, sorted(seeds)))} seeds"
-        return f"{self.metric}, {where}, {counted}, {on}{100 * self.level:.4g} %{family}{setting}"
+        return f"{self.metric}, {where}, {counted}, {on}{100 * level:.4g} %{decides}{family}{setting}"
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:

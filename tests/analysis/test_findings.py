@@ -43,9 +43,11 @@ def write_bundle(home: Path, file: Path, study: str) -> None:
 def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
     text = findings.findings([tmp_path / "one.rlvr"], tmp_path / "no studies")
-    assert text.startswith("2 of 3 claims are decided (67 %).\n")
-    assert "| one | 1 | 1 |  | 1 |" in text
-    assert "| all | 1 | 1 | 0 | 1 |" in text
+    assert text.startswith("- Claims of papers: 1 of 1 decided (100 %): holds 1.\n")
+    assert "\n- Controls, which test the study: none.\n" in text
+    assert "\n- Claims of our own: 1 of 2 decided (50 %): contradicted 1, not tested 1.\n" in text
+    assert "| one | 1 |  |  |  |  | contradicted 1, not tested 1 |" in text
+    assert "hours" not in text
     (row,) = [line for line in text.splitlines() if line.startswith("| PACS ends more accurate")]
     cells = [cell.strip() for cell in row.replace("\\|", "/").strip("|").split("|")]
     assert cells[1] == "28.9 / 25.8 (PACS, Table 2)"
@@ -53,6 +55,20 @@ def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     assert cells[3] == "**holds**"
     assert "**not tested**: there is no arm loss=ppo to compare to" in text
     assert "6 runs (6 finished), seeds 0, 1, 2, commit " in text
+
+
+def test_controls_and_claims_of_a_study_without_a_bundle_are_counted_apart(tmp_path):
+    write_bundle(tmp_path, tmp_path / "one.rlvr", "one")
+    folder = tmp_path / "sweeps"
+    folder.mkdir()
+    control = {**CLAIMS[1], "says": "Control: PACS ends less accurate"}
+    for name, claims in (("one", [CLAIMS[0], control]), ("two", CLAIMS)):
+        (folder / f"{name}.yaml").write_text(json.dumps({"claims": claims}), encoding="utf-8")
+    text = findings.findings([tmp_path / "one.rlvr"], folder)
+    assert "- Claims of papers: 1 of 2 decided (50 %): holds 1, not tested 1.\n" in text
+    assert "- Controls, which test the study: 1 of 1 decided (100 %): contradicted 1.\n" in text
+    assert "- Not tested, for their studies have no bundle: those of two.\n" in text
+    assert "| two |  |  |  | 1 |  | not tested 2 |\n" in text
 
 
 def test_claims_are_those_of_the_file_today_and_one_that_is_new_says_so(tmp_path):

@@ -95,6 +95,16 @@ def test_the_same_within_a_margin_needs_two_one_sided_tests(tmp_path):
     assert wide.outcome == Outcome.HOLDS
 
 
+def test_the_interval_printed_of_an_equivalence_is_the_one_that_decides_it(tmp_path):
+    """Differences of 0, −1, 1 and 0 of 8 by seed, of every problem alike: mean 0, standard error 12.5·√(2/3)/2 = 5.10
+    points; t of 3 degrees of freedom is 2.353 at 90 % and 3.182 at 95 %: ± 12.0 decide, within ± 14, and not ± 16.2."""
+    arms = {"loss=grpo": (4, 5, 4, 4), "loss=pacs": (4, 4, 5, 4)}
+    one = judged(tmp_path, arms, {**CLAIM, "says": "the same", "relation": "~ 14"})
+    assert one.outcome == Outcome.HOLDS
+    assert "[−12, 12]" in one.found
+    assert "90 % (two one-sided tests at 5 % within ± 14)" in one.basis
+
+
 def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 3, 2)), (1e-4, (4, 5, 4)), (1e-3, (6, 7, 6)))}
