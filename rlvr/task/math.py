@@ -14,7 +14,8 @@ from rlvr.records import Outcome, Problem, Reward
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
-from rlvr.task.verify.math_text import inside, plain, says_something, squeezed
+from rlvr.task.verify.math_syntax import fault
+from rlvr.task.verify.math_text import inside, plain, squeezed
 from rlvr.task.verify.pool import Pool
 
 log = logging.getLogger("rlvr")
@@ -187,6 +188,6 @@ def _answer(cell: Cell) -> str:
     if "####" in text:
         text = text.rpartition("####")[2].replace(",", "")
     answer = last_boxed(text) or text.strip()
-    if not says_something(answer):
-        raise cell.refuse("an answer with balanced braces that is not empty")
+    if found := fault(answer):
+        raise cell.refuse(f"mathematics or a sentence: this has {found}")
     return answer

@@ -42,17 +42,6 @@ def inside(text: str) -> str:
     return text
 
 
-def says_something(text: str) -> bool:
-    r"""Whether a right answer can be right at all: its braces are balanced, and between wrappers there is something."""
-    depth = 0
-    for brace in re.findall(r"\\[{}]|[{}]", text):
-        depth += {"{": 1, "}": -1}.get(brace, 0)
-        if depth < 0:
-            return False
-    left = re.sub(r"\\(?:text|mathrm|textbf|mathbf|mbox)(?![a-zA-Z])|[{}$]", "", inside(text))
-    return depth == 0 and bool(squeezed(left))
-
-
 def squeezed(text: str) -> str:
     """Without white space and the braces of a short index: equal ones are equal answers, whatever they mean."""
     return SHORT_SCRIPT.sub(r"\1\2", re.sub(GAP, "", text))
