@@ -89,13 +89,15 @@ def by_sequence(query: Tensor, key: Tensor, value: Tensor, packed: Varlen, scale
 
 
 def takes_varlen(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for sequences of any lengths: on a GPU, for half precision and heads that it knows."""
+    """Whether there is a kernel for sequences of any lengths: on a GPU of compute capability 8.0 (Ampere) or later, for
+    half precision and heads that it knows.
+    """
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", None)
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not heads:
         return False
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return head_dim % 8 == 0 and head_dim <= 256
+    return head_dim % 8 == 0 and head_dim <= 256 and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float | None) -> Tensor:

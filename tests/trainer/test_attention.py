@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from rlvr.objective.batch import Batch
@@ -78,7 +79,8 @@ def test_sequences_of_one_call_by_hand() -> None:
     assert (apart.packed.query_ends.tolist(), apart.packed.key) == ([0, 4, 6, 8], None)
 
 
-def test_which_models_have_a_kernel_for_sequences_of_any_lengths() -> None:
+def test_which_models_have_a_kernel_for_sequences_of_any_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     wide, narrow = qwen2(hidden=32), qwen2(hidden=16)  # heads of 8 and of 4
     assert attention.takes_varlen(wide, gpu, torch.bfloat16)
@@ -86,3 +88,12 @@ def test_which_models_have_a_kernel_for_sequences_of_any_lengths() -> None:
     assert not attention.takes_varlen(wide, gpu, torch.float32)
     assert not attention.takes_varlen(wide, cpu, torch.bfloat16)
     assert not attention.takes_varlen(narrow, gpu, torch.bfloat16)
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5)], ids=["V100", "T4"])
+def test_a_gpu_before_ampere_has_no_kernel_for_sequences_of_any_lengths(
+    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's table of compute capabilities; PyTorch's flash attention: "only supports Ampere GPUs or newer"."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert not attention.takes_varlen(qwen2(hidden=32), torch.device("cuda"), torch.float16)
