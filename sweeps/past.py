@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import checkpoints
@@ -18,7 +19,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.planned import Planned
 
 # What a step costs hangs on the rest; runs that differ in these alone are taken to cost the same per step.
-SAME_COST = {"seed", "steps", "lr", "eta", "beta", "advantage", "divergence", "loss", *NOT_IDENTITY}
+SAME_COST = {"seed", "steps", "lr", *SHORTHANDS, "advantage", "divergence", "loss", *NOT_IDENTITY}
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Written:
     @functools.cached_property
     def shorthands(self) -> tuple[str, ...]:
         """Those that its loss reads."""
-        return tuple(name for name in ("eta", "beta") if registry.reads(self._config.loss, name))
+        return tuple(name for name in registry.SHORTHANDS if registry.reads(self._config.loss, name))
 
 
 def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConfig]]:

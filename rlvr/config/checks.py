@@ -19,7 +19,7 @@ from rlvr.config.binding import Written, bind, close_match
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen
 from rlvr.config.pairing import Abilities
-from rlvr.config.registry import Registry
+from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.config.schema import Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
@@ -114,8 +114,9 @@ class Checker:
         self._bound.update(map(parts.__getitem__, fresh))
 
     def _check_shorthands(self, knobs: Section, choices: Choices, written: Written) -> None:
-        for name in ("eta", "beta"):
-            if knobs[name] is None or name in written.shorthands:
+        for name in SHORTHANDS:
+            of_recipe = self.registry.as_written(choices, f"paper.{name}")  # for those of its losses that read it
+            if knobs[name] in (None, of_recipe) or name in written.shorthands:
                 continue
             readers = self.registry.losses_reading(name)
             advice = f"Drop {name} or pass loss={readers[0]}." if readers else f"Drop {name}."

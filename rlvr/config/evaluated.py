@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlvr.config import engine
 from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
+from rlvr.config.registry import SHORTHANDS
 from rlvr.config.schema import as_dict
 from rlvr.ledger.identity import LINES, NAMING
 
@@ -64,7 +65,9 @@ def evaluated(
             config.task.reader = {"path": path, **said, "max_tokens": config.rollout.max_tokens}
         for group in TRAINING:
             config[group] = None
-        config.evaluation.validation, config.eta, config.beta = None, None, None
+        config.evaluation.validation = None
+        for name in SHORTHANDS:
+            config[name] = None
         _settle(config, keys)
     kept = {k: v for k, v in choices.items() if k.partition("@")[0] not in (*TRAINING, "paper", "policy")}
     seed = [] if trained is None else [f"seed={config.seed}"]

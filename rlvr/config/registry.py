@@ -26,6 +26,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlvr.config import schema
 from rlvr.config.overrides import command_line, parse
 
+SHORTHANDS = ("eta", "beta", "clip_high")  # knobs of the top level, for the losses that read them
+
 
 @dataclass(frozen=True)
 class Brought:
@@ -138,7 +140,7 @@ class Registry:
         return [loss for loss in self.options("loss") if none in self.brought("loss", loss)]
 
     def losses_reading(self, shorthand: str) -> list[str]:
-        """Losses that read a shorthand of the top level, eta or beta."""
+        """Losses that read one of SHORTHANDS."""
         return [loss for loss in self.options("loss") if reads(self.node("loss", loss), shorthand)]
 
     # --- composing

@@ -112,6 +112,7 @@ class RunConfig:
 
     eta: PositiveFloat | None = None
     beta: PositiveFloat | None = None
+    clip_high: NonNegativeFloat | None = None
     seed: NonNegativeInt = MISSING
     steps: PositiveInt = MISSING
     lr: NonNegativeFloat = MISSING

@@ -17,7 +17,7 @@ from rlvr.config import targets
 from rlvr.config.checks import Checker
 from rlvr.config.explain import BAD_INPUT, explain
 from rlvr.config.overrides import parse
-from rlvr.config.registry import Registry, reads
+from rlvr.config.registry import SHORTHANDS, Registry, reads
 from rlvr.config.signature import signature
 from rlvr.diagnostics import measurement
 from rlvr.diagnostics.measurement import Arm
@@ -51,7 +51,6 @@ The report, in the terminal and as objectives.csv, cosines.csv, weights.csv, rep
 The optimiser is no part of it: AdamW forgets the gradient's length, not its direction.
 """
 OWN = ("rollouts", "policy", "out")
-SHORTHANDS = ("eta", "beta")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from analysis.paper import printed
 from analysis.paper.ours import candidates
 from rlvr import run as runs
 from rlvr.config import cost, memory
+from rlvr.config.checks import Checker
 from tests.support.composed import REGISTRY
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ STEP_BY_STEP = "Please reason step by step, and put your final answer within \\b
 OUTPUT = "Let's think step by step and output the final answer within \\boxed{}."
 SYSTEM_OF_QWEN_MATH = "Please reason step by step and put the final answer in \\boxed{}."
 MAZE, DPH_JS, ALL = "Maze, 3M transformer", "DPH-JS", "all"
+LLAMA_MATH = "DPH-RL, D.2: 0.2 for all methods in the Llama math experiments"
 
 # Recipe, knob, what the paper prints, and where: (paper, scope, hyperparameter) of a table, or the place in words.
 SETTINGS: list[tuple[str, str, Any, tuple[str, str, str] | str]] = [
@@ -138,7 +140,7 @@ SETTINGS: list[tuple[str, str, Any, tuple[str, str, str] | str]] = [
             ("rollout.samples", 16, "Number of Rollouts"),
         )
     ],
-    ("dph_math_llama", "loss.clip_high", 0.2, "DPH-RL, D.2: 0.2 for all methods in the Llama math experiments"),
+    ("dph_math_llama", "loss.clip_high", 0.2, LLAMA_MATH),
     ("dph_math_qwen", "loss.clip_high", 0.28, ("DPH-RL", DPH_JS, "clip_high_epsilon")),
     ("dph_math_llama", "presample.drop_unsolved", True, "DPH-RL, D.3: data with all responses wrong are discarded"),
     ("dph_math_llama", "evaluation.k", [1, 8, 16, 64], "DPH-RL, Tables 4 and 8"),
@@ -201,6 +203,26 @@ SETTINGS: list[tuple[str, str, Any, tuple[str, str, str] | str]] = [
     ("dph_sql", "trainer.aggregation", "token-mean", "DPH-RL, D.2: token-level loss"),
 ]
 
+# Recipe, a baseline of its paper, the bound ε on the upper side, and where it is printed.
+CLIPS: list[tuple[str, str, float, tuple[str, str, str] | str]] = [
+    *[
+        (recipe, loss, 0.28, "LAD, C.2: clip-higher of DAPO, uniformly across all baselines")
+        for recipe, loss in (
+            *[("lad_math", loss) for loss in ("grpo", "dapo", "entadv", "flowrl")],
+            *[(recipe, "grpo") for recipe in ("lad_math_nemotron_1b5", "lad_math_thinkless_1b5", "lad_code")],
+        )
+    ],
+    *[
+        (recipe, "grpo", 0.2, ("DPH-RL", "GRPO", "clip_high_epsilon"))
+        for recipe in ("dph_sql", "dph_sql_32b", "dph_math_qwen", "dph_math_llama")
+    ],
+    ("dph_math_qwen", "dapo", 0.28, ("DPH-RL", "DAPO", "clip_high_epsilon")),
+    ("dph_math_qwen", "dph_reverse_kl", 0.28, ("DPH-RL", "RKL", "clip_high_epsilon")),
+    *[("dph_math_llama", loss, 0.2, LLAMA_MATH) for loss in ("dapo", "dph_reverse_kl")],
+    # These print none: GRPO's own. MaxRL says that it has no effect there.
+    *[(recipe, "grpo", 0.2, "") for recipe in ("pacs_4b", "maxrl_polaris_4b")],
+]
+
 RECIPES = sorted(
     [
         *("lad_math", "lad_math_nemotron_1b5", "lad_math_thinkless_1b5", "lad_code", "pacs_4b", "pacs_8b"),
@@ -239,6 +261,44 @@ def test_a_recipe_sets_what_its_paper_prints(recipe: str) -> None:
     assert all(plain["model"]["path"].endswith(f"/{path}") for path in paths)
 
 
+@pytest.mark.parametrize(("recipe", "loss", "bound", "place"), CLIPS)
+def test_a_baseline_beside_a_recipe_is_clipped_as_printed(
+    recipe: str, loss: str, bound: float, place: tuple[str, str, str] | str
+) -> None:
+    knobs = composed(recipe, f"loss={loss}")["loss"]
+    assert (knobs["clip_low"], knobs["clip_high"]) == (0.2, bound), place
+
+
+@pytest.mark.parametrize(
+    ("study", "recipe", "bound"),
+    [
+        *[("eta", "lad_math", 0.28), ("divergence", "lad_math", 0.28), ("dph_baselines", "dph_math_qwen", 0.2)],
+        ("eta", None, 0.2),
+    ],
+)
+def test_a_studys_grpo_is_clipped_as_its_recipe_has_it(
+    study: str, recipe: str | None, bound: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of what is planned, with the lines of `also`; the arm of `divergence` without clipping is its own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    words = [f"study={study}", *([f"paper={recipe}"] if recipe else [])]
+    with runs.one_line_errors(words) as registry:
+        (launch,) = runs.carried_out(words, registry, dry_run=True).launches
+    clipped = {run.config["loss"]["clip_high"] for run in launch.plan.runs if run.config["choices"]["loss"] == "grpo"}
+    assert clipped - {1000} == {bound}
+
+
+def test_a_bound_typed_for_a_loss_that_has_none_is_refused_and_a_recipes_is_not() -> None:
+    checker = Checker(REGISTRY, dry_run=True)
+    for words in (["paper=lad_math"], ["paper=lad_math", "clip_high=0.28"]):
+        checker.check(*REGISTRY.compose(words))
+    with pytest.raises(
+        ValueError, match=r"clip_high=0.3 has no effect with loss=lad. Losses that read clip_high: dapo, "
+    ):
+        checker.check(*REGISTRY.compose(["paper=lad_math", "clip_high=0.3"]))
+
+
 def test_batches_divide_as_printed() -> None:
     pacs, dph = composed("pacs_4b"), composed("dph_sql")
     assert pacs["rollout"]["prompts"] / pacs["trainer"]["updates"] == 256  # mini batch size
@@ -264,7 +324,7 @@ def number_in(text: str) -> float:
 def test_expected_values_are_those_of_the_papers_tables() -> None:
     with PRINTED.open(encoding="utf-8") as file:
         cells = {(row["paper"], row["scope"], row["hyperparameter"]): row["value"] for row in csv.DictReader(file)}
-    for recipe, key, value, place in SETTINGS:
+    for recipe, key, value, place in [*SETTINGS, *CLIPS]:
         if isinstance(place, str):
             continue
         said = cells[place]
