@@ -23,9 +23,11 @@ WARM = imports.python("-m", "rlvr.job", "--serve")
 SHIPPER_S = 60.0  # patience with a shipper when all runs have ended
 
 
-def of_ranks(ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = ()) -> tuple[str, ...]:
+def of_ranks(
+    ranks: int, python: Sequence[str] = (sys.executable, "-P"), place: Sequence[str] = (), module: str = "rlvr.job"
+) -> tuple[str, ...]:
     """Command that runs one run as several processes, `ranks` of them on this node; place: where the others are."""
-    return (*python, "-m", "rlvr.job.ranks", *place, str(ranks), "-m", "rlvr.job")
+    return (*python, "-m", "rlvr.job.ranks", *place, str(ranks), "-m", module)
 
 
 def shipping(home: Path, *options: str) -> list[str]:

@@ -1,19 +1,21 @@
 """Builds one stage that a run starts from, before the run itself: a base policy, or its pre-sampled answers.
 
-`python -m rlvr.job.build_stage RUN_DIR STAGE` builds it (and what it is built on) and stops.
+`python -m rlvr.job.build_stage RUN_DIR STAGE` builds it (and what it is built on) and stops. The engines of several
+ranks (rlvr/job/ranks.py) share the problems of pre-sampled answers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema, targets
 from rlvr.job.cause import cause_of
@@ -33,12 +35,20 @@ def build(run_dir: Path, stage_id: str) -> None:
     config = OmegaConf.create(plain)
     config.rollout.engine = presampling_engine(plain["rollout"]["engine"])
     store = layout.stages_beside(run_dir)
-    base: Path = instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
-    if base.name != stage_id:
+    if several() or _base(config, store).name != stage_id:
         with contextlib.closing(Parts(config, store)) as parts:
             parts.samples()
     if not (store / stage_id).is_dir():
         raise ValueError(f"run {run_dir.name} does not start from stage {stage_id}: was the code changed meanwhile?")
+
+
+def several() -> bool:
+    """Is this one of several ranks?"""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _base(config: DictConfig, store: Path) -> Path:
+    return instantiate(config.model, instantiate(config.task, _convert_="all"), store, _convert_="all")
 
 
 def main() -> None:
@@ -54,7 +64,7 @@ def main() -> None:
         logging.exception("the stage failed")
         cause = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
         print(" ".join(f"{type(cause).__name__}: {cause}".split()), flush=True)
-        distributed.end_process(cause_of(cause).code)
+        distributed.end_process(cause_of(cause).code, alone=True)
     distributed.end_process(0)
 
 

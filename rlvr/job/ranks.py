@@ -28,7 +28,9 @@ from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
-FAREWELL_S = 600.0  # for the others to end when one has failed: they may be writing a checkpoint, or wait for it on GPUs
+FAREWELL_S = (
+    600.0  # for the others to end when one has failed: they may be writing a checkpoint, or wait for it on GPUs
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

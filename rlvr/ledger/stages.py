@@ -145,6 +145,11 @@ class Stage:
         return str(self.identity["source"])
 
     @property
+    def shared(self) -> bool:
+        """Built by all ranks of a node together."""
+        return self.source == "presample"
+
+    @property
     def quick(self) -> bool:
         """Made in seconds: not worth a job of its own."""
         return self.source == "table"

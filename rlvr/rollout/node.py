@@ -28,6 +28,15 @@ def from_first(mine: Sequence[int]) -> list[int]:
     return everyone[dist.get_rank() - on_node()[0]].tolist()  # ranks are numbered node by node
 
 
+def of_first_rank(mine: int) -> int:
+    """The number of the run's first rank, on every rank. All of them together."""
+    if not several():
+        return mine
+    told = torch.tensor(mine)
+    dist.broadcast(told, 0)
+    return int(told)
+
+
 def visible_gpus() -> list[str]:
     """The GPUs that this run was given, as CUDA_VISIBLE_DEVICES names them."""
     named = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]

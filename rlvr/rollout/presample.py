@@ -15,14 +15,23 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from rlvr.ledger.stages import base_identity, presample_identity, presample_settings, presampled_problems, stage
+from rlvr.ledger.stages import (
+    base_identity,
+    presample_identity,
+    presample_settings,
+    presampled_problems,
+    stage,
+    stage_id,
+)
 from rlvr.records import Problem, Rollout, Sampling, Task
+from rlvr.rollout.node import of_first_rank
 from rlvr.rollout.sampler import Sampler, Spent
 
 log = logging.getLogger("rlvr")
 
 NOISE_STREAM = 1 << 33  # neither that of training nor that of evaluation
-CHUNK = 256  # problems sampled at once
+CHUNK = 256  # problems sampled at once, of each engine
+BUILD, STANDS = 1, 0  # what the first rank tells the others
 FILE = "problems.parquet"
 
 SCHEMA = pa.schema(
@@ -83,23 +92,34 @@ class Presample:
         """The stage's samples, built first if need be. `sampler`: its engine still holds the base policy.
 
         base: directory of the base policy. settings: whatever else decides the samples (task, engine), as JSON.
-        One process builds, with its own engine alone, while the other ranks and runs wait for the lock.
+        All ranks together: the first takes the lock and tells the others, whose engines share the problems with its
+        own, while other runs wait. Samples do not depend on how many share them.
         """
         problems = presampled_problems(sampler.task, self.problems)
         sampling = Sampling(max_tokens, self.seed + NOISE_STREAM, 0, self.temperature, self.top_p)
         identity = presample_identity(problems, base_identity(base, store), settings, max_tokens, vars(self))
-        alone = Sampler(sampler.task, sampler.engine, sampler.encode, sampler.decode)
+
+        def sampled() -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = []
+            chunk = CHUNK * sampler.engines
+            for first in range(0, len(problems), chunk):
+                rows += map(_row, sampler(problems[first : first + chunk], self.samples, sampling, Spent()))
+                log.info("pre-sampling: %d/%d problems", len(rows), len(problems))
+            return rows
 
         def build(directory: Path) -> dict[str, Any]:
-            rows: list[dict[str, Any]] = []
-            for first in range(0, len(problems), CHUNK):
-                groups = alone(problems[first : first + CHUNK], self.samples, sampling, Spent())
-                rows += map(_row, groups)
-                log.info("pre-sampling: %d/%d problems", len(rows), len(problems))
+            of_first_rank(BUILD)
+            rows = sampled()
             pq.write_table(pa.Table.from_pylist(rows, SCHEMA), directory / FILE, compression="zstd")
             return {"problems": len(rows), "correct": sum(r["correct"] for r in rows) / (len(rows) * self.samples)}
 
-        directory = stage(store, identity, build)
+        if sampler.rank == 0:
+            stage(store, identity, build)
+            of_first_rank(STANDS)
+        else:
+            while of_first_rank(STANDS) == BUILD:
+                sampled()
+        directory = store / stage_id(identity)
         return Samples(self, sampler.task, problems, pq.read_table(directory / FILE).to_pylist(), directory.name)
 
 

@@ -14,7 +14,7 @@ from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import jobs, submissions
-from sweeps.worker import environment, kill_tagged, new_tag
+from sweeps.worker import environment, kill_tagged, new_tag, of_ranks
 
 
 class StageTask:
@@ -47,8 +47,10 @@ class StageTask:
     def _build(self) -> Ended:
         tag = new_tag()
         run_dir = layout.run(self.home, str(self.settings["run"]))
-        command = [*jobs.python(self.settings), "-m", "rlvr.job.build_stage", str(run_dir), self.stage.name]
-        ended = self.supervisor.run(command, environment(int(self.settings["threads"]), tag), ranks=1)
+        python, ranks, builder = jobs.python(self.settings), int(self.settings["ranks"]), "rlvr.job.build_stage"
+        start = of_ranks(ranks, python, module=builder) if ranks > 1 else (*python, "-m", builder)
+        around = environment(int(self.settings["threads"]), tag)
+        ended = self.supervisor.run([*start, str(run_dir), self.stage.name], around, ranks=ranks)
         kill_tagged(tag)  # verifiers whose parent was killed
         return ended
 

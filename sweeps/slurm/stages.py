@@ -59,16 +59,19 @@ class StageJobs:
         return self._known[key]
 
     def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], after: Sequence[str]) -> str:
-        """Recorded before sbatch, numbered after it, as an array is. One process builds: one GPU will do."""
-        alone = {**cluster, "ranks": 1, "nodes": 1, "sampling_nodes": 0}
+        """Recorded before sbatch, numbered after it, as an array is. Answers are sampled by the ranks of a node; one
+        process builds anything else, and one GPU will do.
+        """
+        of_node = cluster["ranks"] // (cluster["nodes"] - cluster["sampling_nodes"])
+        here = {**cluster, "ranks": of_node if stage.shared else 1, "nodes": 1, "sampling_nodes": 0}
         asked = jobs.resources(
             cluster,
             time_min=cluster["time_min"],
             memory_gb=cluster["memory_gb"],
-            gpus=min(1, cluster["gpus"]),
-            cpus=jobs.cpus(alone),
+            gpus=min(here["ranks"], cluster["gpus"]),
+            cpus=jobs.cpus(here),
         )
-        about = {key: cluster[key] for key in ("threads", "retries", "requeues", "time_min", "container")}
+        about = {key: here[key] for key in ("ranks", "threads", "retries", "requeues", "time_min", "container")}
         about |= {"stage": stage.id, "source": stage.source, "run": run_id}
         target = submissions.record(self.ledger, self.sweep_id, [], about)
         text = script(

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlvr.ledger.stages import record_stages, recorded_stages
@@ -65,6 +67,22 @@ class TestReal:
             assert "building the" not in (run / "attempts/1/log.txt").read_text()
         stands = {path.name for path in tmp_path.glob("runs/stages/*") if path.is_dir()}
         assert stands == {pretrain["stage"], presample["stage"]}
+
+    def test_answers_are_sampled_by_the_ranks_of_a_node_and_are_those_of_one(
+        self, cluster: Settings, tmp_path: Path
+    ) -> None:
+        tables = list[pa.Table]()
+        for ranks in (1, 2):
+            place = Place(tmp_path / str(ranks), cluster)
+            place.launch("loss=dph_js", f"cluster.ranks={ranks}", world=WORLD)
+            wait_for(lambda place=place: not place.queue())
+            assert [causes(run) for run in place.runs().values()] == [["ok"]]
+            pretrain, presample = stage_jobs(place)
+            assert (pretrain["ranks"], presample["ranks"]) == (1, ranks)
+            tables.append(pq.read_table(place.home / "runs" / "stages" / presample["stage"] / "problems.parquet"))
+        one, two = (table.drop_columns("logp").to_pylist() for table in tables)
+        assert len(one) == 16
+        assert one == two
 
     def test_a_failed_stage_releases_nothing_and_says_why(self, cluster: Settings, tmp_path: Path) -> None:
         place = Place(tmp_path, cluster)
