@@ -178,22 +178,35 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     models = [(run, model) for run in runs if (model := memory.of_model(run.config["model"])) is not None]
     if not models:
         return []
-    finished, parts, hours = measured(ledger), Counter[str](), Counter[str]()
+    finished, parts, hours, stages = measured(ledger), Counter[str](), dict[str, float](), set[str]()
     guesses = [cost.estimate(run.config, model, finished) for run, model in models]
     for (run, _), guess in zip(models, guesses, strict=True):
         left = 1 - states[run.run_id].step / run.config["steps"]
-        parts.update({name: left * seconds for name, seconds in guess.parts.items()})
-        kind, share = _share(run.config, slurm=slurm)
-        hours[kind] += share * left * guess.total_s / 3600
+        its: dict[str, Any] = {name: left * seconds for name, seconds in guess.parts.items()}
+        if (stage := _presampled(run.config)) in stages:
+            its["presample"] = 0.0
+        stages.add(stage)
+        parts.update(its)
+        kind, share = _share(run.config, slurm=slurm, modelled=True)
+        hours[kind] = hours.get(kind, 0.0) + share * sum(its.values()) / 3600
     device = cost.device_of(models[0][0].config["cluster"])
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
     text = ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items())
     sure = "no finished run of its kind to compare with: never measured"
     if (first := guesses[0]).num_finished:
-        off = "" if first.error is None else f", off by {first.error:.0%} on them"
-        sure = f"calibrated by {_count(first.num_finished, 'finished run')}{off}"
+        by, of = ("the others", "") if first.known else ("those on other tasks", ", none of its task")
+        off = "" if first.error is None else f", off by {first.error:.0%} on them, each predicted by {by}"
+        sure = f"calibrated by {_count(first.num_finished, 'finished run')}{of}{off}"
     total = sum(parts.values()) / 3600
     return [f"Cost model ({device}): about {total:.2g} hours of runs, {text} ({shown}; {sure})."]
+
+
+def _presampled(config: Mapping[str, Any]) -> str:
+    """What decides the base policy's samples: of runs that have it alike, one draws them."""
+    later = ("threshold", "drop_unsolved", "ratio")
+    presample: Mapping[str, Any] = config.get("presample") or {}
+    knobs = {k: v for k, v in presample.items() if k not in later}
+    return repr((knobs, config["model"], config["task"], config["rollout"]["engine"], config["rollout"]["max_tokens"]))
 
 
 def measured(ledger: Ledger) -> list[cost.Finished]:
@@ -227,6 +240,8 @@ def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], lengt
     }
     answers = groups * config["rollout"]["samples"] * length
     seen = {"length": length, "rounds": max(1.0, tokens["rollout"] / answers)}
+    if turns := [metrics["rollout/rounds"] for metrics in steps if "rollout/rounds" in metrics]:
+        seen["turns"] = statistics.mean(turns)
     kept = tokens["used"] / answers / config["trainer"]["epochs"]
     if kept:
         read = groups * min(kept, 1.0) * config["trainer"]["epochs"]
@@ -244,13 +259,15 @@ def _waited_s(run_dir: Path, state: RunState) -> float:
     return max((at - began for at in built if began < at < ended), default=0.0)
 
 
-def _share(config: Mapping[str, Any], *, slurm: bool) -> tuple[str, float]:
-    """What an hour of a run counts: its GPUs where it has any, else its threads."""
+def _share(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:
+    """What an hour of a run counts: its GPUs where it has any, else its threads. modelled: of the devices that it asks
+    for, wherever this is asked.
+    """
     cluster = config["cluster"]
     if slurm:
         gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
         return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
-    if Path("/dev/nvidiactl").exists():
+    if cluster["gpus"] if modelled else Path("/dev/nvidiactl").exists():
         return "GPU", cluster["ranks"] + gpus_of_workers(config["rollout"]["engine"])
     return "CPU", cluster["ranks"] * cluster["threads"]
 

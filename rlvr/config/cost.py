@@ -15,6 +15,7 @@ from typing import Any, cast
 from rlvr.config import memory
 from rlvr.config.memory import GB, Architecture
 from rlvr.config.signature import declared
+from rlvr.ledger.stages import AT_ONCE, ENDLESS
 
 Parts = dict[str, float]  # seconds by part of a run
 
@@ -68,6 +69,7 @@ CPU = Reached(training=0.5, decoding=0.4, queued=False, step_s=0.001, layer_s=0.
 # and so many groups of ten are kept by dynamic sampling.
 MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
 UNKNOWN_LENGTH = 64  # tokens of the longest response, where only the task knows
+TRAIN = 10_000  # problems of a train split on files, where only they know
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Setting:
     steps: int
     responses: int  # of a step, kept
     rounds: float  # sampled for each that is kept
+    turns: float  # of sampling, one after the other
     prompts: int
     longest: int  # tokens of a response
     mean: float
@@ -107,6 +110,8 @@ class Setting:
     ranks_of_node: int = 1  # that write them into its main memory, each a part
     other_nodes: int = 0  # with engines: each is sent a copy
     critic: bool = False  # a second decoder learns from each token
+    presampled: int = 0  # problems that the base policy answers before training,
+    presampled_samples: int = 8  # with so many responses each
 
 
 def device_of(cluster: Mapping[str, Any]) -> str:
@@ -120,14 +125,21 @@ def device_of(cluster: Mapping[str, Any]) -> str:
     return "h100" if gpu_gb == 80 else min(fitting or ["b200"], key=lambda name: DEVICES[name].memory_gb)
 
 
+def longest(config: Mapping[str, Any]) -> int:
+    """Tokens of the longest response."""
+    return config["rollout"]["max_tokens"] or config["task"].get("max_tokens") or UNKNOWN_LENGTH
+
+
 def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Setting:
     """Of a run's resolved config. seen: what runs like it had on average, by the names of `Finished.seen`."""
     seen = seen or {}
     rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
     engine, ranks, name = rollout["engine"], cluster["ranks"], device_of(cluster)
     parallel, nodes, apart = engine.get("tensor_parallel", 1), cluster.get("nodes", 1), cluster.get("sampling_nodes", 0)
-    longest = rollout["max_tokens"] or UNKNOWN_LENGTH
-    refills = rollout["dynamic_sampling"] == "refill"
+    refills, overdraw = rollout["dynamic_sampling"] == "refill", rollout.get("overdraw")
+    rounds = seen.get("rounds", 1 / KEPT if refills else 1.0)
+    turns = seen.get("turns", math.ceil(rounds)) if refills and not overdraw else 1  # of at most P problems each
+    presample: Mapping[str, Any] = config.get("presample") or {}
     loss = declared(config["loss"]["_target_"])
     reference = trainer["kl"] > 0 or "reference" in loss
     tests: object = config["task"].get("test")
@@ -146,12 +158,13 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         threads=cluster["threads"] if name == "cpu" else 1,
         steps=config["steps"],
         responses=rollout["prompts"] * rollout["samples"],
-        rounds=seen.get("rounds", 1 / KEPT if refills else 1.0),
+        rounds=rounds,  # what overdraw draws beyond is stopped
+        turns=turns,
         prompts=rollout["prompts"],
-        longest=longest,
-        mean=seen.get("length", max(1.0, MEAN_LENGTH * longest)),
+        longest=longest(config),
+        mean=seen.get("length", max(1.0, MEAN_LENGTH * longest(config))),
         prompt=seen.get("prompt", PROMPT),
-        kept=seen.get("kept", 1.0),
+        kept=seen.get("kept", KEPT if rollout["dynamic_sampling"] == "drop" else 1.0),
         epochs=trainer["epochs"],
         updates=trainer["updates"],
         own_logp=rollout["logp_old"] == "trainer",
@@ -167,20 +180,25 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         evaluations=1 + -(-config["steps"] // evaluation["every"]),
         evaluated=benchmarks * problems,
         evaluated_samples=evaluation["samples"],
+        presampled=(presample["problems"] or (TRAIN if "train" in config["task"] else ENDLESS)) if presample else 0,
+        presampled_samples=presample.get("samples", 8),
     )
 
 
 def seconds(model: Architecture, setting: Setting) -> Parts:
-    """Seconds of a whole run by part."""
+    """Seconds of a whole run by part; "presample" is of a stage, which runs on the same samples share."""
     forward, samples = _passes(model, setting, backward=False), setting.responses / setting.prompts
     return {
-        "sampling": setting.steps * _sampling(model, setting, setting.prompts * setting.rounds, samples),
+        "sampling": setting.steps
+        * setting.turns
+        * _sampling(model, setting, setting.prompts * setting.rounds / setting.turns, samples),
         "weights": setting.steps * _sync(model, setting),
         "log-probabilities": setting.steps * setting.own_logp * forward,
         "training": setting.steps
         * setting.epochs
         * (_passes(model, setting, backward=True) + setting.frozen * forward),
         "evaluation": setting.evaluations * _sampling(model, setting, setting.evaluated, setting.evaluated_samples),
+        "presample": _presample(model, setting),
     }
 
 
@@ -188,7 +206,8 @@ def _sampling(model: Architecture, setting: Setting, problems: float, samples: f
     """Seconds of so many problems with so many responses each on all engines.
 
     A prompt is read once for all its responses. Every token of the sequences at work reads the weights once and the
-    keys and values of each; what is left when the others have ended is a tail of the longest response. The devices of
+    keys and values of each; what is left when the others have ended is a tail: of the longest response, which is cut at
+    the limit. The devices of
     an engine have a part of the weights each, and of the heads of keys as long as there are some, and sum what they
     have computed twice a layer.
     """
@@ -213,11 +232,20 @@ def _sampling(model: Architecture, setting: Setting, problems: float, samples: f
         return 2 * model.layers * (reached.reduce_s + passed / (device.link * reached.decoding)) * (parallel > 1)
 
     prompts_s = 2 * model.parameters * setting.prompt * problems / setting.engines / flops
-    tail = max(0.0, setting.longest - setting.mean)
+    expected = setting.mean * (1 + math.log(max(1.0, own)))  # the longest of so many whose lengths are exponential
+    tail = max(0.0, min(setting.longest, expected) - setting.mean)
     if setting.vllm:  # a place that is free is taken at once
         return prompts_s + own * setting.mean / at_once * token_s(at_once) + tail * token_s(1)
     batches = math.ceil(own / at_once)
     return prompts_s + batches * (setting.mean * token_s(at_once) + tail * token_s(at_once / 8))
+
+
+def _presample(model: Architecture, setting: Setting) -> float:
+    """Seconds in which the engines sample what the base policy answers, AT_ONCE problems each at a time."""
+    if not setting.presampled:
+        return 0.0
+    chunks = math.ceil(setting.presampled / (AT_ONCE * setting.engines))
+    return chunks * _sampling(model, setting, setting.presampled / chunks, setting.presampled_samples)
 
 
 def _sync(model: Architecture, setting: Setting) -> float:
@@ -260,8 +288,9 @@ def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:
 class Finished:
     """What a finished run took: seconds by part, in all, and what it saw.
 
-    seen: "length" (mean tokens of a response), "rounds" (responses sampled for each that a step asks for), and where it
-    is known "prompt" (mean tokens) and "kept" (share of the responses of a step that was learned from).
+    seen: "length" (mean tokens of a response), "rounds" (responses sampled for each that a step asks for), "turns" (in
+    which a step sampled them, one after the other), and where it is known "prompt" (mean tokens) and "kept" (share of
+    the responses of a step that was learned from).
     """
 
     config: Mapping[str, Any]
@@ -276,8 +305,9 @@ class Estimate:
     """Seconds of a run by part."""
 
     parts: Parts
-    error: float | None  # of such estimates on the runs that have finished: the median; None: of fewer than two
+    error: float | None  # of such estimates on the runs that have finished (`errors`): the median; None: of no run
     num_finished: int
+    known: bool  # a run of the same task has finished
 
     @property
     def total_s(self) -> float:
@@ -287,44 +317,63 @@ class Estimate:
 def estimate(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished] = ()) -> Estimate:
     """Of a run's resolved config. finished: runs on any devices; those of the same kind calibrate it."""
     same = [run for run in finished if _kind(run.config) == _kind(config)]
-    errors = list[float]()
-    for number, run in enumerate(same):
-        others = [*same[:number], *same[number + 1 :]]
-        if others:
-            predicted = sum(calibrated(run.config, run.model, others, seen=run.seen).values())
-            errors.append(abs(predicted / run.total_s - 1))
-    parts = calibrated(config, model, same)
-    return Estimate(parts, statistics.median(errors) if errors else None, len(same))
+    known = any(run.config["task"] == config["task"] for run in same)
+    off = [abs(error) for error in errors(same, known=known).values()]
+    return Estimate(calibrated(config, model, same), statistics.median(off) if off else None, len(same), known)
 
 
-def calibrated(
-    config: Mapping[str, Any],
-    model: Architecture,
-    finished: Sequence[Finished],
-    *,
-    seen: Mapping[str, float] | None = None,
-) -> Parts:
+def errors(finished: Sequence[Finished], *, known: bool) -> dict[int, float]:
+    """Predicted over taken, less 1, of finished runs by their place, each predicted by what was known before it ran.
+
+    known: from all others, where one of them is on its task; else from those on other tasks alone, where there are any.
+    Stages are left out, as they are of what a run took.
+    """
+    off = dict[int, float]()
+    for place, run in enumerate(finished):
+        others = [other for at, other in enumerate(finished) if at != place]
+        apart = [other for other in others if other.config["task"] != run.config["task"]]
+        if (len(apart) < len(others)) if known else apart:
+            parts = calibrated(run.config, run.model, others if known else apart)
+            off[place] = sum(s for name, s in parts.items() if name != "presample") / run.total_s - 1
+    return off
+
+
+def calibrated(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished]) -> Parts:
     """Seconds by part, each times the median of measured over modelled of the finished runs, and what they took beside.
 
-    seen: lengths and rounds, where they are known; None: the median of finished runs of the same task, if there are.
+    Lengths, prompts and rounds are medians of the finished runs on the same task, else of all.
     """
-    if seen is None:
-        alike = [run.seen for run in finished if run.config["task"] == config["task"]]
-        names = {name for each in alike for name in each}
-        seen = {name: statistics.median(each[name] for each in alike if name in each) for name in names}
-    parts = seconds(model, setting_of(config, seen))
+    parts = seconds(model, setting_of(config, _seen_before(config, finished)))
     if not finished:
         return parts
     modelled = [seconds(run.model, setting_of(run.config, run.seen)) for run in finished]
     for name in parts:
+        like = "sampling" if name == "presample" else name  # a stage is in no run's time
         ratios = [
-            run.parts[name] / its[name]
+            run.parts[like] / its[like]
             for run, its in zip(finished, modelled, strict=True)
-            if run.parts.get(name, 0) > 0 and its[name] > 0
+            if run.parts.get(like, 0) > 0 and its[like] > 0
         ]
         parts[name] *= statistics.median(ratios) if ratios else 1.0
     beside = statistics.median(max(0.0, run.total_s - sum(run.parts.values())) for run in finished)
     return {**parts, "start and checkpoints": beside}
+
+
+def _seen_before(config: Mapping[str, Any], finished: Sequence[Finished]) -> dict[str, float]:
+    """What runs on the same task saw; where there are none, on any, with lengths as shares of the longest. What dynamic
+    sampling drew and kept: of those that have the same alone.
+    """
+    same = [run for run in finished if run.config["task"] == config["task"]]
+    alike = same or finished
+    filtered = [run for run in alike if _dynamic(run.config) == _dynamic(config)]
+    found = {"length": [run.seen["length"] * (1 if same else longest(config) / longest(run.config)) for run in alike]}
+    for name, runs in (("prompt", alike), ("rounds", filtered), ("turns", filtered), ("kept", filtered)):
+        found[name] = [run.seen[name] for run in runs if name in run.seen]
+    return {name: statistics.median(values) for name, values in found.items() if values}
+
+
+def _dynamic(config: Mapping[str, Any]) -> str:
+    return config["rollout"]["dynamic_sampling"]
 
 
 def _kind(config: Mapping[str, Any]) -> tuple[str, str, str]:

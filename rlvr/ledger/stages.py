@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 SAY_WAITING_EVERY_S = 15.0
 SAMPLED_DEMONSTRATIONS = 64
+AT_ONCE = 256  # problems that an engine pre-samples together
 ENDLESS = 512  # problems to pre-sample of a train split that never ends, where no number is given
 
 # Raise one when what it names changes: old stages are then built anew.

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from rlvr.ledger.stages import (
+    AT_ONCE,
     base_identity,
     presample_identity,
     presample_settings,
@@ -30,7 +31,6 @@ from rlvr.rollout.sampler import Sampler, Spent
 log = logging.getLogger("rlvr")
 
 NOISE_STREAM = 1 << 33  # neither that of training nor that of evaluation
-CHUNK = 256  # problems sampled at once, of each engine
 BUILD, STANDS = 1, 0  # what the first rank tells the others
 FILE = "problems.parquet"
 
@@ -101,7 +101,7 @@ class Presample:
 
         def sampled() -> list[dict[str, Any]]:
             rows: list[dict[str, Any]] = []
-            chunk = CHUNK * sampler.engines
+            chunk = AT_ONCE * sampler.engines
             for first in range(0, len(problems), chunk):
                 rows += map(_row, sampler(problems[first : first + chunk], self.samples, sampling, Spent()))
                 log.info("pre-sampling: %d/%d problems", len(rows), len(problems))

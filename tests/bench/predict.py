@@ -1,7 +1,8 @@
 """How far off the cost model of `--dry-run` is: `python -m tests.bench.predict [HOME]`, four minutes on one core.
 
-Ten short runs on five tasks, one after another; the hours of each are then predicted from the nine others, with the
-lengths of its own prompts and responses. HOME: of ten such runs that have finished, which are not run again.
+Ten short runs on five tasks, one after another; what each takes is then predicted from the others, as it would have
+been before it ran: once by all, where one is on its task, and once by those on other tasks alone. HOME: where runs that
+have finished are not run again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rlvr.config.cost import calibrated
+from rlvr.config.cost import errors
 from rlvr.ledger.sweeps import Ledger
 from sweeps.preview import measured
 
@@ -36,16 +37,16 @@ def main(home: Path) -> None:
     for typed in RUNS:
         command = [sys.executable, "-m", "rlvr.run", *typed.split(), *SETTING.split()]
         subprocess.run(command, env={**os.environ, "RLVR_HOME": str(home)}, check=True, stdout=subprocess.DEVNULL)
-    finished, errors = measured(Ledger(home)), list[float]()
-    print(f"{'':40} {'took, s':>8} {'predicted':>10} {'off':>6}")
-    for number, run in enumerate(finished):
-        others = [*finished[:number], *finished[number + 1 :]]
-        predicted = sum(calibrated(run.config, run.model, others, seen=run.seen).values())
-        errors.append(predicted / run.total_s - 1)
-        chosen = run.config["choices"]
-        print(f"{chosen['task'] + ', ' + chosen['loss']:40} {run.total_s:8.1f} {predicted:10.1f} {errors[-1]:+6.0%}")
-    sizes = [abs(error) for error in errors]
-    print(f"{len(sizes)} runs: median {statistics.median(sizes):.0%} off, at worst {max(sizes):.0%}")
+    finished = measured(Ledger(home))
+    by_others, by_other_tasks = (errors(finished, known=known) for known in (True, False))
+    print(f"{'':40} {'took, s':>8} {'of its task':>12} {'of others':>10}")
+    for place, run in enumerate(finished):
+        chosen, off = run.config["choices"], [by_others.get(place), by_other_tasks.get(place)]
+        shown = [f"{error:+.0%}" if error is not None else "-" for error in off]
+        print(f"{chosen['task'] + ', ' + chosen['loss']:40} {run.total_s:8.1f} {shown[0]:>12} {shown[1]:>10}")
+    for knew, off in (("a run of the task had finished", by_others), ("none had", by_other_tasks)):
+        sizes = [abs(error) for error in off.values()]
+        print(f"{knew}: {len(sizes)} runs, median {statistics.median(sizes):.0%} off, at worst {max(sizes):.0%}")
 
 
 if __name__ == "__main__":

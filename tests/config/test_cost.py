@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ LAD_MATH = Setting(
     steps=1,
     responses=2048,
     rounds=2.0,
+    turns=1,
     prompts=256,
     longest=8192,
     mean=2000,
@@ -94,6 +96,47 @@ def test_half_of_the_groups_take_half_of_the_training_and_prompts_are_read_once_
     assert long - none == pytest.approx(2.46 + cached, rel=0.01)
 
 
+def test_each_turn_of_a_step_has_a_tail_by_hand() -> None:
+    """Two turns of 256 responses an engine: a token for all of them, (15.2 + 16.9) GB / 2.01 TB/s + 4 ms, is 20 ms,
+    2000 of them; and each turn waits 6192 tokens of 11.6 ms for its longest response. Prompts: 0.25 s in all."""
+    assert seconds(MODEL, replace(LAD_MATH, turns=2))["sampling"] == pytest.approx(2 * (40 + 71.8) + 0.25, rel=0.01)
+
+
+def test_a_tail_is_as_long_as_the_longest_of_so_many_responses() -> None:
+    """Of 512 whose lengths are exponential with a mean of 100: 100 · (1 + ln 512) = 724 tokens, not the limit's 8192.
+    A token of 512, 2 · 7.6e9 · 512 FLOPs at 0.6 · 989e12 a second and 4 ms, is 17.1 ms; 624 of the tail, 11.6 ms."""
+    taken = seconds(MODEL, replace(LAD_MATH, mean=100))["sampling"]
+    assert taken == pytest.approx(100 * 0.0171 + 624 * 0.0116 + 0.25, rel=0.01)
+
+
+def test_what_the_base_policy_answers_before_training_by_hand() -> None:
+    """8192 problems, 256 at a time by each of 8 engines: 2048 responses of 2000 tokens, 512 of which take 28.3 ms a
+    token, are 226 s; a tail of 71.8 s, and 256 prompts of 150 tokens, 1 s."""
+    parts = seconds(MODEL, replace(LAD_MATH, presampled=8192, presampled_samples=8))
+    assert parts["presample"] == pytest.approx(4 * (226 + 71.8 + 1), rel=0.01)
+    assert seconds(MODEL, LAD_MATH)["presample"] == 0
+
+
+def test_a_config_says_what_is_sampled_before_training() -> None:
+    knobs = {"problems": None, "samples": 4}
+    endless, of_files = config(), {**config(), "task": {"_target_": "math", "train": "a.jsonl"}}
+    assert cost.setting_of(endless).presampled == 0
+    found = [cost.setting_of({**each, "presample": knobs}) for each in (endless, of_files)]
+    assert [(its.presampled, its.presampled_samples) for its in found] == [(512, 4), (10_000, 4)]
+    assert cost.setting_of({**endless, "presample": {**knobs, "problems": 7}}).presampled == 7
+
+
+def test_refill_takes_turns_and_overdraw_one() -> None:
+    """Half of the groups are kept: a second round draws what is missing, and finished runs know better."""
+    run = config()
+    run["rollout"]["dynamic_sampling"] = "refill"
+    assert cost.setting_of(run).turns == 2
+    assert cost.setting_of(run, {"rounds": 1.7, "turns": 2.4}).turns == 2.4
+    run["rollout"]["overdraw"] = 1.1
+    assert (cost.setting_of(run).turns, cost.setting_of(run).rounds) == (1, 2)
+    assert cost.setting_of(config()).turns == 1
+
+
 def test_on_a_cpu_each_update_launches_its_kernels_one_by_one() -> None:
     """28 layers of 1 ms, forward and twice as much backward: 84 ms an update, whatever it computes."""
     slow = replace(LAD_MATH, device=DEVICES["cpu"], reached=cost.CPU, recomputed=False)
@@ -145,10 +188,12 @@ def test_devices_by_name_by_memory_and_none() -> None:
 SEEN = {"length": 9.0, "rounds": 1.0, "prompt": 7.0, "kept": 0.5}
 
 
-def finished(config: dict[str, Any], factor: float, beside: float) -> Finished:
+def finished(
+    config: dict[str, Any], factor: float = 1.0, beside: float = 0.0, seen: dict[str, float] = SEEN
+) -> Finished:
     """A run that took `factor` times what the formulas say, and something beside."""
-    parts = {name: factor * s for name, s in seconds(MODEL, cost.setting_of(config, SEEN)).items()}
-    return Finished(config, MODEL, parts, sum(parts.values()) + beside, SEEN)
+    parts = {name: factor * s for name, s in seconds(MODEL, cost.setting_of(config, seen)).items()}
+    return Finished(config, MODEL, parts, sum(parts.values()) + beside, seen)
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -192,3 +237,23 @@ def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_w
     slow = [*past, finished(config(prompts=64), 6.0, beside=7.0)]
     assert estimate(new, MODEL, slow).error == pytest.approx(0, abs=1e-9)  # the median
     assert calibrated(new, MODEL, [])["training"] == seconds(MODEL, cost.setting_of(new))["training"]
+
+
+def test_a_finished_run_is_predicted_without_what_it_saw_itself() -> None:
+    """Responses of 9 tokens and of 18 of at most 32, on one task: each is predicted with the other's. On another task,
+    32 of at most 64: half of the longest, 16 of 32."""
+
+    def total(config: Mapping[str, Any], length: float) -> float:
+        return sum(seconds(MODEL, cost.setting_of(config, {**SEEN, "length": length})).values())
+
+    short, long = (finished(config(prompts=p), seen={**SEEN, "length": n}) for p, n in ((8, 9), (16, 18)))
+    expected = {at: total(run.config, other) / run.total_s - 1 for at, run, other in ((0, short, 18), (1, long, 9))}
+    assert cost.errors([short, long], known=True) == pytest.approx(expected)
+    assert cost.errors([short, long], known=False) == {}
+    elsewhere = {**config(), "task": {"_target_": "coins", "max_tokens": 64}}
+    elsewhere["rollout"] |= {"max_tokens": None}
+    other = finished(elsewhere, seen={**SEEN, "length": 32})
+    assert cost.errors([short, other], known=True) == {}
+    assert cost.errors([short, other], known=False)[0] == pytest.approx(total(short.config, 16) / short.total_s - 1)
+    assert estimate(config(), MODEL, [short, long]).known
+    assert not estimate(elsewhere, MODEL, [short, long]).known

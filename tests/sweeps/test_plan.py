@@ -207,7 +207,31 @@ def test_hours_of_runs_like_none_are_modelled_and_finished_runs_say_how_well(tmp
                 spool.record(step, {"response/length": 20.0, "time/rollout_s": prompts, "time/train_s": 2.0 * prompts})
         finish(ledger, run.run_id, steps, 3.0 * steps * prompts + 5)
     text = preview(coming, ledger, slurm=False)
-    assert re.search(r"Cost model \(cpu\): .*; calibrated by 3 finished runs, off by \d+% on them\)", text), text
+    off = r"off by \d+% on them, each predicted by the others\)"
+    assert re.search(rf"Cost model \(cpu\): .*; calibrated by 3 finished runs, {off}", text), text
+    elsewhere = preview(planned(["task=countdown", "model=countdown_tiny"]), ledger, slurm=False)
+    assert "3 finished runs, none of its task)" in elsewhere  # nor is one of another task than theirs
+
+
+def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
+    """(device, hours of runs, what hours are counted in)"""
+    text = preview(planned(*points), ledger, slurm=False)
+    found = re.search(r"Cost model \((\w+)\): about (\S+) hours of runs, \S+ (\w+)-hours", text)
+    assert found is not None, text
+    return found[1], float(found[2]), found[3]
+
+
+def test_hours_of_gpus_are_gpu_hours_on_a_machine_without_one(tmp_path: Path) -> None:
+    assert modelled(Ledger(tmp_path), ["paper=maxrl_maze", "cluster=local"])[::2] == ("rtx4090", "GPU")
+    assert modelled(Ledger(tmp_path), ["steps=40"])[::2] == ("cpu", "CPU")
+
+
+def test_runs_that_share_the_base_policys_samples_wait_for_them_once(tmp_path: Path) -> None:
+    dph = ["loss=dph_js", "steps=1", "presample.problems=100000"]
+    settings = ["seed=0"], ["seed=1", "seed=2", "seed=3"], ["presample.samples=8", "presample.samples=9"]
+    alone, three, apart = (modelled(Ledger(tmp_path), *([*dph, word] for word in each))[1] for each in settings)
+    assert three < 1.1 * alone
+    assert apart > 1.9 * alone
 
 
 def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(tmp_path: Path) -> None:
@@ -221,7 +245,7 @@ def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(t
     with contextlib.closing(Spool(run_dir, 1)) as spool:
         for step in (1, 2):
             tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 480 - 24 + 33.0}
-            spool.record(step, {"response/length": 20.0, "time/train_s": 5.0, **tokens})
+            spool.record(step, {"response/length": 20.0, "rollout/rounds": 3.0, "time/train_s": 5.0, **tokens})
     stage = layout.stages_beside(run_dir) / "0123456789abcdef"
     stage.mkdir(parents=True)
     record_stages(run_dir, [stage.name])
@@ -230,5 +254,5 @@ def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(t
     job.write_text(json.dumps(json.loads(job.read_text()) | {"started": time.time() - 100}))
     os.utime(stage, times=(time.time() - 40, time.time() - 40))
     (found,) = measured(ledger)
-    assert found.seen == {"length": 20.0, "rounds": 3.0, "kept": 0.75, "prompt": pytest.approx(11.0)}
+    assert found.seen == {"length": 20.0, "rounds": 3.0, "turns": 3.0, "kept": 0.75, "prompt": pytest.approx(11.0)}
     assert found.total_s == pytest.approx(40, abs=2)
