@@ -47,7 +47,7 @@ test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (under t
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
 test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (half an hour)
-	$(BIN)/python -m pytest -n 4 --dist loadfile  # two of the four mostly wait, for SLURM and servers
+	$(BIN)/python -m pytest -n 4 --dist loadfile --durations=30  # two of the four mostly wait, for SLURM and servers
 
 lint: $(STAMP)  ## style, types, import directions
 	$(BIN)/ruff check .
