@@ -1,0 +1,125 @@
+r"""Every right answer of real mathematics data: does it load, and is it right and read as mathematics in \boxed{}?
+
+python -m tests.bench.golds [--write-docs]     all files of the data folder, some minutes on one core
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlvr.records import Problem
+from rlvr.task.verify.pool import Pool
+from tests.support.tasks import DATA, make_task
+
+DOCS = Path(__file__).parents[2] / "docs" / "right_answers.md"
+BEGIN, END = "<!-- measured -->\n", "<!-- end -->"
+SHOWN = 70  # characters of a right answer
+FILES = [
+    *("aime24/test", "aime25/test", "aime_1983_2023/train", "aime_aimo_validation/test", "amc23/test"),
+    *("amc_aimo_validation/test", "college_math/test", "dapo_math_17k/train", "gsm8k/test", "gsm8k/train"),
+    *("math/test", "math/train", "math500/test", "minerva/test", "olympiadbench/test"),
+]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A right answer, judged. line: of its file, from 1. readable: as mathematics; else only the same text is right."""
+
+    line: int
+    problem: Problem
+    outcome: str
+    readable: bool
+
+    @property
+    def fine(self) -> bool:
+        return self.outcome == "correct" and self.readable
+
+    @property
+    def why(self) -> str:
+        if self.outcome != "correct":
+            return self.outcome
+        words = re.sub(r"\$.*?\$|\\[a-zA-Z]+|\{[^{}]*\}", " ", self.problem.answer, flags=re.DOTALL)
+        if len(re.findall(r"[A-Za-z]{2,}", words)) > 1:
+            return "words"
+        if r"\bigcup" in self.problem.answer:
+            return "a union over all k"
+        return "notation"
+
+
+def problems(file: str) -> list[Problem]:
+    """All of a file, loaded as a run loads them."""
+    path = str(DATA / f"{file}.jsonl.gz")
+    task = make_task("math", train=path, test=path)
+    task.close()
+    return [task.problem("test", i) for i in range(task.size("test"))]
+
+
+def judge(lines: Sequence[tuple[int, Problem]], pool: Pool) -> list[Judged]:
+    requests = [{"gold": p.answer, "answer": _boxed(p.answer)} for _, p in lines]
+    replies = pool.ask(requests)
+    return [
+        Judged(*line, reply["outcome"], "unreadable" not in reply) for line, reply in zip(lines, replies, strict=True)
+    ]
+
+
+def verifier() -> Pool:
+    workers = len(os.sched_getaffinity(0))
+    return Pool("rlvr.task.verify.math_answer", workers=workers, timeout_s=60, memory_gb=4)
+
+
+def _boxed(answer: str) -> str:
+    return answer if answer.startswith(r"\boxed") else f"\\boxed{{{answer}}}"
+
+
+def page(judged: dict[str, list[Judged]]) -> str:
+    """A row per file, and the exceptions."""
+    counts = ["| file | right answers | judged right | read as mathematics |", "|---|---|---|---|"]
+    exceptions = ["| file, line | right answer | why |", "|---|---|---|"]
+    for file, each in judged.items():
+        counts.append(_counted(file, each))
+        exceptions += [f"| {file}, {j.line} | {_shown(j.problem.answer)} | {j.why} |" for j in each if not j.fine]
+    counts.append(_counted("all", [j for each in judged.values() for j in each]))
+    return "\n".join([*counts, "", *exceptions]) + "\n"
+
+
+def _counted(name: str, judged: Sequence[Judged]) -> str:
+    right, fine = _share(j.outcome == "correct" for j in judged), _share(j.fine for j in judged)
+    return f"| {name} | {len(judged):,} | {right} | {fine} |"
+
+
+def _share(facts: Iterable[bool]) -> str:
+    listed = list(facts)
+    return f"{sum(listed):,} ({100 * sum(listed) / len(listed):.2f} %)"
+
+
+def _shown(answer: str) -> str:
+    text = " ".join(answer.split()).replace("`", "'").replace("|", "\\|")
+    return f"`{text if len(text) <= SHOWN else text[:SHOWN] + '…'}`"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write-docs", action="store_true", help=f"put the result into {DOCS.name}")
+    options = parser.parse_args()
+    judged: dict[str, list[Judged]] = {}
+    with verifier() as pool:
+        for file in FILES:
+            judged[file] = judge(list(enumerate(problems(file), start=1)), pool)
+            print(_counted(file, judged[file]), flush=True)
+    text = page(judged)
+    if options.write_docs:
+        before, rest = DOCS.read_text().split(BEGIN)
+        DOCS.write_text(f"{before}{BEGIN}{text}{END}{rest.split(END)[1]}")
+    else:
+        print(text)
+    return int(any(j.outcome != "correct" for each in judged.values() for j in each))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
