@@ -341,11 +341,12 @@ def errors(finished: Sequence[Finished], *, known: bool) -> dict[int, float]:
 def calibrated(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished]) -> Parts:
     """Seconds by part, each times the median of measured over modelled of the finished runs, and what they took beside.
 
-    Lengths, prompts and rounds are medians of the finished runs on the same task, else of all.
+    Pace, lengths, prompts and rounds are those of the finished runs on the same task, where there are any, else of all.
     """
     parts = seconds(model, setting_of(config, _seen_before(config, finished)))
     if not finished:
         return parts
+    finished = [run for run in finished if run.config["task"] == config["task"]] or finished
     modelled = [seconds(run.model, setting_of(run.config, run.seen)) for run in finished]
     for name in parts:
         like = "sampling" if name == "presample" else name  # a stage is in no run's time

@@ -257,3 +257,12 @@ def test_a_finished_run_is_predicted_without_what_it_saw_itself() -> None:
     assert cost.errors([short, other], known=False)[0] == pytest.approx(total(short.config, 16) / short.total_s - 1)
     assert estimate(config(), MODEL, [short, long]).known
     assert not estimate(elsewhere, MODEL, [short, long]).known
+
+
+def test_runs_on_the_same_task_set_the_pace_where_there_are_any() -> None:
+    """They took three times what is modelled, one on another task six times."""
+    other = finished({**config(), "task": {"_target_": "coins", "max_tokens": 32}}, 6.0)
+    past = [finished(config(prompts=8), 3.0), finished(config(prompts=16), 3.0), other, other, other]
+    modelled = sum(seconds(MODEL, cost.setting_of(config(), SEEN)).values())
+    assert estimate(config(), MODEL, past).total_s == pytest.approx(3 * modelled)
+    assert estimate(config(), MODEL, past[2:]).total_s == pytest.approx(6 * modelled)
