@@ -32,6 +32,7 @@ from rlvr.task.verify.sandbox import Sandbox
 HELD_OUT = 8  # one question in so many
 SHARED_SEED = 496  # items of a stream that come from one seed of the library, in parts of
 AT_ONCE = 8
+MAKE_TIMEOUT_S = 300.0  # of a check or of AT_ONCE questions, on however crowded a machine: nothing hostile is read
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 # Generators whose verifiers give the full score to any solution, and whose solutions the text tells apart. Not here:
 # those of one answer that may be written in many ways (integrals, conclusions of propositional logic) and puzzles that
@@ -185,18 +186,18 @@ class ReasoningGym(Procedural[Item]):
     def _make(self, generator: str, seed: int, part: int) -> list[tuple[str, str | None]]:
         indices = list(range(part * AT_ONCE, (part + 1) * AT_ONCE))
         wanted = {"do": "make", "generator": generator, "knobs": self.knobs[generator], "seed": seed}
-        (reply,) = self._pool.ask([{**wanted, "indices": indices}])
+        (reply,) = self._pool.ask([{**wanted, "indices": indices}], timeout_s=MAKE_TIMEOUT_S)
         if reply["outcome"] != "made":
             raise ValueError(
-                f"The generator {generator} made no questions ({reply['outcome']}) within task.timeout_s and "
-                "task.memory_gb. Raise them, or give it other knobs."
+                f"The generator {generator} made no questions ({reply['outcome']}) within {MAKE_TIMEOUT_S:.0f} s and "
+                "task.memory_gb. Raise that, or give it other knobs."
             )
         return [(question, answer) for question, answer in reply["items"]]
 
     def _check_generators(self) -> None:
         """Raises ValueError for unknown names and knobs."""
         asked = [{"do": "check", "generator": name, "knobs": knobs} for name, knobs in self.knobs.items()]
-        for reply in self._pool.ask(asked):
+        for reply in self._pool.ask(asked, timeout_s=MAKE_TIMEOUT_S):
             if reply["outcome"] != "checked" or reply["problem"]:
                 self.close()
                 raise ValueError(reply.get("problem") or "reasoning-gym did not start in the sandbox.")

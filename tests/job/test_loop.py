@@ -71,20 +71,20 @@ def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path
 
     The steps after an evaluation sample from what was evaluated: 5 policies, of 0, 2, 4, 6 and 8 updates."""
     run = make_run(tmp_path)
-    sync, generate = run.parts.engine.sync, run.parts.engine.generate
+    sync, generate = run.parts.engine.sync, run.parts.engine.generate_until
     handed, sampled = list[int](), list[int]()
 
     def watched_sync(weights: Iterable[tuple[str, Any]]) -> None:
         handed.append(run.trainer.num_updates)
         sync(weights)
 
-    def watched_generate(*arguments: Any) -> Any:
+    def watched_generate(*arguments: Any) -> None:
         own = dict(run.parts.engine.model.named_parameters())
         assert all(torch.equal(own[name], weight) for name, weight in run.trainer.weights())
         sampled.append(run.trainer.num_updates)
-        return generate(*arguments)
+        generate(*arguments)
 
-    run.parts.engine.sync, run.parts.engine.generate = watched_sync, watched_generate
+    run.parts.engine.sync, run.parts.engine.generate_until = watched_sync, watched_generate
     try:
         assert run.train(StopFlag()) is Cause.OK
     finally:

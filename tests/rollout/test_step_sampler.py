@@ -66,7 +66,7 @@ def test_a_step_learns_from_the_policy_that_the_step_before_began_with(tmp_path:
     4. Evaluations (before the first, after the second and fourth step) are of the policy as it stands."""
     run = make_run(tmp_path, "rollout.ahead=1", journal=True)
     policies = {0: weights(run)}
-    learn, generate = run.trainer.learn, run.parts.engine.generate
+    learn, generate = run.trainer.learn, run.parts.engine.generate_until
     sampled = list[tuple[int, list[int]]]()
 
     def watched_learn(batch: Any) -> Any:
@@ -74,13 +74,13 @@ def test_a_step_learns_from_the_policy_that_the_step_before_began_with(tmp_path:
         policies[run.trainer.num_updates] = weights(run)
         return metrics
 
-    def watched_generate(requests: Any, sampling: Sampling) -> Any:
+    def watched_generate(requests: Any, sampling: Sampling, progress: Any) -> None:
         own = dict(run.parts.engine.model.named_parameters())
         same = [n for n, policy in policies.items() if all(torch.equal(own[k], w) for k, w in policy.items())]
         sampled.append((sampling.step, same))
-        return generate(requests, sampling)
+        generate(requests, sampling, progress)
 
-    run.trainer.learn, run.parts.engine.generate = watched_learn, watched_generate
+    run.trainer.learn, run.parts.engine.generate_until = watched_learn, watched_generate
     metrics = trained(run)
     assert sorted(sampled) == [(0, [0]), (0, [4]), (0, [8]), (1, [0]), (2, [0]), (3, [2]), (4, [4])]
     assert [metrics[step]["rollout/staleness"] for step in (1, 2, 3, 4)] == [0, 2, 2, 2]
@@ -90,7 +90,7 @@ def test_sampling_and_learning_go_on_at_the_same_time(tmp_path: Path) -> None:
     """Learning step t and sampling step t + 1 wait for each other: in turns, neither would ever go on."""
     run = make_run(tmp_path, "rollout.ahead=1", "evaluation.every=4", journal=True)
     together = threading.Barrier(2, timeout=60)
-    learn, generate = run.trainer.learn, run.parts.engine.generate
+    learn, generate = run.trainer.learn, run.parts.engine.generate_until
     main = threading.current_thread()
 
     def met_learn(batch: Any) -> Any:
@@ -98,12 +98,12 @@ def test_sampling_and_learning_go_on_at_the_same_time(tmp_path: Path) -> None:
             together.wait()
         return learn(batch)
 
-    def met_generate(requests: Any, sampling: Sampling) -> Any:
+    def met_generate(requests: Any, sampling: Sampling, progress: Any) -> None:
         if threading.current_thread() is not main:
             together.wait()
-        return generate(requests, sampling)
+        generate(requests, sampling, progress)
 
-    run.trainer.learn, run.parts.engine.generate = met_learn, met_generate
+    run.trainer.learn, run.parts.engine.generate_until = met_learn, met_generate
     assert list(trained(run)) == [0, 1, 2, 3, 4]
 
 
@@ -125,14 +125,14 @@ def test_a_killed_run_goes_on_with_the_samples_it_had_prefetched(tmp_path: Path,
 
 def test_what_fails_ahead_fails_the_step_that_wanted_it(tmp_path: Path) -> None:
     run = make_run(tmp_path, "rollout.ahead=1", "evaluation.every=1", journal=True)
-    generate = run.parts.engine.generate
+    generate = run.parts.engine.generate_until
 
-    def failing(requests: Any, sampling: Sampling) -> Any:
+    def failing(requests: Any, sampling: Sampling, progress: Any) -> None:
         if sampling.step == 3:
             raise NothingToLearn
-        return generate(requests, sampling)
+        generate(requests, sampling, progress)
 
-    run.parts.engine.generate = failing
+    run.parts.engine.generate_until = failing
     metrics = trained(run)
     assert list(metrics) == [0, 1, 2]
     assert any("/avg_at_" in name for name in metrics[2])  # the step that was learned meanwhile is whole

@@ -18,7 +18,7 @@ from slurm.local_cluster.settings import Settings
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Settings]:
+def slurm() -> Iterator[Settings]:
     if why := obstacle():
         pytest.skip(why)
     if kept := os.environ.get("RLVR_TEST_CLUSTER"):
@@ -30,3 +30,10 @@ def cluster() -> Iterator[Settings]:
     finally:
         local.down(root)
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm: Settings) -> Iterator[Settings]:
+    """What a test that failed left in the queue is not the next module's to wait for."""
+    yield slurm
+    local.client(slurm, "scancel", f"--user={os.geteuid()}")

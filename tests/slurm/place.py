@@ -85,7 +85,7 @@ class Place:
         return dict(line.split() for line in lines)
 
 
-def wait_for(is_so: Callable[[], bool], patience_s: float = 300) -> None:
+def wait_for(is_so: Callable[[], bool], patience_s: float = 900) -> None:
     deadline = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < deadline, "waited in vain"

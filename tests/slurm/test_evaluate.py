@@ -17,7 +17,7 @@ from rlvr.task.coins import Coins
 from slurm.local_cluster.settings import Settings
 from tests.slurm.place import Place, causes, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 
 def knobs(file: str) -> dict[str, object]:

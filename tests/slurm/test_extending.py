@@ -12,7 +12,7 @@ from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_extending import rlvr, written
 from tests.slurm.place import Place, causes, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 ON_SLURM = ["cluster=slurm", "cluster.time_min=10", "tracker=none"]
 

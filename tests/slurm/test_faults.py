@@ -24,7 +24,7 @@ from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import Place, causes, freeze, process_of, wait_for
 from tests.tracker.places import Server, stored
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ["steps=400", "evaluation.every=400", "checkpoint.every=40"]

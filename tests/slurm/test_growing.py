@@ -11,7 +11,7 @@ from slurm.local_cluster.settings import Settings
 from tests.slurm.place import Place, wait_for
 from tests.sweeps.growing.test_growing import CONTRAST
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 WORDS = [*(word for word in CONTRAST if word != "cluster=local"), "cluster.time_min=10", "cluster.memory_gb=1.5"]
 
 
@@ -21,7 +21,7 @@ def test_waves_of_seeds_go_on_without_the_launcher_until_it_is_decided(cluster: 
     (planned,) = place.home.glob("runs/sweeps/*/planned.jsonl")
     ledger, sweep_id = Ledger(place.home), planned.parent.name
     # Between two waves the queue holds the job that looks, so that an empty one is the end.
-    wait_for(lambda: not place.queue(), patience_s=500)
+    wait_for(lambda: not place.queue())
     sweep = ledger.sweep(sweep_id)
     until = sweep.info["until"]
     assert until["stopped"] == "decided", until

@@ -13,7 +13,7 @@ from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 
-real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 SMALL = Node("main", True, cpus=4, memory_gb=16.0, gpus=0, time_min=60)
 LARGE = Node("gpu", False, cpus=64, memory_gb=500.0, gpus=8, time_min=2880)
 

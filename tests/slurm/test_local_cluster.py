@@ -19,7 +19,7 @@ from slurm.local_cluster.__main__ import main
 from slurm.local_cluster.packages import program
 from slurm.local_cluster.settings import Settings, free_base_port, slurm_conf
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1200)
 real = [pytest.mark.real, pytest.mark.slow]
 
 

@@ -48,7 +48,7 @@ def test_other_nodes_come_by_the_interface_that_is_named(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_two_nodes_train_one_run_as_one_node_does(cluster: Settings, tmp_path: Path) -> None:
     alone, spread = Place(tmp_path / "alone", cluster), Place(tmp_path / "spread", cluster)
     spread.launch("cluster.nodes=2", world=TWO_RANKS)

@@ -89,7 +89,7 @@ def test_a_task_of_an_array_stands_for_each_of_its_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_run_that_fails_harms_none_beside_it_and_is_not_repeated_when_the_job_is(
     cluster: Settings, tmp_path: Path
 ) -> None:

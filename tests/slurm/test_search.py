@@ -15,7 +15,7 @@ from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, steps_done, wait_for
 from tests.sweeps.search.test_search import GOAL, trials
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 
 def test_a_search_submits_follows_prunes_and_tries_again(cluster: Settings, tmp_path: Path) -> None:

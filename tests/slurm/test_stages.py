@@ -17,7 +17,7 @@ from slurm.local_cluster.settings import Settings
 from sweeps.slurm.submissions import Queue, by_word, joined, record
 from tests.slurm.place import Place, causes, wait_for
 
-real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 # Arms that rehearse what the base policy solves: both stages, as small as they can be.
 WORLD = [

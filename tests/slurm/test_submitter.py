@@ -17,7 +17,7 @@ from slurm.local_cluster.settings import Settings
 from sweeps.slurm import submissions
 from tests.slurm.place import Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 TWO_RUNS = [
     "-m",

@@ -18,7 +18,7 @@ from slurm.local_cluster.settings import Settings
 from tests.end_to_end.test_sweep import deterministic
 from tests.slurm.place import BANDIT, Place, causes, freeze, process_of, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 GRID = ["divergence=js,hd,tv", "eta=0.5,1,2,4", "steps=3", "evaluation.every=3", "cluster.max_parallel=4"]
 # One job per node; the seed says what strikes it.

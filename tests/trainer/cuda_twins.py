@@ -45,6 +45,7 @@ MORE: dict[str, dict[str, Any]] = {
     "untied": {"tied": False, "dtype": "bfloat16"},
 }
 SHARDED: dict[str, dict[str, Any]] = {"log Z": {"loss": FLOWRL, "kl": 0.1}}
+EPS = 1e-4  # of Adam: a gradient of 1e-7 of the largest is rounding alone, and must not move its weight by a whole step
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
@@ -71,7 +72,7 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
 
     def learned(device: torch.device, rest: dict[str, Any]) -> tuple[dict[str, float], Any, Any]:
         model = load_for_shards(base) if base else qwen2(tied=knobs.get("tied", True), hidden=WIDE)
-        made = trainer(model, device=device, **rest)
+        made = trainer(model, device=device, eps=EPS, **rest)
         record.kernels.clear()  # it has compared padded rows with packed ones
         metrics, gradient = made.learn(rows), {name: g.cpu() for name, g in gradients(made).items()}
         assert all(bool(weight.isfinite().all()) for _, weight in made.weights())

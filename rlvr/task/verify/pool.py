@@ -118,8 +118,8 @@ class Pool:
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self._workers]
 
-    def ask(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The reply to each request, in order; equal requests are asked once.
+    def ask(self, requests: Sequence[Mapping[str, Any]], *, timeout_s: float | None = None) -> list[dict[str, Any]]:
+        """The reply to each request, in order; equal requests are asked once. timeout_s: another limit for each.
 
         {"outcome": "timeout"}: no reply in time, or none within the limit of memory: the answer's doing.
         {"outcome": "error"}: two processes crashed or were killed. Raises RuntimeError, with its stderr, when a process
@@ -132,7 +132,7 @@ class Pool:
         replies: list[dict[str, Any]] = [{}] * len(requests)
         with self._lock:
             try:
-                self._run(deque(jobs.values()), len(jobs), replies)
+                self._run(deque(jobs.values()), timeout_s or self._timeout_s, replies)
             except BaseException:
                 self._kill_all()  # replies on their way would be taken for answers to the next question
                 raise
@@ -147,10 +147,11 @@ class Pool:
         while self._workers:
             self._workers.pop().kill()
 
-    def _run(self, waiting: deque[Job], num_open: int, replies: list[dict[str, Any]]) -> None:
+    def _run(self, waiting: deque[Job], timeout_s: float, replies: list[dict[str, Any]]) -> None:
+        num_open = len(waiting)
         while num_open:
             self._staff(min(self._num_workers, num_open))
-            self._assign(waiting)
+            self._assign(waiting, timeout_s)
             for worker in self._poll():
                 settled = self._listen(worker)
                 if settled is None:
@@ -173,12 +174,12 @@ class Pool:
         while len(self._workers) < wanted:
             self._workers.append(self._start())
 
-    def _assign(self, waiting: deque[Job]) -> None:
+    def _assign(self, waiting: deque[Job], timeout_s: float) -> None:
         for worker in self._workers:
             if waiting and not worker.timed:
                 worker.job = waiting.popleft()
                 worker.unsent = worker.job.line
-                worker.deadline = time.monotonic() + self._timeout_s
+                worker.deadline = time.monotonic() + timeout_s
 
     def _start(self) -> Worker:
         package = Path(__file__).parents[2]

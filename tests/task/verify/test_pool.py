@@ -258,3 +258,10 @@ def test_the_child_imports_this_checkout_and_no_other_install(tmp_path: Path) ->
         check=False,
     )
     assert "ready" in done.stdout, done.stderr
+
+
+def test_a_request_can_have_a_limit_of_its_own() -> None:
+    """In either direction, and the next one has the pool's again."""
+    with make_pool(workers=1, timeout_s=60.0) as pool:
+        assert pool.ask([HANG], timeout_s=0.5) == [{"outcome": "timeout"}]
+        assert pool.ask([number(1)]) == [{"outcome": "correct"}]
