@@ -55,18 +55,24 @@ def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     """Markdown, ending in a newline: the verdicts counted, then each study's, in the order of their names.
 
     folder: of the studies' files, whose claims are judged as they stand there today; those without a bundle are
-    not tested. A study without a file is judged by the claims that it was launched with.
+    not tested. A study without a file is judged by the claims that it was launched with. Bundles of one study are
+    judged together: seeds that were added because the first had not decided.
     """
     from analysis.frames import bundle
 
     if not files:
         return "No study has a bundle yet.\n"
-    studies = sorted((bundle.read(file) for file in files), key=lambda frames: frames.study)
+    parts_of: dict[str, list[Frames]] = {}
+    for frames in sorted(map(bundle.read, files), key=lambda frames: float(frames.runs["created"].max())):
+        parts_of.setdefault(frames.study, []).append(frames)
+    studies = [bundle.merged(parts) for _, parts in sorted(parts_of.items())]
     today = study_files.claims(folder)
-    judged = {frames.study: _judged(frames, today.get(frames.study)) for frames in studies}
+    judged = {study: _judged(parts, today.get(study)) for study, parts in sorted(parts_of.items())}
     untested = {name: _without_bundle(claims) for name, claims in today.items() if name not in judged}
     summary = _summary(dict(sorted({**judged, **untested}.items())), list(untested))
-    parts = [summary, *(part for frames in studies for part in _study(frames, judged[frames.study]))]
+    parts = [summary]
+    for frames in studies:
+        parts += _study(frames, judged[frames.study], looks=len(parts_of[frames.study]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -130,27 +136,35 @@ def _without_bundle(claims: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     return [Verdict(read(claim), Outcome.NOT_TESTED) for claim in claims]
 
 
-def _judged(frames: Frames, today: Sequence[Mapping[str, Any]] | None) -> list[Verdict]:
-    """Of today's claims; one that tests something else than each that the study was launched with says so."""
+def _judged(parts: Sequence[Frames], today: Sequence[Mapping[str, Any]] | None) -> list[Verdict]:
+    """Of today's claims; one that tests something else than each that the study was launched with says so.
+
+    parts: bundles of one study, each of which was looked at: they share the 5 % (Bonferroni).
+    """
+    from analysis.frames import bundle
     from analysis.scores import study
+    from analysis.scores.crossed import LEVEL
     from analysis.scores.verdict import verdicts
 
-    launched = study.claims(frames)
+    frames, launched = bundle.merged(parts), [study.claims(part) for part in parts]
     marked = [
         claim
-        if any(study_files.same(claim, other) for other in launched)
+        if all(any(study_files.same(claim, other) for other in claims) for claims in launched)
         else {**claim, "says": f"{claim['says']} {RESTATED}"}
-        for claim in (launched if today is None else today)
+        for claim in (launched[-1] if today is None else today)
     ]
-    return verdicts(frames, claims=marked)
+    level = None if len(parts) == 1 else 1 - (1 - LEVEL) / len(parts)
+    return verdicts(frames, level, claims=marked)
 
 
-def _study(frames: Frames, found: Sequence[Verdict]) -> list[str]:
+def _study(frames: Frames, found: Sequence[Verdict], *, looks: int) -> list[str]:
     from analysis.report.render import markdown
     from analysis.scores.metric import HOURS
     from analysis.tables import comparison
 
     parts = [f"### {frames.study}", frames.question, _provenance(frames), _another_setting(frames)]
+    if looks > 1:
+        parts.append(f"Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict.")
     if found:
         lines = [_row("claim", "printed", "here, with the interval that decides", "verdict"), "|---|---|---|---|"]
         parts.append("\n".join(lines + [_claim(verdict) for verdict in found]))
@@ -187,5 +201,5 @@ def _provenance(frames: Frames) -> str:
     seeds = sorted(runs["seed"].astype(int).unique())
     commits = ", ".join(sorted({str(sha)[:7] for sha in runs["git_sha"] if sha})) or "unknown"
     day = datetime.fromtimestamp(float(runs["created"].max()), UTC).date()
-    command = f"`{frames.commands[-1]}`: " if frames.commands else ""
+    command = ", ".join(f"`{each}`" for each in frames.commands) + ": " if frames.commands else ""
     return f"{command}{len(runs)} runs ({states}), seeds {', '.join(map(str, seeds))}, commit {commits}, {day}."

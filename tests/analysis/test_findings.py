@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,12 @@ CLAIMS = [
 ]
 
 
-def write_bundle(home: Path, file: Path, study: str) -> None:
-    """Three seeds: PACS has 2 of 8 more right on every problem."""
+def write_bundle(home: Path, file: Path, study: str, *, seeds: Sequence[int] = (0, 2, 4)) -> None:
+    """PACS has 2 of 8 more right on every problem, under odd seeds 3."""
     plan = []
     for loss, right in (("grpo", 3), ("pacs", 5)):
-        for seed in range(3):
-            evaluations = {step: {"maze7": counts(*[right] * 30)} for step in (0, 40)}
+        for seed in seeds:
+            evaluations = {step: {"maze7": counts(*[right + (seed % 2 and loss == "pacs")] * 30)} for step in (0, 40)}
             run_id = write_run(home, config(loss, seed=seed), evaluations, study=study)
             plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
     write_sweep(home, "s", plan, claims=CLAIMS, study=study)
@@ -54,7 +55,7 @@ def test_verdicts_are_counted_and_stand_beside_what_was_printed(tmp_path):
     assert cells[2].startswith("+25 [")
     assert cells[3] == "**holds**"
     assert "**not tested**: there is no arm loss=ppo to compare to" in text
-    assert "6 runs (6 finished), seeds 0, 1, 2, commit " in text
+    assert "6 runs (6 finished), seeds 0, 2, 4, commit " in text
 
 
 def test_controls_and_claims_of_a_study_without_a_bundle_are_counted_apart(tmp_path):
@@ -82,6 +83,20 @@ def test_claims_are_those_of_the_file_today_and_one_that_is_new_says_so(tmp_path
     (new,) = [line for line in lines if line.startswith("| PACS ends more accurate (stated after the runs) |")]
     assert kept.endswith("| **holds** |")
     assert new.endswith("| **contradicted** |")
+
+
+def test_seeds_that_were_added_count_with_the_first_and_both_looks_share_the_error(tmp_path):
+    """Differences of 25, 37.5, 25, 37.5, 25 and 37.5 points: 31.25 ± t·6.847/√6, where t of 5 degrees of freedom is
+    3.163 at 97.5 %."""
+    for name, seeds in (("first", (0, 1)), ("more", (2, 3, 4, 5))):
+        write_bundle(tmp_path / name, tmp_path / f"{name}.rlvr", "one", seeds=seeds)
+    text = findings.findings([tmp_path / "more.rlvr", tmp_path / "first.rlvr"], tmp_path / "no studies")
+    (row,) = [line for line in text.splitlines() if line.startswith("| PACS ends more accurate |")]
+    assert "+31.2 [22.4, 40.1] points" in row
+    assert "6 seeds, 30 problems, 97.5 %" in row
+    assert "the 2 looks share the 5 %" in text
+    assert text.count("### one") == 1
+    assert "12 runs (12 finished), seeds 0, 1, 2, 3, 4, 5, commit " in text
 
 
 def test_the_part_of_a_page_is_replaced_and_the_rest_is_left(tmp_path):
