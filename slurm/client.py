@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 PATIENCE_S = 60.0
@@ -94,6 +95,15 @@ def state_of(job: str) -> str:
     """State of one job; "" when SLURM has forgotten it."""
     lines = call("squeue", "-h", "-j", job, "-o", "%T", patience_s=PING_S).split()
     return lines[0] if lines else ""
+
+
+def end_of(job: str) -> float | None:
+    """When the time limit of a running job comes, in seconds since the epoch; None: never, or SLURM does not say."""
+    try:
+        said = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S).split()
+        return datetime.fromisoformat(said[0]).timestamp() if said else None  # of the cluster's clock, in local time
+    except ValueError:  # no answer; or N/A, NONE: no limit
+        return None
 
 
 def last_end(job: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rlvr.ledger import layout
+from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.checkpoints import checkpoints, superseded
 from rlvr.ledger.digests import set_aside
 from rlvr.ledger.files import remove
@@ -19,6 +21,8 @@ from rlvr.metrics import accuracy
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
+
+SPARE = 1.2  # how much longer than the longest step so far the next one may take
 
 log = logging.getLogger("rlvr")
 
@@ -31,17 +35,26 @@ class Checkpoints:
         self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
         self.best: float | None = None  # score of the best checkpoint, if it is kept
         self._last = time.monotonic()  # when the newest was begun, or the attempt
+        self._stepped, self._longest_s = self._last, 0.0  # the end of the last step, and the longest of this attempt
+        self._ends_at = float(os.environ.get(ENDS_AT) or math.inf)
 
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a finished step is saved, the same on all ranks: by number of steps, by time since the last one, as
-        the last, or as the best. Raises what went wrong with a save that was going on.
+        the last, as the best, or because the next may not end before the allocation does. Raises what went wrong with
+        a save that was going on.
         """
         self.trainer.writer.wait(block=False)
-        minutes = self.config.get("minutes")
-        late = minutes is not None and distributed.any_rank(time.monotonic() - self._last >= 60 * minutes)
+        urgent = distributed.any_rank(self._urgent())
         if step <= 0:
             return False
-        return late or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
+        return urgent or step % self.config.every == 0 or step == self.steps or self._score(metrics) is not None
+
+    def _urgent(self) -> bool:
+        """By this rank's clock. SLURM's warning saves what ends within it; a step may take longer than that."""
+        now, minutes = time.monotonic(), self.config.get("minutes")
+        self._longest_s, self._stepped = max(self._longest_s, now - self._stepped), now
+        late = minutes is not None and now - self._last >= 60 * minutes
+        return late or time.time() + SPARE * self._longest_s > self._ends_at
 
     def save(
         self,

@@ -21,6 +21,7 @@ from rlvr.ledger.files import read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
+ENDS_AT = "RLVR_ENDS_AT"  # environment variable: when the allocation's time is up, in seconds since the epoch
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import newest_attempt, record_death
+from rlvr.ledger.attempt import ENDS_AT, newest_attempt, record_death
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
@@ -74,6 +74,8 @@ class SupervisedRun:
         ranks = int(self.settings["ranks"])
         around = environment(int(self.settings["threads"]), tag)
         around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
+        ends_at = client.end_of(self.here.job)
+        around |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
         hangs = Watchdog(self.dir, before, self.settings.get("hung_min"), tag).ended_it
         if self.nodes is not None:
             ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), around, hangs)

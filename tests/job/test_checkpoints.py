@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlvr.job.checkpoints import Checkpoints
+from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.digests import files_of, seal
 from tests.trainer.tiny import trainer
 
@@ -173,3 +175,23 @@ def test_steps_that_take_long_are_saved_by_the_clock(tmp_path: Path) -> None:
     """Every step takes more than no time at all; none takes an hour."""
     assert finish(make_checkpoints(tmp_path / "a", keep_best=False, minutes=1e-9), 1, 3) == ["1", "3"]
     assert finish(make_checkpoints(tmp_path / "b", keep_best=False, minutes=60), 1, 3) == ["", ""]
+
+
+def test_a_step_that_may_outlast_the_allocation_is_preceded_by_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour, in steps of 10 minutes but for the second, of 20: a fifth more than the longest is 24. At 30 minutes
+    there is time for the next one, at 40 and 50 there may be none; without an end there always is."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0] + 1e9)
+    seen: dict[str, list[bool]] = {}
+    for end in (str(1e9 + 1000 + 3600), ""):
+        monkeypatch.setenv(ENDS_AT, end)
+        now[0] = 1000.0
+        kept = make_checkpoints(tmp_path, every=100, keep_best=False)
+        seen[end] = []
+        for step, minutes in enumerate((10, 20, 10, 10), start=1):
+            now[0] += 60 * minutes
+            seen[end].append(kept.due(step, {}))
+    assert list(seen.values()) == [[False, False, True, True], [False] * 4]

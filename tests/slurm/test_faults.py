@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from rlvr.ledger.attempt import ENDS_AT
 from rlvr.ledger.sweeps import Ledger
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster import processes
@@ -146,6 +148,8 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
         place.client("scontrol", "update", "PartitionName=main", "State=UP")
     (run_dir,) = place.runs().values()
     freeze([run_dir])
+    # cluster.time_min, 240, since SLURM started the job: the run knows which step may be its last.
+    assert 4 * 3600 - 600 < float(process_of(run_dir).environ()[ENDS_AT]) - time.time() <= 4 * 3600
     launcher = process_of(run_dir).parent()
     assert launcher is not None
     (second,) = (each for each in launcher.children() if each.environ().get("RANK") == "1")
