@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -39,6 +39,9 @@ class Reward:
     @property
     def correct(self) -> bool:
         return self.outcome == "correct"
+
+
+Judge = Callable[[Sequence[tuple[Problem, str]]], list[Reward]]  # of (problem, response text) pairs, in order
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,17 @@ class StoppingEngine(Engine, Protocol):
         """Sample as `generate` does, the same samples, and give them to `progress` as soon as those of a request are
         there, nearly in the order of the requests. Soon after there are `enough` of them nothing is sampled any more.
         """
+        ...
+
+
+@runtime_checkable
+class SpreadEngine(Engine, Protocol):
+    """An engine that reaches nodes of the job without ranks, whose processors can judge."""
+
+    training_nodes: int  # with ranks
+
+    def judges(self, task: Mapping[str, Any]) -> list[Judge]:
+        """One on each node without ranks. task: config that it is made of there. Each raises Lost if its node is."""
         ...
 
 

@@ -20,9 +20,10 @@ from rlvr.job.policy import evaluated
 from rlvr.ledger import rollouts
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
-from rlvr.records import Engine, Rollout, Task, TaughtTask
+from rlvr.records import Engine, Judge, Rollout, SpreadEngine, Task, TaughtTask
 from rlvr.rollout.presample import Samples, samples_of_run
 from rlvr.rollout.sampler import Sampler
+from rlvr.rollout.spread_judge import SpreadJudge
 from rlvr.trainer import distributed
 from rlvr.trainer.collate import decode, encode
 from rlvr.trainer.fsdp import Trainer
@@ -90,6 +91,10 @@ class Parts:
         self.engine: Engine = open_engine(
             self.base, device=device, eos_token_ids=ends, pad_token_id=pad, **_room_for_cache(config, device)
         )
+        judge: Judge | None = None
+        if isinstance(self.engine, SpreadEngine) and (more := self.engine.judges(as_dict(config.task, resolve=True))):
+            judge = SpreadJudge(self.task.reward, more, nodes=self.engine.training_nodes)
+            log.info("answers are judged on %d nodes", self.engine.training_nodes + len(more))
         said = config.policy or config.model
         chat, system = bool(said.get("chat")), said.get("system")
         tokenizing = threading.Lock()  # fast tokenizers fail if two threads use one at once
@@ -104,6 +109,7 @@ class Parts:
             new_board=distributed.new_board,
             ranks_per_engine=ranks_per_engine(config.rollout.engine) if world > 1 else 1,
             heard=heard,
+            judge_all=judge,
         )
 
     def _base(self, config: DictConfig, store: Path) -> Path:

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import torch.distributed as dist
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from rlvr.records import Completion, Progress, Request, Sampling, Supply
+from rlvr.records import Completion, Judge, Progress, Request, Sampling, Supply
 from rlvr.rollout.child import Process, environment_with
 from rlvr.rollout.node import on_node, several
 from rlvr.rollout.ray_node import ADDRESS, LOOPBACK, MEET_S, NoPlace, guarded
@@ -68,6 +68,7 @@ class RayEngine:
             raise ValueError(f"rollout.engine.workers={workers} must be a multiple of the ranks of the run, {ranks}")
         self._cluster = cluster = open_cluster(workers, tensor_parallel, rank, device)
         nodes, ranks_of_node = cluster.nodes(), on_node()[1]
+        self.training_nodes = ranks // ranks_of_node
         self._afar = places_afar(nodes, ranks, ranks_of_node)
         for index in own_places(nodes, rank, ranks, ranks_of_node):
             worker = RemoteVllm(
@@ -163,6 +164,11 @@ class RayEngine:
             pending = [threads.submit(work, worker) for worker in self._workers]
         for each in pending:
             each.result()
+
+    def judges(self, task: Mapping[str, Any]) -> list[Judge]:
+        """As SpreadEngine says."""
+        assert self._cluster is not None
+        return self._cluster.judges(task, first=self.training_nodes)
 
     def sleep(self) -> None:
         """Nothing: the trainer does not need these GPUs."""

@@ -1,17 +1,18 @@
-"""The actors of Ray: one starts a vLLM where it was placed and passes messages on; one holds the weights of a node that
-has no ranks. Imports no torch and no Ray.
+"""The actors of Ray: one starts a vLLM where it was placed and passes messages on; on a node without ranks one holds
+the weights and one judges answers. Imports no torch and no Ray.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlvr.records import Problem, Reward, Task
 from rlvr.rollout.child import Child
 from rlvr.rollout.memory import Memory
 from rlvr.rollout.vllm_server import Arrays
@@ -55,3 +56,15 @@ class WeightsActor:
     def held(self) -> tuple[int, str]:
         """The version that is complete, 0 if none is, and the file that it lies in."""
         return self._version, self._memory.path
+
+
+class JudgeActor:
+    """A task of its own, whose verifying processes run on this node."""
+
+    def __init__(self, task: Mapping[str, Any]) -> None:
+        from hydra.utils import instantiate
+
+        self._task: Task = instantiate(task, _convert_="all")
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        return self._task.reward(answers)

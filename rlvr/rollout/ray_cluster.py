@@ -7,6 +7,7 @@ Import it no sooner than `rlvr.rollout.ray` does: Ray reads some of its environm
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -28,9 +29,10 @@ from ray.util import get_placement_group
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from rlvr.records import Judge, Problem, Reward
 from rlvr.rollout.child import NOT_FOR_A_CHILD, Lost, environment_with
 from rlvr.rollout.node import gpus_beside, visible_gpus
-from rlvr.rollout.ray_actor import ChildActor, WeightsActor
+from rlvr.rollout.ray_actor import ChildActor, JudgeActor, WeightsActor
 from rlvr.rollout.ray_node import ADDRESS, LOOPBACK, MEET_S, NODE_LABEL, STORE_BYTES, TOKEN, NoPlace, guarded, new_token
 from rlvr.rollout.vllm_server import Arrays
 
@@ -38,6 +40,7 @@ log = logging.getLogger("rlvr.ray")
 
 PATIENCE_S = 120.0  # what an actor may take to start, and on top of what it waits for itself
 LOOK_S = 1.0
+JUDGE_S = 24 * 3600.0  # for a part of a batch: each answer has the task's own limit
 GRACE_S = 5.0  # what an actor may take to end
 PLACES = "rlvr-workers"  # name of the placement group of a run
 PIECE_BYTES = 2**25  # of weights, on their way to another node
@@ -57,6 +60,7 @@ class Cluster:
         self._directory = ""
         self._filling: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._holders: dict[str, Any] = {}  # of weights, by node
+        self._judges: dict[str, Any] = {}  # by node
         if address := os.environ.get(ADDRESS):
             _connect(address)
         else:
@@ -91,7 +95,7 @@ class Cluster:
 
     def nodes(self) -> list[int]:
         """Number of the node of each place."""
-        labels = {node["NodeID"]: int(node["Labels"][NODE_LABEL]) for node in ray.nodes() if node["Alive"]}
+        labels = _alive()
         return [labels.get(node, -1) for node in self._places()]
 
     def has(self, index: int) -> bool:
@@ -142,10 +146,34 @@ class Cluster:
                 del self._holders[node]
                 raise
 
+    # --- judging ---
+
+    def judges(self, task: Mapping[str, Any], *, first: int) -> list[Judge]:
+        """On each node from number `first` on."""
+        numbers = sorted(number for number in _alive().values() if number >= first)
+        return [functools.partial(self._judge_on, number, task) for number in numbers]
+
+    def _judge_on(self, number: int, task: Mapping[str, Any], answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """Raises Lost. A node that comes back has another name, and a new actor."""
+        for node in [node for node, its in _alive().items() if its == number]:
+            if node not in self._judges:
+                where = NodeAffinitySchedulingStrategy(node, soft=False)
+                actor = ray.remote(JudgeActor).options(
+                    scheduling_strategy=where, name=f"rlvr-judge-{node}", get_if_exists=True, num_cpus=0
+                )
+                self._judges[node] = actor.remote(task)
+            return answer_of(self._judges[node].reward.remote(answers), JUDGE_S)
+        raise Lost(f"node {number} is not there")
+
     def close(self) -> None:
         ray.shutdown()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _alive() -> dict[str, int]:
+    """The number of each node that is there, by Ray's name of it."""
+    return {node["NodeID"]: int(node["Labels"][NODE_LABEL]) for node in ray.nodes() if node["Alive"]}
 
 
 def _holder_on(node: str) -> Any:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Completion, Engine, Problem, Request, Rollout, Sampling, StoppingEngine, Task
+from rlvr.records import Completion, Engine, Judge, Problem, Request, Rollout, Sampling, StoppingEngine, Task
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 
 T = TypeVar("T")
@@ -109,6 +109,7 @@ class Sampler:
     judging: threading.Lock = field(default_factory=threading.Lock)  # a task need not judge for two threads at once
     ranks_per_engine: int = 1  # the first of them asks it, for all
     heard: Callable[[], None] = lambda: None  # of this rank's engine, by any thread: it has answered something
+    judge_all: Judge | None = None  # None: the task itself
 
     @property
     def engines(self) -> int:
@@ -150,7 +151,7 @@ class Sampler:
     ) -> list[Rollout]:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
         with self.judging:
-            rewards = iter(self.task.reward(answers))
+            rewards = iter((self.judge_all or self.task.reward)(answers))
         of_group = [tuple(next(rewards) for _ in group) for group in texts]
         return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, of_group, strict=True)]
 

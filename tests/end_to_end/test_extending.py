@@ -169,7 +169,7 @@ def test_report_export_and_replay_need_no_directory(trained: Path, tmp_path: Pat
 def test_what_was_killed_is_retried_without_its_directory(mine: Path, tmp_path: Path) -> None:
     home, words = (
         tmp_path / "home",
-        ["run", "--config-dir", "mine", "study=days", "steps=2000", "evaluation.every=2000"],
+        ["run", "--config-dir", "mine", "study=days", "steps=200", "evaluation.every=200"],
     )
     process = start(*words, *HERE, "cluster.workers=1", "loss.push=0.1", home=home, cwd=mine.parent)
     deadline = time.monotonic() + 300
