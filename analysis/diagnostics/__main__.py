@@ -21,7 +21,7 @@ def _weights(read: Callable[[str], pd.DataFrame]) -> Figure:
 
 
 def _replay(read: Callable[[str], pd.DataFrame]) -> Figure:
-    return replay.draw(read("cosines").set_index("objective"), read("weights"))
+    return replay.draw(read("cosines").set_index("objective"), read("weights"), read("prompts"))
 
 
 def _landscape(read: Callable[[str], pd.DataFrame]) -> Figure:

@@ -18,18 +18,24 @@ CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
-def draw(cosines: pd.DataFrame, weights: pd.DataFrame) -> Figure:
-    """cosines: square, named. weights: objective, outcome, pass_rate, weight; one row per objective and response."""
-    return style.drawn(lambda: _draw(cosines, weights))
+def draw(cosines: pd.DataFrame, weights: pd.DataFrame, prompts: pd.DataFrame) -> Figure:
+    """cosines: square, named. weights: objective, outcome, pass_rate, weight; one row per objective and response.
+    prompts: objective, pass_rate, gradient_norm; one row per objective and prompt.
+    """
+    return style.drawn(lambda: _draw(cosines, weights, prompts))
 
 
-def _draw(cosines: pd.DataFrame, weights: pd.DataFrame) -> Figure:
+def _draw(cosines: pd.DataFrame, weights: pd.DataFrame, prompts: pd.DataFrame) -> Figure:
     names = [str(n) for n in cosines.index]
-    side = min(0.42 * len(names) + 1.3, 6.0)
-    figure = Figure(figsize=(style.WIDTH, max(3.0, side)), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.05))
-    _heat(left, cosines.to_numpy(float), names)
-    _lines(right, weights, names)
+    side = max(3.0, min(0.42 * len(names) + 1.3, 6.0))
+    below = 2.6
+    figure = Figure(figsize=(style.WIDTH, side + below), layout="constrained")
+    panels = figure.subplot_mosaic(
+        [["cosines", "weights"], ["prompts", "prompts"]], width_ratios=(1.0, 1.05), height_ratios=(side, below)
+    )
+    _heat(panels["cosines"], cosines.to_numpy(float), names)
+    _lines(panels["weights"], weights, names)
+    _scatter(panels["prompts"], prompts, names)
     figure.legend(
         _handles(names), [*names, "correct responses", "wrong responses"], loc="outside lower center", ncols=3
     )
@@ -80,6 +86,19 @@ def _lines(axes: Axes, weights: pd.DataFrame, names: Sequence[str]) -> None:
     axes.set_xlabel("pass rate of the group")
     axes.set_ylabel("mean weight / mean |weight|")
     axes.set_title("pull on a response, −∂loss/∂log p", loc="left")
+
+
+def _scatter(axes: Axes, prompts: pd.DataFrame, names: Sequence[str]) -> None:
+    """Norm of the gradient on each prompt by itself, and its mean at each pass rate."""
+    for i, name in enumerate(names):
+        part = prompts[prompts["objective"] == name]
+        axes.scatter(part["pass_rate"], part["gradient_norm"], s=7, color=_colour(i), alpha=0.35, linewidths=0)
+        mean = part.groupby("pass_rate")["gradient_norm"].mean()
+        axes.plot(mean.index, mean, color=_colour(i), linestyle=_dash(i), linewidth=_width(i, len(names)))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("pass rate of the prompt")
+    axes.set_ylabel("gradient norm")
+    axes.set_title("gradient on one prompt alone", loc="left")
 
 
 def _handles(names: Sequence[str]) -> list[Line2D]:

@@ -92,6 +92,31 @@ def effect(trainer: Trainer, batch: Batch) -> Effect:
     return Effect(metrics, found[0], *(values[own].numpy() for values in shown))
 
 
+def norms(trainer: Trainer, batches: Sequence[Batch]) -> list[float]:
+    """Of the gradient on each batch by itself, every parameter of the policy, unclipped; NaN where it is not finite.
+
+    trainer: as for `effect`, without weight decay; it stays where it is, and can still be used once.
+    """
+    found: list[float] = []
+
+    def note(*_: object) -> None:
+        gradient = _gradient(trainer)
+        found.append(inner(gradient, gradient) ** 0.5)
+        trainer.optimiser.zero_grad()  # an update by nothing
+
+    hook = trainer.optimiser.register_step_pre_hook(note)
+    try:
+        for batch in batches:
+            before = len(found)
+            try:
+                trainer.learn(batch)
+            except Diverged:
+                found[before:] = [float("nan")]
+    finally:
+        hook.remove()
+    return found
+
+
 def _gradient(trainer: Trainer) -> Tensor:
     """[n] float32: the policy's own parameters, whatever else (a value head, log Z) is trained beside them."""
     parts: list[Tensor] = []

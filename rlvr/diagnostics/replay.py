@@ -41,11 +41,12 @@ Everything else is said as to `python -m rlvr.run`; commas make a grid. A knob t
 beta, divergence, loss.clip_high=...) reaches those alone; one that none reads is an error. What is not said is as in
 the run that the rollouts come from, or as by default.
 
-The report, in the terminal and as objectives.csv, cosines.csv, weights.csv, replay.png and replay.pdf:
+The report, in the terminal and as objectives.csv, cosines.csv, weights.csv, prompts.csv, replay.png and replay.pdf:
   loss, gradient  value, and norm of the gradient over all parameters, unclipped; the batch is one mini-batch
   clipped         share of response tokens whose gradient the objective cut off, where it clips
   |log ratio|     mean over tokens of |log policy - log policy that sampled|: 0 if they are one
   weight          -d loss / d log p, summed over a response's tokens: how hard the step pulls the response up
+  prompt          norm of the gradient on each prompt by itself, against its pass rate (MaxRL, Figures 6 and 8)
   cosine          between the gradients of two objectives: 1, same direction; 0, unrelated; -1, opposite
 
 The optimiser is no part of it: AdamW forgets the gradient's length, not its direction.
@@ -211,7 +212,7 @@ def _compose(loss: str, knobs: Mapping[str, str], like: DictConfig | None, polic
         _inherit(config, choices, like, knobs, checker.registry)
     if policy and _checkpoint(policy) is None:
         config.model = {"_target_": "rlvr.model.hub.hub", "path": policy, "chat": config.model.get("chat", False)}
-    config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False})
+    config.trainer.update({"updates": 1, "epochs": 1, "clip_norm": 0.0, "base_kl": False, "weight_decay": 0.0})
     checker.check(config, choices)
     checker.check_task(config, choices)
     return config

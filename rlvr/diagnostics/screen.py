@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from rlvr.diagnostics.gradient import Effect, cosines, effect, start
+from rlvr.diagnostics.gradient import Effect, cosines, effect, norms, start
 from rlvr.diagnostics.measurement import Arm, write
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
@@ -31,14 +31,17 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
         console.print(f"Drew rollouts: {source}", soft_wrap=True, markup=False)
     groups = read_rollouts(source)
     effects: list[Effect] = []
+    alone: list[list[float]] = []
     for arm in arms:
         began = time.perf_counter()
+        alone.append(_alone(arm, groups, policy, store))
         effects.append(_measure(arm, groups, policy, store))
         if Console(stderr=True).is_terminal:
             print(f"{arm.name}: {time.perf_counter() - began:.1f} s", flush=True)
-    frames = tables([a.name for a in arms], effects, groups)
+    names = [a.name for a in arms]
+    frames = tables(names, effects, groups)
     _show(console, groups, *frames)
-    for file in _write(folder, *frames):
+    for file in _write(folder, *frames, prompts(names, alone, groups)):
         console.print(f"  {file}", soft_wrap=True, markup=False)
 
 
@@ -67,6 +70,21 @@ def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Pa
             return effect(run.trainer, run.batch(groups, step=1))
     except ValueError as error:
         raise ValueError(f"{arm.name}: {error}") from None
+
+
+def _alone(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> list[float]:
+    """Norm of the gradient on each group by itself."""
+    with contextlib.closing(start(arm.config, policy, store)) as run:
+        return norms(run.trainer, [run.batch([group], step=1) for group in groups])
+
+
+def prompts(names: Sequence[str], alone: Sequence[Sequence[float]], groups: Sequence[Rollout]) -> pd.DataFrame:
+    """One row per objective and prompt. alone: gradient norms, of each objective by group."""
+    shown = pd.DataFrame(
+        [{"problem_id": g.problem.id, "pass_rate": float(np.mean([r.correct for r in g.rewards]))} for g in groups]
+    )
+    parts = [shown.assign(objective=name, gradient_norm=own) for name, own in zip(names, alone, strict=True)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def tables(
@@ -148,6 +166,8 @@ def _number(value: float, form: str = ".4g") -> str:
     return format(value, form) if np.isfinite(value) else "–"
 
 
-def _write(folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame) -> list[Path]:
-    tables = {"objectives": rows, "cosines": matrix.rename_axis("objective").reset_index(), "weights": weights}
-    return write(folder, tables, "replay")
+def _write(
+    folder: Path, rows: pd.DataFrame, matrix: pd.DataFrame, weights: pd.DataFrame, alone: pd.DataFrame
+) -> list[Path]:
+    angles = matrix.rename_axis("objective").reset_index()
+    return write(folder, {"objectives": rows, "cosines": angles, "weights": weights, "prompts": alone}, "replay")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.diagnostics.gradient import Effect, cosines, effect, inner
+from rlvr.diagnostics.gradient import Effect, cosines, effect, inner, norms
 from rlvr.loss.grpo import grpo
 from rlvr.loss.lad import lad
 from rlvr.loss.reinforce import reinforce
@@ -71,6 +71,29 @@ def test_gradient_and_weights_equal_a_plain_loop(budget: int) -> None:
     assert effect_.metrics["loss/total"] == pytest.approx(float(total.detach()), rel=1e-4)
     # −∂/∂logp of −Σ A logp/N, summed over the n tokens of a response, is A·n/N
     assert np.allclose(effect_.weight, (batch.advantage * batch.mask.sum(1) / N).numpy(), atol=1e-6)
+
+
+def test_norms_of_prompts_alone_equal_a_plain_loop_and_move_nothing() -> None:
+    """REINFORCE on each of three prompts by itself; what is measured afterwards is as if they had not been."""
+    batch, model = on_policy(), tiny.qwen2()
+    logp = tiny.plain_logp(model, batch)
+    alone, expected = list[Batch](), list[float]()
+    for number in range(3):
+        rows = (batch.group == number).nonzero().flatten()
+        own = {k: v[rows] if torch.is_tensor(v) and len(v) == len(batch.group) else v for k, v in vars(batch).items()}
+        only = slice(number, number + 1)
+        own |= {"group": rows * 0, "prompt": batch.prompt[only], "prompt_mask": batch.prompt_mask[only]}
+        alone.append(Batch(**own))
+        model.zero_grad()
+        count = int(batch.mask[rows].sum())
+        torch.stack([-batch.advantage[row] * logp[row].sum() / count for row in rows]).sum().backward(retain_graph=True)
+        expected.append(
+            sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None) ** 0.5
+        )
+    assert len({round(norm, 6) for norm in expected}) == 3
+    trainer = tiny.trainer(loss=reinforce)
+    assert norms(trainer, alone) == pytest.approx(expected, rel=1e-4)
+    assert torch.equal(effect(trainer, batch).gradient, measured(reinforce, batch).gradient)
 
 
 def test_grpo_at_ratio_one_is_reinforce() -> None:

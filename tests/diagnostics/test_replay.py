@@ -101,7 +101,7 @@ def test_stored_rollouts_give_the_report_of_fresh_ones(
     stored = tmp_path / "one" / "rollouts" / "step-00000001.parquet"
     # Nothing is said of the task: it is the one that the rollouts come from.
     assert main([*objectives, f"rollouts={stored}", f"out={tmp_path / 'two'}"]) == 0
-    for name in ("objectives.csv", "cosines.csv", "weights.csv", "replay.png"):
+    for name in ("objectives.csv", "cosines.csv", "weights.csv", "prompts.csv", "replay.png"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert "32 responses to 1 prompts" in capsys.readouterr().out
     _check(tmp_path / "two")
@@ -128,6 +128,9 @@ def _check(folder: Path) -> None:
     of = {name: np.append(g, np.zeros(6 - len(g))) - g.sum() / 6 for name, g in of.items()}
     for name, gradient in of.items():
         assert rows.loc[name, "gradient_norm"] == pytest.approx(np.linalg.norm(gradient) / 32, rel=1e-4)
+    # One prompt: the batch is that prompt.
+    alone = pd.read_csv(folder / "prompts.csv").set_index("objective")["gradient_norm"]
+    assert list(alone) == pytest.approx(list(rows["gradient_norm"]), rel=1e-6)
     one, two = of.values()
     assert angles.loc["grpo", "lad eta=0.5"] == pytest.approx(
         one @ two / np.linalg.norm(one) / np.linalg.norm(two), abs=1e-4
