@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     page = inserted(_read(options.into), text)
     with whole(options.into, durable=False) as aside:
         aside.write_text(page, encoding="utf-8")
-    print(f"{options.into}: {len(options.files)} studies")
+    print(f"{options.into}: {len(options.files)} bundles")
 
 
 def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
@@ -63,7 +63,8 @@ def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     if not files:
         return "No study has a bundle yet.\n"
     parts_of: dict[str, list[Frames]] = {}
-    for frames in sorted(map(bundle.read, files), key=lambda frames: float(frames.runs["created"].max())):
+    newest_first = sorted(map(bundle.read, files), key=lambda frames: -float(frames.runs["created"].max()))
+    for frames in newest_first:
         parts_of.setdefault(frames.study, []).append(frames)
     studies = [bundle.merged(parts) for _, parts in sorted(parts_of.items())]
     today = study_files.claims(folder)
@@ -72,7 +73,7 @@ def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     summary = _summary(dict(sorted({**judged, **untested}.items())), list(untested))
     parts = [summary]
     for frames in studies:
-        parts += _study(frames, judged[frames.study], looks=len(parts_of[frames.study]))
+        parts += _study(frames, judged[frames.study], looks=_looks(parts_of[frames.study]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -139,7 +140,7 @@ def _without_bundle(claims: Sequence[Mapping[str, Any]]) -> list[Verdict]:
 def _judged(parts: Sequence[Frames], today: Sequence[Mapping[str, Any]] | None) -> list[Verdict]:
     """Of today's claims; one that tests something else than each that the study was launched with says so.
 
-    parts: bundles of one study, each of which was looked at: they share the 5 % (Bonferroni).
+    parts: bundles of one study, newest first. What was looked at before seeds were added shares the 5 % (Bonferroni).
     """
     from analysis.frames import bundle
     from analysis.scores import study
@@ -151,10 +152,31 @@ def _judged(parts: Sequence[Frames], today: Sequence[Mapping[str, Any]] | None) 
         claim
         if all(any(study_files.same(claim, other) for other in claims) for claims in launched)
         else {**claim, "says": f"{claim['says']} {RESTATED}"}
-        for claim in (launched[-1] if today is None else today)
+        for claim in (launched[0] if today is None else today)
     ]
-    level = None if len(parts) == 1 else 1 - (1 - LEVEL) / len(parts)
-    return verdicts(frames, level, claims=marked)
+    looks = _looks(parts)
+    return verdicts(frames, None if looks == 1 else 1 - (1 - LEVEL) / looks, claims=marked)
+
+
+def _looks(parts: Sequence[Frames]) -> int:
+    """Bundles of one study, newest first, that give an arm more seeds than those before them. LookupError if one has
+    looks of its own, by a stopping rule.
+    """
+    from analysis.scores import study
+
+    looks, before = 0, dict[str, set[int]]()
+    for part in reversed(parts):
+        own: dict[str, set[int]] = {}
+        for arm, seed in zip(part.runs["group_id"], part.runs["seed"].astype(int), strict=True):
+            own.setdefault(str(arm), set()).add(seed)
+        if len(parts) > 1 and study.stopping_rule(part):
+            raise LookupError(
+                f"{part.study}: a bundle with a stopping rule (until=) is judged alone. Pass one of them."
+            )
+        looks += not before or any(arm in before and seeds - before[arm] for arm, seeds in own.items())
+        for arm, seeds in own.items():
+            before.setdefault(arm, set()).update(seeds)
+    return looks
 
 
 def _study(frames: Frames, found: Sequence[Verdict], *, looks: int) -> list[str]:

@@ -100,7 +100,8 @@ def state_of(job: str) -> str:
 def end_of(job: str) -> float | None:
     """When the time limit of a running job comes, in seconds since the epoch; None: never, or SLURM does not say."""
     try:
-        said = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S).split()
+        plain = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # a user may have another
+        said = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, environment=plain).split()
         return datetime.fromisoformat(said[0]).timestamp() if said else None  # of the cluster's clock, in local time
     except ValueError:  # no answer; or N/A, NONE: no limit
         return None

@@ -34,6 +34,7 @@ OBJECTIVE_COLOURS = {
     "rloo": "#E69F00",
     "dr_grpo": "#CC79A7",
     "reinforce": "#D55E00",
+    "reinforce_mean": "#D55E00",
     "pkpo": "#56B4E9",
 }
 OBJECTIVE_MARKERS = {
@@ -43,6 +44,7 @@ OBJECTIVE_MARKERS = {
     "rloo": "x",
     "dr_grpo": "+",
     "reinforce": "s",
+    "reinforce_mean": "s",
     "pkpo": "^",
 }
 

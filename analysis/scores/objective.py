@@ -15,6 +15,7 @@ NAMES = {
     "rloo": "RLOO",
     "dr_grpo": "Dr. GRPO",
     "reinforce": "REINFORCE",
+    "reinforce_mean": "REINFORCE with a baseline",
     "pkpo": "PKPO",
 }
 

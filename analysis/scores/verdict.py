@@ -257,7 +257,7 @@ class _Test:
         text = self.metric.difference(float(slope.summary().mean), interval)
         more = ""
         if outcome == Outcome.UNDECIDED:
-            wanted = needed(slope.summary(), math.nan, 0).seeds
+            wanted = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
             more = f"about {wanted - len(slope.seeds)} more seeds" if wanted else "no number of seeds would decide it"
         found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
         return Verdict(self.claim, outcome, found, self._basis(steps), more, self.groups())

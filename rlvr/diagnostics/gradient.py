@@ -95,9 +95,11 @@ def effect(trainer: Trainer, batch: Batch) -> Effect:
 def norms(trainer: Trainer, batches: Sequence[Batch]) -> list[float]:
     """Of the gradient on each batch by itself, every parameter of the policy, unclipped; NaN where it is not finite.
 
-    trainer: as for `effect`, without weight decay; it stays where it is, and can still be used once.
+    trainer: as for `effect`, without weight decay; it stays where it is, and can still be used once. A batch without
+    a token that counts has a gradient of 0.
     """
     found: list[float] = []
+    updates, learned = trainer.num_updates, trainer.num_learned
 
     def note(*_: object) -> None:
         gradient = _gradient(trainer)
@@ -106,14 +108,18 @@ def norms(trainer: Trainer, batches: Sequence[Batch]) -> list[float]:
 
     hook = trainer.optimiser.register_step_pre_hook(note)
     try:
-        for batch in batches:
-            before = len(found)
+        for place, batch in enumerate(batches):
+            if not bool(batch.mask.any()):
+                found.append(0.0)
             try:
-                trainer.learn(batch)
+                while len(found) == place:  # in float16 a gradient that overflows is taken again, scaled down
+                    trainer.num_updates, trainer.num_learned = updates, learned  # noise and reference are the same
+                    trainer.learn(batch)
             except Diverged:
-                found[before:] = [float("nan")]
+                found[place:] = [float("nan")]
     finally:
         hook.remove()
+        trainer.num_updates, trainer.num_learned = updates, learned
     return found
 
 

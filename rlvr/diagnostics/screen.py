@@ -18,6 +18,7 @@ from rlvr.diagnostics.measurement import Arm, write
 from rlvr.ledger import layout
 from rlvr.ledger.rollouts import read_rollouts, write_rollouts
 from rlvr.ledger.runs import write_run
+from rlvr.objective.batch import EXPLORE
 from rlvr.records import Rollout
 
 
@@ -34,8 +35,8 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
     alone: list[list[float]] = []
     for arm in arms:
         began = time.perf_counter()
-        alone.append(_alone(arm, groups, policy, store))
         effects.append(_measure(arm, groups, policy, store))
+        alone.append(_alone(arm, groups, policy, store))
         if Console(stderr=True).is_terminal:
             print(f"{arm.name}: {time.perf_counter() - began:.1f} s", flush=True)
     names = [a.name for a in arms]
@@ -73,9 +74,13 @@ def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Pa
 
 
 def _alone(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> list[float]:
-    """Norm of the gradient on each group by itself."""
+    """Norm of the gradient on each group by itself, with the advantages that it has among all of them. What a loss
+    rehearses beside them is left out.
+    """
     with contextlib.closing(start(arm.config, policy, store)) as run:
-        return norms(run.trainer, [run.batch([group], step=1) for group in groups])
+        batch = run.batch(groups, step=1)
+        own = batch.group if batch.kind is None else batch.group[batch.kind == EXPLORE]
+        return norms(run.trainer, [batch.select(number) for number in own.unique().split(1)])
 
 
 def prompts(names: Sequence[str], alone: Sequence[Sequence[float]], groups: Sequence[Rollout]) -> pd.DataFrame:

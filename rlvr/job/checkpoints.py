@@ -35,7 +35,8 @@ class Checkpoints:
         self.trainer, self.directory, self.config, self.steps = trainer, directory, config, steps
         self.best: float | None = None  # score of the best checkpoint, if it is kept
         self._last = time.monotonic()  # when the newest was begun, or the attempt
-        self._stepped, self._longest_s = self._last, 0.0  # the end of the last step, and the longest of this attempt
+        self._stepped: float | None = None  # when the last step of this attempt ended
+        self._longest_s = 0.0  # of its steps, each with what went before it: an evaluation, a save
         self._ends_at = float(os.environ.get(ENDS_AT) or math.inf)
 
     def due(self, step: int, metrics: Mapping[str, float]) -> bool:
@@ -51,10 +52,12 @@ class Checkpoints:
 
     def _urgent(self) -> bool:
         """By this rank's clock. SLURM's warning saves what ends within it; a step may take longer than that."""
-        now, minutes = time.monotonic(), self.config.get("minutes")
-        self._longest_s, self._stepped = max(self._longest_s, now - self._stepped), now
+        now, minutes, since = time.monotonic(), self.config.get("minutes"), self._stepped
+        self._stepped = now
+        self._longest_s = max(self._longest_s, 0.0 if since is None else now - since)
         late = minutes is not None and now - self._last >= 60 * minutes
-        return late or time.time() + SPARE * self._longest_s > self._ends_at
+        last_chance = 0 < self._ends_at - time.time() < SPARE * self._longest_s
+        return late or (last_chance and now - self._last >= self._longest_s / 4)  # short steps: not each of them
 
     def save(
         self,

@@ -166,9 +166,10 @@ class RayEngine:
             each.result()
 
     def judges(self, task: Mapping[str, Any]) -> list[Judge]:
-        """As SpreadEngine says."""
+        """As SpreadEngine says. As many verifying processes there as the ranks of a node have together."""
         assert self._cluster is not None
-        return self._cluster.judges(task, first=self.training_nodes)
+        more = {**task, "workers": task["workers"] * on_node()[1]} if "workers" in task else task
+        return self._cluster.judges(more, first=self.training_nodes)
 
     def sleep(self) -> None:
         """Nothing: the trainer does not need these GPUs."""

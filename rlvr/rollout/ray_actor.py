@@ -5,9 +5,10 @@ the weights and one judges answers. Imports no torch and no Ray.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +62,15 @@ class WeightsActor:
 class JudgeActor:
     """A task of its own, whose verifying processes run on this node."""
 
-    def __init__(self, task: Mapping[str, Any]) -> None:
-        from hydra.utils import instantiate
-
-        self._task: Task = instantiate(task, _convert_="all")
+    def __init__(self, config: Mapping[str, Any], paths: Sequence[str]) -> None:
+        """config: of the task. paths: where a rank imports from; a task of a user's own lies there."""
+        self._config, self._paths, self._task = config, paths, None
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        """What the task cannot be made of here is raised where it is asked for, as what its verifier raises is."""
+        if self._task is None:
+            sys.path += [path for path in self._paths if path not in sys.path]
+            from hydra.utils import instantiate
+
+            self._task = cast(Task, instantiate(self._config, _convert_="all"))
         return self._task.reward(answers)

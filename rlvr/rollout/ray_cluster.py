@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -161,11 +162,17 @@ class Cluster:
                 actor = ray.remote(JudgeActor).options(
                     scheduling_strategy=where, name=f"rlvr-judge-{node}", get_if_exists=True, num_cpus=0
                 )
-                self._judges[node] = actor.remote(task)
-            return answer_of(self._judges[node].reward.remote(answers), JUDGE_S)
+                self._judges[node] = actor.remote(task, sys.path)
+            try:
+                return answer_of(self._judges[node].reward.remote(answers), JUDGE_S)
+            except Lost:
+                del self._judges[node]  # the next time another one is started
+                raise
         raise Lost(f"node {number} is not there")
 
     def close(self) -> None:
+        for judge in list(self._judges.values()) if ray.is_initialized() else []:
+            ray.kill(judge)  # threads may wait for it
         ray.shutdown()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)

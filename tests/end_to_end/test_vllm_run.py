@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -282,8 +283,11 @@ def wait_for_line(run: Path, nodes: list[subprocess.Popen[bytes]], step: int, lo
 
 def names(node: subprocess.Popen[bytes]) -> dict[str, psutil.Process]:
     """The processes of a node, by their names and words."""
-    family = psutil.Process(node.pid).children(recursive=True)
-    return {" ".join([each.name(), *each.cmdline()]): each for each in family}
+    found: dict[str, psutil.Process] = {}
+    for each in psutil.Process(node.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found[" ".join([each.name(), *each.cmdline()])] = each
+    return found
 
 
 def kill_one(node: subprocess.Popen[bytes], name: str) -> None:

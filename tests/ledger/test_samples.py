@@ -27,10 +27,10 @@ def test_an_evaluation_is_a_row_per_sample_in_its_own_file(tmp_path: Path) -> No
     assert pq.read_table(file).to_pylist() == [common | first, common | second]
 
 
-def test_a_policy_stands_beside_that_of_step_0(tmp_path: Path) -> None:
-    for step, probability in ((0, [0.5, 0.5]), (40, [0.9, 0.1]), (80, [1.0, 0.0])):
+def test_a_policy_stands_beside_that_of_the_step_before_or_of_step_0(tmp_path: Path) -> None:
+    for step, probability in ((0, [0.5, 0.5]), (40, [0.9, 0.1]), (41, [1.0, 0.0])):
         columns = {"arm": np.arange(2), "probability": np.array(probability)}
         write_policy(columns, tmp_path, step=step)
     tables = [pq.read_table(file).to_pydict() for file in layout.policies(tmp_path)]
     assert [table["probability"] for table in tables] == [[0.5, 0.5], [0.9, 0.1], [1.0, 0.0]]
-    assert [table["probability_old"] for table in tables] == [[0.5, 0.5]] * 3
+    assert [table["probability_old"] for table in tables] == [[0.5, 0.5], [0.5, 0.5], [0.9, 0.1]]

@@ -265,3 +265,8 @@ def test_a_request_can_have_a_limit_of_its_own() -> None:
     with make_pool(workers=1, timeout_s=60.0) as pool:
         assert pool.ask([HANG], timeout_s=0.5) == [{"outcome": "timeout"}]
         assert pool.ask([number(1)]) == [{"outcome": "correct"}]
+    with make_pool(workers=1, timeout_s=0.5) as pool:
+        assert pool.ask([number(1)], timeout_s=200.0) == [{"outcome": "correct"}]
+        began = time.monotonic()
+        assert pool.ask([HANG]) == [{"outcome": "timeout"}]
+        assert time.monotonic() - began < 100
