@@ -61,8 +61,8 @@ def modes_covered(learned: Array, target: Array, reward: Array) -> Array:
 def temperature(run: Run) -> float:
     """η of the target P_A ∝ e^{A/η} that is a run's optimum; NaN where it has none.
 
-    LAD's own η; 1/β of FlowRL; of others the coefficient of the KL penalty, as if that were exact: with its estimator k3
-    the optimum is another.
+    LAD's own η; 1/β of FlowRL; of others the coefficient of the KL penalty, as if that were exact: with its estimator
+    k3 the optimum is another.
     """
     if run.eta > 0:
         return run.eta

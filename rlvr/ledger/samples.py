@@ -44,8 +44,8 @@ def sample_rows(group: Rollout, first: int = 0) -> list[dict[str, Any]]:
 
 
 def write_policy(columns: Mapping[str, NDArray[Any]], run_dir: Path, *, step: int) -> None:
-    """A bandit's policy, one Parquet row per arm, beside that which its last step sampled from: of the step before, where
-    that was evaluated, else of step 0.
+    """A bandit's policy, one Parquet row per arm, beside the one that its last step sampled from: that of the step
+    before, where it was evaluated, else that of step 0.
     """
     before = [path for path in (layout.policy(run_dir, max(step - 1, 0)), layout.policy(run_dir, 0)) if path.exists()]
     old = pq.read_table(before[0])["probability"].to_numpy() if before else columns["probability"]
