@@ -16,7 +16,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-HERE = ["cluster=local", "tracker=none"]
+HERE = ["cluster=local", "tracker=none", "cluster.workers=1"]
 ONE = ["task=weekdays", "model=table", "rollout.prompts=7", "trainer.updates=1", *HERE]
 
 
@@ -171,7 +171,7 @@ def test_what_was_killed_is_retried_without_its_directory(mine: Path, tmp_path: 
         tmp_path / "home",
         ["run", "--config-dir", "mine", "study=days", "steps=200", "evaluation.every=200"],
     )
-    process = start(*words, *HERE, "cluster.workers=1", "loss.push=0.1", home=home, cwd=mine.parent)
+    process = start(*words, *HERE, "loss.push=0.1", home=home, cwd=mine.parent)
     deadline = time.monotonic() + 300
     while not list(home.glob("runs/*/attempts/1/heartbeat.json")):
         assert time.monotonic() < deadline

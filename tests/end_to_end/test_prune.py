@@ -16,7 +16,7 @@ from rlvr.ledger.attempt import ask_to_prune
 from rlvr.ledger.sweeps import Ledger
 from tests.end_to_end.test_sweep import deterministic
 
-STEPS = 1000
+STEPS = 400
 BANDIT = [
     "task=bandit",
     "model=table",

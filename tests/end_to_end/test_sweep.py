@@ -117,8 +117,15 @@ def test_mlflow_holds_every_metric_once(undisturbed: Path) -> None:
     assert stored == expected
 
 
+def beside(undisturbed: Path, home: Path) -> Path:
+    """A home with the same base policy."""
+    (home / "runs").mkdir(parents=True)
+    (home / "runs" / "stages").symlink_to(undisturbed / "runs" / "stages")
+    return home
+
+
 def test_killed_in_the_middle_and_repeated_it_ends_the_same_bit_for_bit(undisturbed: Path, tmp_path: Path) -> None:
-    process = python("-m", "rlvr.run", *GRID, *SMALL, home=tmp_path, start_new_session=True)
+    process = python("-m", "rlvr.run", *GRID, *SMALL, "tracker=none", home=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 300
     while not any(
         len(deterministic(d)) in (3, 4, 5, 6) for d in runs(tmp_path).values() if (d / "metrics.jsonl").exists()
@@ -133,7 +140,7 @@ def test_killed_in_the_middle_and_repeated_it_ends_the_same_bit_for_bit(undistur
         for d in runs(tmp_path).values()
         if (d / "attempts").exists()
     )
-    code, out = sweep(home=tmp_path)
+    code, out = sweep("tracker=none", "cluster.workers=1", home=tmp_path)
     assert code == 0, out
     for name, run_dir in runs(undisturbed).items():
         assert deterministic(runs(tmp_path)[name]) == deterministic(run_dir), name
@@ -170,34 +177,37 @@ def test_a_checkpoint_becomes_a_model_that_transformers_loads(undisturbed: Path,
     assert "is there already and holds something" in out
 
 
-def test_one_failed_run_does_not_stop_the_others(tmp_path: Path) -> None:
-    """A learning rate that no policy survives: the run fails by name, its neighbour finishes, the exit code says so."""
-    process = python("-m", "rlvr.run", "-m", "lr=1e-4,1e18", *SMALL, home=tmp_path)
+def test_one_failed_run_does_not_stop_the_others(undisturbed: Path, tmp_path: Path) -> None:
+    """A learning rate that no policy survives: the run fails by name, the next one in the same process finishes, the
+    exit code says so.
+    """
+    home = beside(undisturbed, tmp_path / "home")
+    one_place = ["cluster.workers=1", "tracker=none"]
+    process = python("-m", "rlvr.run", "-m", "lr=1e18,1e-4", *SMALL, *one_place, home=home)
     out, _ = process.communicate(timeout=500)
     assert process.returncode == 1, out
-    causes = {n: json.loads((d / "attempts/1/exit.json").read_text())["cause"] for n, d in runs(tmp_path).items()}
+    causes = {n: json.loads((d / "attempts/1/exit.json").read_text())["cause"] for n, d in runs(home).items()}
     assert sorted(causes.values()) == ["diverged", "ok"], out
-    failed = next(d for n, d in runs(tmp_path).items() if causes[n] == "diverged")
+    failed = next(d for n, d in runs(home).items() if causes[n] == "diverged")
     assert str(failed / "attempts/1/log.txt") in out
-    status = python("-m", "sweeps", "status", home=tmp_path)
+    status = python("-m", "sweeps", "status", home=home)
     assert "1 diverged" in status.communicate(timeout=60)[0]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_two_ranks_train_the_same_run_as_one(tmp_path: Path, ahead: int) -> None:
+def test_two_ranks_train_the_same_run_as_one(undisturbed: Path, tmp_path: Path, ahead: int) -> None:
     """Real gloo processes; float32 sums differ in their order only (relative 1e-4 after 3 steps).
 
     With mixed groups alone: in a mini-batch whose advantages are all 0 the gradient is rounding, and Adam scales it up.
     """
-    mixed = ["rollout.dynamic_sampling=refill", f"rollout.ahead={ahead}"]
+    mixed = ["rollout.dynamic_sampling=refill", f"rollout.ahead={ahead}", "steps=3", "tracker=none"]
     final: list[dict[str, float]] = []
     for ranks in (1, 2):
-        process = python(
-            "-m", "rlvr.run", *SMALL, "steps=3", *mixed, f"cluster.ranks={ranks}", home=tmp_path / str(ranks)
-        )
+        home = beside(undisturbed, tmp_path / str(ranks))
+        process = python("-m", "rlvr.run", *SMALL, *mixed, f"cluster.ranks={ranks}", home=home)
         out, _ = process.communicate(timeout=500)
         assert process.returncode == 0, out
-        (run_dir,) = runs(tmp_path / str(ranks)).values()
+        (run_dir,) = runs(home).values()
         final.append(deterministic(run_dir)[3])
     assert final[1] == pytest.approx(final[0], rel=1e-4, abs=1e-6)
 

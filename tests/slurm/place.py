@@ -85,11 +85,11 @@ class Place:
         return dict(line.split() for line in lines)
 
 
-def wait_for(is_so: Callable[[], bool], patience_s: float = 900) -> None:
+def wait_for(is_so: Callable[[], bool], patience_s: float = 900, every_s: float = 0.7) -> None:
     deadline = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.3)
+        time.sleep(every_s)
 
 
 def causes(run_dir: Path) -> list[str]:
@@ -128,4 +128,4 @@ def freeze(runs: Sequence[Path]) -> None:
         going.difference_update([run for run in going if froze(run)])
         return not going
 
-    wait_for(all_stand_still)
+    wait_for(all_stand_still, every_s=0.2)

@@ -29,7 +29,7 @@ from tests.tracker.places import Server, stored
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = ["steps=400", "evaluation.every=400", "checkpoint.every=40"]
+RUN = ["steps=250", "evaluation.every=250", "checkpoint.every=40"]
 ALONE = ["cluster.memory_gb=9", "cluster.partition=preemptible", "tracker=none", "cluster.report=false"]  # on its node
 SUPERVISOR, SLURMD, LIMIT, MEMORY = range(4)  # seeds, by what strikes the run
 RANKS = ["rollout.prompts=2", "cluster.ranks=2", "cluster.cpus=2"]

@@ -94,7 +94,7 @@ def test_a_run_that_fails_harms_none_beside_it_and_is_not_repeated_when_the_job_
     cluster: Settings, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, cluster)
-    long = ["steps=600", "evaluation.every=600", "checkpoint.every=50", "tracker=none", "cluster.report=false"]
+    long = ["steps=300", "evaluation.every=300", "checkpoint.every=50", "tracker=none", "cluster.report=false"]
     packed = [*long, "seed=0,1,2", "cluster.pack=3", "cluster.cpus=1", "cluster.retries=0"]
     place.launch(*packed)
     runs = list(place.runs().values())
@@ -108,7 +108,7 @@ def test_a_run_that_fails_harms_none_beside_it_and_is_not_repeated_when_the_job_
     wait_for(lambda: place.queue() == {task: "PENDING"})
     wait_for(lambda: not place.queue())
     assert [causes(run) for run in runs] == [["time_limit", "ok"], ["error"], ["time_limit", "ok"]]
-    assert list(deterministic(runs[0])) == list(deterministic(runs[2])) == list(range(601))
+    assert list(deterministic(runs[0])) == list(deterministic(runs[2])) == list(range(301))
     assert "1 runs submitted to SLURM" in place.launch(*packed)  # the one that failed, when asked
     wait_for(lambda: not place.queue())
     assert causes(runs[1]) == ["error", "ok"]

@@ -502,6 +502,7 @@ def test_a_shipper_killed_at_any_moment_doubles_nothing(home, local):
         process = ship(home, "--uri", local.uri)
         while cursors() == before:
             assert process.poll() is None
+            time.sleep(0.005)
         time.sleep(delay)
         assert process.poll() is None, "it was to be killed at work"
         process.kill()
