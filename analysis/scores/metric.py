@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -53,9 +54,10 @@ class Metric:
         return "points" if self.unit == "%" else self.unit
 
     def difference(self, effect: float, interval: Interval) -> str:
-        """`+1.2 [−0.3, 2.7] points`, as it is printed."""
+        """`+1.2 [−0.3, 2.7] points`, as it is printed; `+1.2 without a spread` where no interval can be had."""
         low, high = self.scale * interval.low, self.scale * interval.high
-        number = f"{self.scale * effect:+.3g} [{low:.3g}, {high:.3g}]".replace("-", "−")
+        spread = "without a spread" if math.isnan(low) else f"[{low:.3g}, {high:.3g}]"
+        number = f"{self.scale * effect:+.3g} {spread}".replace("-", "−")
         return f"{number} {self.of_differences}".rstrip()
 
     @property

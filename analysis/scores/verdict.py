@@ -226,6 +226,8 @@ class _Test:
         seeds, problems = [n.seeds for n in wanted], [n.problems for n in wanted]
         if all(n is not None for n in seeds):
             return f"about {max(n or 0 for n in seeds) - now} more seeds"
+        if all(one.judged.summary.alike for one in open_ones):
+            return "all seeds agree"
         same = max(self.metric.scale * equivalent_within(one.judged.summary) for one in open_ones)
         rest = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
         within = f"{same:.3g} {self.metric.of_differences}".rstrip()
