@@ -148,8 +148,8 @@ def test_a_rank_killed_conf_edited_while_the_job_waits_and_mlflow_down_until_the
         place.client("scontrol", "update", "PartitionName=main", "State=UP")
     (run_dir,) = place.runs().values()
     freeze([run_dir])
-    # cluster.time_min, 240, since SLURM started the job: the run knows which step may be its last.
-    assert 4 * 3600 - 600 < float(process_of(run_dir).environ()[ENDS_AT]) - time.time() <= 4 * 3600
+    # Ten minutes (cluster.time_min) since SLURM started the job: the run knows which step may be its last.
+    assert 0 < float(process_of(run_dir).environ()[ENDS_AT]) - time.time() <= 600
     launcher = process_of(run_dir).parent()
     assert launcher is not None
     (second,) = (each for each in launcher.children() if each.environ().get("RANK") == "1")
