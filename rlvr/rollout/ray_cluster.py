@@ -132,8 +132,12 @@ class Cluster:
                     self._file_on(node, weights, version)
 
     def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """What a vLLM in place number `index` is told of the weights that lie in a file of this node. Raises Lost."""
+        """What a vLLM in place number `index` is told of the weights that lie in a file of this node. Raises Lost, or
+        NoPlace while Ray looks for another node for it.
+        """
         node = self._places()[index]
+        if node not in _alive():
+            raise NoPlace(f"worker {index} has no place")
         return {**weights, "file": weights["file"] if node == self._here else self._file_on(node, weights, version)}
 
     def _file_on(self, node: str, weights: Mapping[str, Any], version: int) -> str:
