@@ -29,7 +29,7 @@ PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.real,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM: make vllm-env"),
 ]
 
@@ -235,7 +235,7 @@ def test_nodes_that_train_and_one_that_samples_learn_what_one_node_does_though_a
             kill_one(started[2], "vllm_server.py")
             wait_for_line(run, started, 2, log)
             kill_one(started[2], "raylet")
-            assert [node.wait(timeout=400) for node in started] == [0, 0, 0], log.read_text()
+            assert [node.wait(timeout=900) for node in started] == [0, 0, 0], log.read_text()
         finally:
             for node in started:
                 node.kill()
