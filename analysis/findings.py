@@ -66,15 +66,18 @@ def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     newest_first = sorted(map(bundle.read, files), key=lambda frames: -float(frames.runs["created"].max()))
     for frames in newest_first:
         parts_of.setdefault(frames.study, []).append(frames)
-    studies = [bundle.merged(parts) for _, parts in sorted(parts_of.items())]
+    studies = {study: bundle.merged(parts) for study, parts in sorted(parts_of.items())}
+    looks = {study: _looks(parts) for study, parts in parts_of.items()}
     today = study_files.claims(folder)
-    judged = {study: _judged(parts, today.get(study)) for study, parts in sorted(parts_of.items())}
+    judged = {
+        study: _judged(frames, parts_of[study], looks[study], today.get(study)) for study, frames in studies.items()
+    }
     untested = {name: _without_bundle(claims) for name, claims in today.items() if name not in judged}
     summary = _summary(dict(sorted({**judged, **untested}.items())), list(untested))
-    parts = [summary]
-    for frames in studies:
-        parts += _study(frames, judged[frames.study], looks=_looks(parts_of[frames.study]))
-    return "\n\n".join(parts) + "\n"
+    told = [summary]
+    for study, frames in studies.items():
+        told += _study(frames, judged[study], looks[study])
+    return "\n\n".join(told) + "\n"
 
 
 def inserted(page: str, text: str) -> str:
@@ -137,24 +140,24 @@ def _without_bundle(claims: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     return [Verdict(read(claim), Outcome.NOT_TESTED) for claim in claims]
 
 
-def _judged(parts: Sequence[Frames], today: Sequence[Mapping[str, Any]] | None) -> list[Verdict]:
+def _judged(
+    frames: Frames, parts: Sequence[Frames], looks: int, today: Sequence[Mapping[str, Any]] | None
+) -> list[Verdict]:
     """Of today's claims; one that tests something else than each that the study was launched with says so.
 
-    parts: bundles of one study, newest first. What was looked at before seeds were added shares the 5 % (Bonferroni).
+    frames: of all its bundles. parts: these, newest first. The looks share the 5 % (Bonferroni).
     """
-    from analysis.frames import bundle
     from analysis.scores import study
     from analysis.scores.crossed import LEVEL
     from analysis.scores.verdict import verdicts
 
-    frames, launched = bundle.merged(parts), [study.claims(part) for part in parts]
+    launched = [study.claims(part) for part in parts]
     marked = [
         claim
         if all(any(study_files.same(claim, other) for other in claims) for claims in launched)
         else {**claim, "says": f"{claim['says']} {RESTATED}"}
         for claim in (launched[0] if today is None else today)
     ]
-    looks = _looks(parts)
     return verdicts(frames, None if looks == 1 else 1 - (1 - LEVEL) / looks, claims=marked)
 
 
@@ -179,7 +182,7 @@ def _looks(parts: Sequence[Frames]) -> int:
     return looks
 
 
-def _study(frames: Frames, found: Sequence[Verdict], *, looks: int) -> list[str]:
+def _study(frames: Frames, found: Sequence[Verdict], looks: int) -> list[str]:
     from analysis.report.render import markdown
     from analysis.scores.metric import HOURS
     from analysis.tables import comparison

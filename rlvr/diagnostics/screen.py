@@ -35,8 +35,9 @@ def screen(arms: Sequence[Arm], source: Path | None, policy: Path | None, out: P
     alone: list[list[float]] = []
     for arm in arms:
         began = time.perf_counter()
-        effects.append(_measure(arm, groups, policy, store))
-        alone.append(_alone(arm, groups, policy, store))
+        all_groups, each_group = _measure(arm, groups, policy, store)
+        effects.append(all_groups)
+        alone.append(each_group)
         if Console(stderr=True).is_terminal:
             print(f"{arm.name}: {time.perf_counter() - began:.1f} s", flush=True)
     names = [a.name for a in arms]
@@ -63,24 +64,20 @@ def _draw_rollouts(arm: Arm, policy: Path | None, store: Path, folder: Path) -> 
     return layout.rollouts(folder, 1)
 
 
-def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> Effect:
+def _measure(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> tuple[Effect, list[float]]:
+    """What the objective does with all groups; the norm of its gradient on each by itself, with the advantages that it
+    has among all of them. What a loss rehearses beside the groups is left out of these norms.
+    """
     try:
         with contextlib.closing(start(arm.config, policy, store)) as run:
             if "solution" in run.trainer.objective.needs:
                 raise ValueError("it learns known answers, not responses: there is nothing to replay. Drop it.")
-            return effect(run.trainer, run.batch(groups, step=1))
+            batch = run.batch(groups, step=1)
+            own = batch.group if batch.kind is None else batch.group[batch.kind == EXPLORE]
+            alone = norms(run.trainer, [batch.select(number) for number in own.unique().split(1)])
+            return effect(run.trainer, batch), alone
     except ValueError as error:
         raise ValueError(f"{arm.name}: {error}") from None
-
-
-def _alone(arm: Arm, groups: Sequence[Rollout], policy: Path | None, store: Path) -> list[float]:
-    """Norm of the gradient on each group by itself, with the advantages that it has among all of them. What a loss
-    rehearses beside them is left out.
-    """
-    with contextlib.closing(start(arm.config, policy, store)) as run:
-        batch = run.batch(groups, step=1)
-        own = batch.group if batch.kind is None else batch.group[batch.kind == EXPLORE]
-        return norms(run.trainer, [batch.select(number) for number in own.unique().split(1)])
 
 
 def prompts(names: Sequence[str], alone: Sequence[Sequence[float]], groups: Sequence[Rollout]) -> pd.DataFrame:

@@ -101,24 +101,29 @@ class Cluster:
 
     def has(self, index: int) -> bool:
         """Is place number `index` on a node that is there?"""
-        return self._places()[index] in {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        return self._places()[index] in _alive()
 
     def _places(self) -> list[str]:
         """Ray's name of the node of each place; "" where it has none."""
         table = placement_group_table(self._group)["bundles_to_node_id"]
         return [table[index] for index in range(len(table))]
 
+    def _node_of(self, index: int) -> str:
+        """NoPlace while Ray looks for another node for place number `index`."""
+        node = self._places()[index]
+        if node not in _alive():
+            raise NoPlace(f"worker {index} has no place")
+        return node
+
     def start(
         self, index: int, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]
     ) -> RemoteProcess:
         """A Child, started by an actor in place number `index`. NoPlace if there is none now."""
-        if not self.has(index):
-            raise NoPlace(f"worker {index} has no place")
+        here = self._node_of(index) == self._here
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         # It is told something while it waits for an answer.
         threads = {"max_concurrency": 4}
         actor = ray.remote(ChildActor).options(scheduling_strategy=place, max_restarts=0, **threads, **self._need)
-        here = self._places()[index] == self._here
         return RemoteProcess(actor.remote(python, script, options, environment), lambda: self.has(index), here=here)
 
     # --- weights ---
@@ -132,19 +137,17 @@ class Cluster:
                     self._file_on(node, weights, version)
 
     def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """What a vLLM in place number `index` is told of the weights that lie in a file of this node. Raises Lost, or
-        NoPlace while Ray looks for another node for it.
+        """What a vLLM in place number `index` is told of the weights that lie in a file of this node. Raises Lost or
+        NoPlace.
         """
-        node = self._places()[index]
-        if node not in _alive():
-            raise NoPlace(f"worker {index} has no place")
+        node = self._node_of(index)
         return {**weights, "file": weights["file"] if node == self._here else self._file_on(node, weights, version)}
 
     def _file_on(self, node: str, weights: Mapping[str, Any], version: int) -> str:
         """The file of another node that holds them, written if it does not yet."""
         with self._filling[node]:
             if node not in self._holders:
-                self._holders[node] = _holder_on(node)
+                self._holders[node] = _actor_on(node, WeightsActor, "weights")
             try:
                 return _filled(self._holders[node], weights["file"], version)
             except Lost:
@@ -162,11 +165,7 @@ class Cluster:
         """Raises Lost. A node that comes back has another name, and a new actor."""
         for node in [node for node, its in _alive().items() if its == number]:
             if node not in self._judges:
-                where = NodeAffinitySchedulingStrategy(node, soft=False)
-                actor = ray.remote(JudgeActor).options(
-                    scheduling_strategy=where, name=f"rlvr-judge-{node}", get_if_exists=True, num_cpus=0
-                )
-                self._judges[node] = actor.remote(task, sys.path)
+                self._judges[node] = _actor_on(node, JudgeActor, "judge", task, sys.path)
             try:
                 return answer_of(self._judges[node].reward.remote(answers), JUDGE_S)
             except Lost:
@@ -187,13 +186,12 @@ def _alive() -> dict[str, int]:
     return {node["NodeID"]: int(node["Labels"][NODE_LABEL]) for node in ray.nodes() if node["Alive"]}
 
 
-def _holder_on(node: str) -> Any:
-    """The WeightsActor of that node, which all ranks share; it lives as long as one of them keeps this."""
+def _actor_on(node: str, kind: type, role: str, *settings: Any) -> Any:
+    """The actor of that node in this role, which all ranks share; it lives as long as one of them keeps this."""
     where = NodeAffinitySchedulingStrategy(node, soft=False)
-    actor = ray.remote(WeightsActor).options(
-        scheduling_strategy=where, name=f"rlvr-weights-{node}", get_if_exists=True, num_cpus=0
-    )
-    return actor.remote()
+    name = f"rlvr-{role}-{node}"
+    actor = ray.remote(kind).options(scheduling_strategy=where, name=name, get_if_exists=True, num_cpus=0)
+    return actor.remote(*settings)
 
 
 def _filled(holder: Any, weights: str, version: int) -> str:
