@@ -124,33 +124,38 @@ def test_1024_after_8_samples_draw_1016_and_are_those_of_1024_at_once_of_the_mod
     (at_once,) = run_dirs(whole)
     assert read_config(at_once)["policy"]["name"] == "coins"
     of_grown = next(run for run in run_dirs(grown) if read_config(run)["evaluation"]["samples"] == 1024)
-    one, other = rows(of_grown), rows(at_once)
-    assert len(one) == len(other) == 2 * 1024
-    rounded = {"logp", "logp_sampling"}  # float32: a sum depends on what else stands in the batch
-    assert [{k: v for k, v in row.items() if k not in rounded} for row in one] == [
-        {k: v for k, v in row.items() if k not in rounded} for row in other
+    check_same(rows(of_grown), rows(at_once), 2 * 1024)
+
+
+def check_same(ours: list[dict[str, Any]], others: list[dict[str, Any]], number: int) -> None:
+    """All but the rounding of float32: a sum depends on what else stands in the batch."""
+    rounded = {"logp", "logp_sampling"}
+    assert len(ours) == len(others) == number
+    assert [{k: v for k, v in row.items() if k not in rounded} for row in ours] == [
+        {k: v for k, v in row.items() if k not in rounded} for row in others
     ]
     for key in rounded:
-        assert [row[key] for row in one] == pytest.approx([row[key] for row in other], abs=1e-4)
+        assert [row[key] for row in ours] == pytest.approx([row[key] for row in others], abs=1e-4)
 
 
-VLLM = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+PYTHON = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+VLLM = [
+    *("rollout=vllm", f"rollout.engine.python={PYTHON}", "rollout.engine.eager=true"),
+    *("rollout.engine.max_cache_gb=0.1", "rollout.engine.max_batch_sequences=64", "rollout.engine.dtype=float32"),
+]
+needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM: make vllm-env")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not VLLM.exists(), reason="no environment with vLLM: make vllm-env")
+@needs_vllm
 def test_vllm_answers_what_the_native_engine_does(home: Path, tmp_path: Path) -> None:
     """Greedy: the same answers, of the same log-probability to the rounding of float32."""
     words = [
         *("task=coins", f"task.test_problems={PROBLEMS}", "evaluation.temperature=0", "rollout.max_tokens=13"),
         *HERE,
     ]
-    engine = [
-        *("rollout=vllm", f"rollout.engine.python={VLLM}", "rollout.engine.eager=true"),
-        *("rollout.engine.max_cache_gb=0.1", "rollout.engine.max_batch_sequences=64", "rollout.engine.dtype=float32"),
-    ]
     python(tmp_path, "rlvr.evaluate", str(base_policy(home)), *words)
-    python(tmp_path, "rlvr.evaluate", str(base_policy(home)), *words, *engine)
+    python(tmp_path, "rlvr.evaluate", str(base_policy(home)), *words, *VLLM)
     native, vllm = (rows(run) for run in run_dirs(tmp_path))
     assert len(native) == len(vllm) == PROBLEMS
     for one, other in zip(native, vllm, strict=True):
@@ -172,24 +177,48 @@ def test_killed_in_the_middle_or_shared_by_two_ranks_it_gives_the_same_bytes(hom
     python(shared, "rlvr.evaluate", source, *words, "cluster.ranks=2")
     files.append(layout.evaluations(run_dirs(shared)[0])[0].read_bytes())
 
-    environment = {**os.environ, "RLVR_HOME": str(killed), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "rlvr.evaluate", source, *words]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
-    while not chunks(killed):
-        assert process.poll() is None
-        time.sleep(0.01)
-    (run_dir,) = run_dirs(killed)
-    job = json.loads(layout.job(layout.attempt(run_dir, 1)).read_text())
-    os.kill(process.pid, 9)
-    os.kill(job["pid"], 9)
-    process.wait()
-    there = set(chunks(killed))
+    run_dir, there = killed_amid(killed, source, *words)
     assert len(there) < 6  # of 32 · 192 / 1024
-    assert not layout.evaluations(run_dir)
     python(killed, "rlvr.evaluate", source, *words)
     assert there < set(chunks(killed))
     files.append(layout.evaluations(run_dir)[0].read_bytes())
     assert files[0] == files[1]
+
+
+def killed_amid(home: Path, source: str, *words: str) -> tuple[Path, set[Path]]:
+    """An evaluation, killed with its launcher once it has added to the sample sets of a home: its directory, and all
+    chunks that are there.
+    """
+    before, runs = set(chunks(home)), set(run_dirs(home))
+    environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rlvr.evaluate", source, *words]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not set(chunks(home)) - before:
+        assert process.poll() is None
+        time.sleep(0.01)
+    (run_dir,) = set(run_dirs(home)) - runs
+    job = json.loads(layout.job(layout.attempt(run_dir, 1)).read_text())
+    os.kill(process.pid, 9)
+    os.kill(job["pid"], 9)
+    process.wait()
+    assert not layout.evaluations(run_dir)
+    return run_dir, set(chunks(home))
+
+
+@pytest.mark.timeout(600)
+@needs_vllm
+def test_vllm_grown_from_8_samples_and_killed_amid_128_draws_what_it_draws_at_once(home: Path, tmp_path: Path) -> None:
+    words = ["task=coins", f"task.test_problems={PROBLEMS}", "rollout.max_tokens=13", *HERE, *VLLM]
+    model, grown, whole = str(base_policy(home)), tmp_path / "grown", tmp_path / "whole"
+    python(grown, "rlvr.evaluate", model, "evaluation.samples=8", *words)
+    run_dir, there = killed_amid(grown, model, "evaluation.samples=128", *words)
+    python(grown, "rlvr.evaluate", model, "evaluation.samples=128", *words)
+    assert there < set(chunks(grown))
+    drawn = [pq.read_table(path, columns=["sample"])["sample"].to_pylist() for path in chunks(grown)]
+    assert sorted(sample for chunk in drawn for sample in chunk) == sorted([*range(128)] * PROBLEMS)  # each once
+    python(whole, "rlvr.evaluate", model, "evaluation.samples=128", *words)
+    (at_once,) = run_dirs(whole)
+    check_same(rows(run_dir), rows(at_once), PROBLEMS * 128)
 
 
 def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Path, tmp_path: Path) -> None:
