@@ -17,6 +17,7 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])  # of the pol
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("GRPO", {"color": style.GRPO, "linestyle": (0, (1, 1.2)), "linewidth": 1.5}),
+    "grpo_kl": (r"GRPO, KL to $\pi_{old}$", {"color": "#009E73", "linestyle": (0, (4, 1.5)), "linewidth": 1.3}),
     "lad": ("LAD, practical", {"color": "#0072B2", "linewidth": 2.6}),
     "lad_theoretical": ("LAD, theoretical (Eq. 7)", {"color": "#D55E00", "linewidth": 1.1}),
 }
@@ -29,7 +30,7 @@ def draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends:
 
 def _draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(landscape["divergence"]))
-    drawing = Figure(figsize=(style.WIDTH, 2.75 * ((len(names) + 1) // 2) + 0.3), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, 2.75 * ((len(names) + 1) // 2) + 0.5), layout="constrained")
     grid = drawing.subplots((len(names) + 1) // 2, 2, squeeze=False).ravel()
     for axes in grid[len(names) :]:
         axes.set_visible(False)
@@ -49,7 +50,7 @@ def _draw(arms: pd.DataFrame, landscape: pd.DataFrame, paths: pd.DataFrame, ends
     marks = {"o": _START, "X": _END, "*": _STAR}
     handles += [Line2D([], [], marker=m, linestyle="none", **look) for m, look in marks.items()]
     labels = [*(label for label, _ in METHODS.values()), "start", "GRPO's end", r"$P_A \propto \pi_{old}\, e^{A/\eta}$"]
-    drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    drawing.legend(handles, labels, loc="outside lower center", ncols=len(METHODS))
     return drawing
 
 

@@ -10,8 +10,9 @@ the arms: nothing is sampled. From the same starts, gradient descent on the thre
   lad_theoretical  Eq. 7, with both normalisers, against the same π_old
   grpo             whose π_old is the policy itself at every step, as it is used. Advantages are those of the uniform
                    π_old: a baseline has no effect on an exact expectation, and their scale only sets the pace
+  grpo_kl          grpo, and η·KL(π‖π_old) to the uniform π_old of LAD (section 4.1)
 
-Both forms of LAD are least at P_A ∝ π_old·e^{A/η}. Differs from the paper, which prints neither rewards nor starts:
+Both forms of LAD are least at P_A ∝ π_old·e^{A/η}, and so is grpo_kl. Differs from the paper, which prints neither rewards nor starts:
 ours are below; rewards, advantage and η are knobs. The result, reports/bandit_landscape, is the figure and four CSV
 files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last policies).
 """
@@ -73,10 +74,18 @@ def slope(loss: Loss, logits: Tensor, advantage: Tensor, logp_old: Tensor) -> Te
     return gradient
 
 
-def descend(loss: Loss, start: Tensor, advantage: Tensor, *, steps: int, renew: bool) -> tuple[list[int], Tensor]:
+def penalty_slope(logits: Tensor) -> Tensor:
+    """[N, K] the derivative of KL(π‖uniform) = Σ π log π + log K with respect to the logits."""
+    logp = logits.log_softmax(-1)
+    return logp.exp() * (logp - (logp.exp() * logp).sum(-1, keepdim=True))
+
+
+def descend(
+    loss: Loss, start: Tensor, advantage: Tensor, *, steps: int, renew: bool, penalty: float = 0.0
+) -> tuple[list[int], Tensor]:
     """(steps kept, more of the early ones; policies [S, N, K] after them), from policies [N, K] by gradient descent.
 
-    renew: π_old is the policy of each step; otherwise it is uniform.
+    renew: π_old is the policy of each step; otherwise it is uniform. penalty: weight of KL(π‖uniform).
     """
     kept = sorted({0, *np.geomspace(1, steps, 150).astype(int).tolist()})
     logits = start.log()
@@ -85,7 +94,8 @@ def descend(loss: Loss, start: Tensor, advantage: Tensor, *, steps: int, renew: 
     for step in range(steps + 1):
         if step in kept:
             path.append(logits.softmax(-1))
-        logits = logits - RATE * slope(loss, logits, advantage, logits.log_softmax(-1) if renew else uniform)
+        of_loss = slope(loss, logits, advantage, logits.log_softmax(-1) if renew else uniform)
+        logits = logits - RATE * (of_loss + penalty * penalty_slope(logits))
     return kept, torch.stack(path)
 
 
@@ -105,6 +115,7 @@ def measured(point: Sequence[str], registry: Registry, *, steps: int) -> dict[st
     }
     lad, choices = composed["lad"]
     losses = {method: instantiate(config.loss) for method, (config, _) in composed.items()}
+    losses["grpo_kl"] = losses["grpo"]
     name = choices["divergence"]
     reward, advantage = _arms(lad)
     target = (advantage / lad.loss.eta).softmax(0)
@@ -116,7 +127,8 @@ def measured(point: Sequence[str], registry: Registry, *, steps: int) -> dict[st
     start /= start.sum(-1, keepdim=True)
     parts = []
     for method, loss in losses.items():
-        kept, path = descend(loss, start, advantage, steps=steps, renew=method == "grpo")
+        penalty = lad.loss.eta if method == "grpo_kl" else 0.0
+        kept, path = descend(loss, start, advantage, steps=steps, renew=method.startswith("grpo"), penalty=penalty)
         parts += [_table(path[:, i], divergence=name, method=method, start=i, step=kept) for i in range(len(start))]
     paths = pd.concat(parts, ignore_index=True)
     ends = paths.query(f"step == {steps}").reset_index(drop=True)

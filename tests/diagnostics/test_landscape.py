@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlvr.diagnostics import landscape as bandit_landscape
-from rlvr.diagnostics.landscape import descend, expected, slope, triangle
+from rlvr.diagnostics.landscape import descend, expected, penalty_slope, slope, triangle
 from rlvr.loss.grpo import grpo
 from rlvr.loss.lad import lad
 from rlvr.loss.lad_theoretical import lad_theoretical
@@ -92,6 +92,25 @@ def test_grpo_ends_at_the_best_arm() -> None:
     assert TARGET[0] < 0.7
 
 
+def test_with_a_penalty_to_the_old_policy_grpo_ends_where_lad_does() -> None:
+    """max E[A] − η KL(π‖π_old) is at π ∝ π_old e^{A/η}: "under this setting" the optima coincide (LAD, section 4.1)."""
+    _, path = descend(CLIPPED, POLICIES[:2], A, steps=300, renew=True, penalty=ETA)
+    assert np.abs(path[-1].numpy() - TARGET).sum(-1) / 2 == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_slope_of_the_penalty_is_that_of_the_divergence() -> None:
+    logits, h = POLICIES.log(), 1e-6
+
+    def plain(row: list[float]) -> float:
+        total = sum(map(math.exp, row))
+        return sum(math.exp(x) / total * math.log(3 * math.exp(x) / total) for x in row)
+
+    for row, found in zip(logits.tolist(), penalty_slope(logits).tolist(), strict=True):
+        for k in range(3):
+            up, down = ([x + sign * h * (j == k) for j, x in enumerate(row)] for sign in (1, -1))
+            assert found[k] == pytest.approx((plain(up) - plain(down)) / (2 * h), abs=1e-8)
+
+
 def test_under_hd_both_forms_of_lad_go_the_same_way() -> None:
     """½(1 + Z) − √Z·Σ√(π P_A) and 1 − Σ√(π P_A), with Z = E[w]: at every policy the slopes differ by √Z alone."""
     slopes = [slope(form("hd"), POLICIES.log(), A, UNIFORM) for form in (practical, theoretical)]
@@ -119,12 +138,12 @@ def test_the_command_draws_what_it_writes(tmp_path: Path, monkeypatch, capsys) -
     assert arms["advantage"].tolist() == pytest.approx([0.3 / 0.19**0.5, 0.2 / 0.19**0.5, -0.5 / 0.19**0.5], rel=1e-4)
     weights = np.exp(arms["advantage"] / 0.5)
     assert arms["target"].tolist() == pytest.approx((weights / weights.sum()).tolist(), rel=1e-9)
-    assert set(paths["method"]) == {"lad", "lad_theoretical", "grpo"}
+    assert set(paths["method"]) == {"lad", "lad_theoretical", "grpo", "grpo_kl"}
     assert set(paths["divergence"]) == {"tv"}
     assert paths[["arm_0", "arm_1", "arm_2"]].sum(axis=1).to_numpy() == pytest.approx(1.0)
     first = paths[paths["step"] == 0].groupby("start")["arm_0"].nunique()
     assert (first == 1).all()  # all methods start alike
-    assert len(ends) == 3 * 6
+    assert len(ends) == 4 * 6
     assert (ends["step"] == 12).all()
     assert (folder / "bandit_landscape.png").read_bytes().startswith(b"\x89PNG")
     assert "after 12 steps" in capsys.readouterr().out
