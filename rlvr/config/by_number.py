@@ -18,7 +18,7 @@ Number = int | float
 Place = tuple[str, ...]  # the keys on the way to a value
 
 OTHER = 2**52 + 12345  # a number that nobody types, and a float too; those after it stand for further keys
-RESOLVERS = {"default", "rlvr_home", "oc.select", "oc.env"}  # they hand a number on, and compute nothing with it
+RESOLVERS = {"default", "rlvr_home", "whose_logp", "oc.select", "oc.env"}  # they compute nothing with a number
 # What Hydra and Python read alike, in 64 bits.
 _TYPED = re.compile(r"([A-Za-z_][\w.]*)=(-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:e[-+]?[0-9]{1,2})?)")
 

@@ -151,11 +151,18 @@ def register() -> None:
     version.setbase("1.3")
     ConfigStore.instance().store(name="schema", node=RunConfig)
     OmegaConf.register_new_resolver("default", _default, replace=True)
+    OmegaConf.register_new_resolver("whose_logp", _whose_logp, replace=True)
     OmegaConf.register_new_resolver("rlvr_home", lambda: str(home()), replace=True)
 
 
 def _default(value: object, other: object) -> object:
     return other if value is None else value
+
+
+def _whose_logp(*, _root_: DictConfig) -> str:
+    """In half precision engine and trainer round differently, and a ratio must be of one policy."""
+    dtypes = {OmegaConf.select(_root_, f"{part}.dtype") for part in ("rollout.engine", "trainer")}
+    return "trainer" if dtypes & {"bfloat16", "float16"} else "engine"
 
 
 def as_dict(node: DictConfig, *, resolve: bool = False, throw_on_missing: bool = False) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def composed(work: Work, dtype: str) -> DictConfig:
         f"rollout.max_tokens={work.new_tokens}",
         "rollout.dynamic_sampling=none",
         f"rollout.engine.dtype={dtype}",
+        "rollout.logp_old=engine",
         "trainer.updates=1",
         f"trainer.dtype={dtype}",
         "trainer.base_kl=false",

@@ -226,6 +226,16 @@ def test_the_engine_computes_as_the_trainer_does() -> None:
     assert composed("rollout=vllm", "trainer.dtype=bfloat16")[0].rollout.engine.dtype == "bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "whose"), [(("float32", "float32"), "engine"), (("float32", "bfloat16"), "trainer")]
+)
+def test_what_rounds_differently_is_not_taken_for_the_old_policy(dtypes: tuple[str, str], whose: str) -> None:
+    for engine, trainer in {dtypes, dtypes[::-1]}:
+        words = (f"rollout.engine.dtype={engine}", f"trainer.dtype={trainer}")
+        assert composed(*words)[0].rollout.logp_old == whose
+        assert composed(*words, "rollout.logp_old=engine")[0].rollout.logp_old == "engine"
+
+
 def test_weights_of_responses_go_with_losses_of_one_term_per_response() -> None:
     check("loss=gspo", "rollout.logp_old=trainer", "rollout.importance=clip", "rollout.importance_level=geometric")
 
