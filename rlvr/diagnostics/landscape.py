@@ -12,9 +12,10 @@ the arms: nothing is sampled. From the same starts, gradient descent on the thre
                    π_old: a baseline has no effect on an exact expectation, and their scale only sets the pace
   grpo_kl          grpo, and η·KL(π‖π_old) to the uniform π_old of LAD (section 4.1)
 
-Both forms of LAD are least at P_A ∝ π_old·e^{A/η}, and so is grpo_kl. Differs from the paper, which prints neither rewards nor starts:
-ours are below; rewards, advantage and η are knobs. The result, reports/bandit_landscape, is the figure and four CSV
-files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last policies).
+Both forms of LAD are least at P_A ∝ π_old·e^{A/η}, and so is grpo_kl. Differs from the paper, which prints neither
+rewards nor starts: ours are below; rewards, advantage and η are knobs. The result, reports/bandit_landscape, is the
+figure and four CSV files: arms, landscape (loss at each policy), paths (policy at each step) and ends (the last
+policies).
 """
 
 from __future__ import annotations

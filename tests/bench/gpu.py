@@ -3,7 +3,7 @@
     make bench-gpu                                     all of it: about ten minutes and 80 GB of GPU memory
     python -m tests.bench.gpu train --model 7b --tokens 4096 --layers 8        one measurement of one model
     python -m tests.bench.gpu all --fake               shows without a GPU that all of it runs, on one that is not there
-    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        the same on a CPU, without `sync`
+    python -m tests.bench.gpu all --model tiny --tokens 64 --device cpu        on a CPU, without `sync` and `step`
 
 train: forward and backward pass and AdamW of the trainer in bfloat16 on packed sequences of up to --tokens tokens.
 `share`: floating-point operations of the linear layers on the tokens read, over the time and the rate of a square
@@ -16,6 +16,8 @@ step for all of them allows, at the rate of a copy within the GPU's memory measu
 sync: seconds until a vLLM on the same GPU has all weights of a trainer there, by CUDA's IPC, and through main memory
 (`peer_value`); `share` is the one over the other. It needs vLLM (--python: of an environment that has it) and first
 writes the model to a temporary directory.
+step: seconds of a training step of `paper=lad_math` on one GPU, 8 prompts in place of 256, whose responses all have
+--tokens tokens, and its `parts`; beside it what `--dry-run` would say (`peer_value`). It needs vLLM, too.
 """
 
 from __future__ import annotations
@@ -36,11 +38,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from rlvr.config.cost import DEVICES
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.trainer import distributed
 from rlvr.trainer.logprob import CHUNK, token_logp
+from tests.bench.lad_step import lad_step
 from tests.bench.train import gemm_rate, linear_flops, median_s, rollouts, trainer
 from tests.support import fake_cuda
 
@@ -244,6 +248,23 @@ def sync(name: str, tokens: int, layers: int | None, device: torch.device, *, py
     }
 
 
+def step(name: str, tokens: int, layers: int | None, device: torch.device, *, python: str | None = None) -> Row:
+    """As many layers as can be trained."""
+    layers = layers or fitting(name, device)
+    shown = machine(device)["device"].lower().replace(" ", "")
+    gpu = next((known for known in DEVICES if known != "cpu" and known in shown), "h100")
+    found = lad_step(make(name, layers, torch.bfloat16, device).cpu(), tokens, gpu, python=python)
+    return {
+        "name": "a step of LAD",
+        "layers": layers,
+        "unit": "s",
+        "peer": f"the cost model, {gpu}",
+        "share": found["peer_value"] / found["value"],
+        "peak_gb": None,
+        **found,
+    }
+
+
 def copy_rate(name: str, device: torch.device) -> float:
     """Bytes read and written per second."""
     large = device.type == "cuda" and name != "tiny"
@@ -252,8 +273,9 @@ def copy_rate(name: str, device: torch.device) -> float:
     return 2 * len(source) / median_s(lambda: target.copy_(source), device, 5)
 
 
-KINDS: dict[str, Callable[..., Row]] = {"train": train, "logp": logp, "decode": decode, "sync": sync}
+KINDS: dict[str, Callable[..., Row]] = {"train": train, "logp": logp, "decode": decode, "sync": sync, "step": step}
 ON_A_CPU = ("train", "logp", "decode")
+WITH_VLLM = ("sync", "step")
 
 
 def machine(device: torch.device) -> Row:
@@ -274,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, help="of a sequence; default: 4096")
     parser.add_argument("--layers", type=int, help="of the model; default: all, or as many as can be trained")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--python", help="of an environment with vLLM, for sync; default: this one")
+    parser.add_argument("--python", help="of an environment with vLLM, for sync and step; default: this one")
     parser.add_argument(
         "--fake",
         action="store_true",
@@ -290,17 +312,18 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("there is no GPU here. Pass --fake, or on a CPU: --device cpu --model tiny --tokens 64")
     if options.tokens < 64:
         parser.error(f"--tokens {options.tokens} must be 64 or more")
-    if options.device == "cpu" and options.kind == "sync":
-        parser.error("sync is about the memory of a GPU: pass --fake")
+    if options.device == "cpu" and options.kind in WITH_VLLM:
+        parser.error(f"{options.kind} is about a GPU: pass --fake")
     if options.fake:
         return without_a_gpu(options)
     kinds = list(KINDS if options.device != "cpu" else ON_A_CPU) if options.kind == "all" else [options.kind]
-    if "sync" in kinds and options.python is None and importlib.util.find_spec("vllm") is None:
-        why = "sync needs vLLM: --python /path/to/python of an environment that has it"
-        if options.kind == "sync":
-            parser.error(why)
-        print(f"left out: {why}", file=sys.stderr)
-        kinds.remove("sync")
+    if options.python is None and importlib.util.find_spec("vllm") is None:
+        for kind in [kind for kind in kinds if kind in WITH_VLLM]:
+            why = f"{kind} needs vLLM: --python /path/to/python of an environment that has it"
+            if options.kind == kind:
+                parser.error(why)
+            print(f"left out: {why}", file=sys.stderr)
+            kinds.remove(kind)
     jobs = [(kind, model) for model in options.model for kind in kinds]
     if len(jobs) == 1 or fake:
         for kind, model in jobs:
@@ -327,10 +350,10 @@ def measured(kind: str, model: str, options: argparse.Namespace) -> Row:
     device = torch.device(options.device)
     if device.type == "cuda":
         _, _, device = distributed.join_group()  # sets the GPU up as in a run
-    own = {"python": options.python} if kind == "sync" else {}
+    own = {"python": options.python} if kind in WITH_VLLM else {}
     row = KINDS[kind](model, options.tokens, options.layers, device, **own)
     if ON_NO_GPU:
-        row |= {"value": None, "peer_value": None, "share": None, "peak_gb": None}
+        row |= dict.fromkeys({"value", "peer_value", "share", "peak_gb", "parts"} & row.keys())
     return {
         "bench": f"gpu_{kind}",
         "model": model,

@@ -1,0 +1,94 @@
+"""`step` of tests/bench/gpu.py: a training step of `paper=lad_math` scaled to one GPU, beside the cost model's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import string
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf
+from transformers import PreTrainedModel
+
+from rlvr.config import cost, memory
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
+from rlvr.job.loop import Run
+from rlvr.ledger import layout
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.journal import Spool, read
+from rlvr.model.tokenizer import word_tokenizer
+
+# Of the paper's 256, so that an update still has a group of 8 responses, and the step eight updates.
+PROMPTS = 8
+STEPS = 2  # the first warms up
+BENCHMARKS = ("math500", "olympiadbench", "minerva", "aime24", "aime25", "amc")
+END = "end"  # one word of a large vocabulary: random weights hardly ever say it, and responses are of full length
+TIMED = ("wait", "sync", "batch", "train")  # parts of a step
+
+
+def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | None) -> dict[str, Any]:
+    """Seconds of a step of 64 responses of `tokens` tokens, its parts, and the cost model's seconds for it.
+
+    model: written to a temporary directory, where the run reads it. gpu: a name of `cluster.gpu`. python: of an
+    environment with vLLM; None: this one.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        model.save_pretrained(directory / "model")
+        word_tokenizer([*string.ascii_lowercase, END], END).save_pretrained(directory / "model")
+        config = _config(directory, tokens, gpu, python)
+        run_dir = directory / "runs" / "x"
+        with contextlib.ExitStack() as stack:
+            spool = stack.enter_context(contextlib.closing(Spool(run_dir, 1)))
+            run = stack.enter_context(contextlib.closing(Run(config, run_dir, None, spool)))
+            if run.train(StopFlag()) is not Cause.OK:
+                raise RuntimeError("the run did not end well: the log above says why")
+        (last,) = (r.metrics for r in read(layout.journal(run_dir)).records if r.step == STEPS)
+        known = memory.of_model(OmegaConf.to_container(config.model))  # type: ignore[arg-type] - a dictionary
+        assert known is not None
+        modelled = cost.estimate(OmegaConf.to_container(config), known).parts  # type: ignore[arg-type] - the same
+    trained = sum(seconds for part, seconds in modelled.items() if part not in ("evaluation", "presample"))
+    return {
+        "value": last["time/step_s"],
+        "peer_value": trained / STEPS,
+        "parts": {name: last[f"time/{name}_s"] for name in TIMED},
+    }
+
+
+def _config(directory: Path, tokens: int, gpu: str, python: str | None) -> DictConfig:
+    problems = directory / "problems.jsonl"
+    lines = [{"problem": " ".join(string.ascii_lowercase[at:]), "answer": str(at)} for at in range(PROMPTS)]
+    problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [
+        "paper=lad_math",
+        f"model.path={directory / 'model'}",
+        "model.chat=false",  # random weights have no template
+        f"task.train={problems}",
+        *(f"~task.test.{name}" for name in BENCHMARKS[1:]),
+        f"task.test.{BENCHMARKS[0]}={problems}",
+        "task.template='{problem}'",
+        f"rollout.prompts={PROMPTS}",
+        f"rollout.max_tokens={tokens}",
+        "rollout.dynamic_sampling=none",  # no response is right
+        "rollout.overdraw=null",
+        f"rollout.engine.python={python or 'null'}",
+        "rollout.engine.max_cache_gb=16",
+        f"steps={STEPS}",
+        f"evaluation.every={STEPS}",
+        "evaluation.problems=1",
+        "evaluation.samples=1",
+        "evaluation.k=[1]",
+        "checkpoint.every=100",
+        "checkpoint.minutes=null",
+        "cluster.gpus=1",
+        "cluster.ranks=1",
+        f"cluster.gpu={gpu}",
+        "tracker=none",
+    ]
+    with composing():
+        return OmegaConf.create(frozen(compose("run", words), {}))
