@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, nothing launched."""
+"""The command line as a user meets it, nothing launched."""
 
 from __future__ import annotations
 
@@ -7,20 +7,38 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rlvr.run import deferred, quoted
+from rlvr.run import deferred, main, quoted
 from tests.support.composed import REGISTRY
 
 ROOT = Path(__file__).parent.parent
+Told = Callable[..., tuple[int, str, list[str]]]
 
 
 def rlvr(*arguments: str, home: Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "RLVR_HOME": str(home), "COLUMNS": "100", **environment}
     command = [sys.executable, "-m", "rlvr.run", *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """The command in this process: (exit code, standard output, lines of standard error)."""
+
+    def tell(*arguments: str, home: Path) -> tuple[int, str, list[str]]:
+        monkeypatch.setenv("RLVR_HOME", str(home))
+        try:
+            code = main(arguments)
+        except SystemExit as ended:  # argparse
+            code = int(str(ended.code))
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err.splitlines()
+
+    return tell
 
 
 MISTAKES = {
@@ -89,14 +107,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_path: Path) -> None:
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: Told, tmp_path: Path) -> None:
     arguments, message = MISTAKES[mistake]
-    done = rlvr(*arguments, home=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("rlvr: ")
-    assert message in done.stderr
-    assert done.stdout == ""
+    code, out, (line,) = told(*arguments, home=tmp_path)
+    assert (code, out) == (2, "")
+    assert line.startswith("rlvr: ")
+    assert message in line
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
 
 

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.test_sweep import attempts, deterministic
-from tests.test_run import rlvr
+from tests.test_run import Told, rlvr, told
+
+__all__ = ["told"]  # a fixture
 
 METRIC = "evaluation/bandit/expected_reward"
 BANDIT = [
@@ -79,12 +81,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, tmp_path: Path) -> None:
+def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: Told, tmp_path: Path) -> None:
     arguments, message = MISTAKES[mistake]
-    done = rlvr(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert message in done.stderr
+    code, _, (line,) = told(*BANDIT, "tracker=none", "steps=2", "evaluation.every=2", *arguments, home=tmp_path)
+    assert code == 2
+    assert message in line
     assert list(tmp_path.iterdir()) == []
 
 
