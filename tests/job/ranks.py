@@ -1,8 +1,10 @@
-"""What every rank of tests/job/test_ranks.py does, started by rlvr.job.ranks: `ranks.py DIRECTORY OVERRIDES`."""
+"""What every rank of tests/job/test_ranks.py does, started by rlvr.job.ranks: `ranks.py JSON`, a list of directories
+and overrides."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ def train(directory: Path, overrides: list[str], *, first: bool) -> None:
 
 
 if __name__ == "__main__":
-    with fresh_memory_is_nan():
-        train(Path(sys.argv[1]), sys.argv[2:], first=os.environ["RANK"] == "0")
+    with fresh_memory_is_nan():  # what nobody has written cannot pass for a weight
+        for place, *words in json.loads(sys.argv[1]):
+            train(Path(place), words, first=os.environ["RANK"] == "0")
     distributed.end_process(0)

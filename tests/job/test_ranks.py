@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -93,12 +95,22 @@ time.sleep(100)
     assert (process.communicate(timeout=60)[0].splitlines(), process.returncode) == (["told"] * 2, 0)
 
 
-@pytest.mark.slow
-def test_ranks_of_one_node_listen_on_the_loopback_device_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rlvr.job.ranks", "2", str(Path(ranks.__file__)), str(tmp_path), *KNOBS]
+@dataclass(frozen=True)
+class Ended:
+    """Runs of two ranks, in a directory for each loss, and the addresses at which their processes listened."""
+
+    directory: Path
+    addresses: set[str]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    directory = tmp_path_factory.mktemp("ranks")
+    runs = [[str(directory / loss[0]), *KNOBS, *loss] for loss in LOSSES]
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", str(Path(ranks.__file__)), json.dumps(runs)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    seen = set[str]()
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+    seen, errors = set[str](), directory / "errors.txt"
+    with errors.open("w") as out, subprocess.Popen(command, env=environment, stderr=out) as process:
         while process.poll() is None:
             above = psutil.Process(process.pid)
             for each in (above, *above.children(recursive=True)):
@@ -106,22 +118,13 @@ def test_ranks_of_one_node_listen_on_the_loopback_device_alone(tmp_path: Path) -
                     listening = [c for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN]
                     seen |= {connection.laddr[0] for connection in listening}
             time.sleep(0.02)
-    assert process.returncode == 0
-    assert seen == {"127.0.0.1"}  # of gloo: it was looked at while they listened
+    assert process.returncode == 0, errors.read_text()[-4000:]
+    return Ended(directory, seen)
 
 
-def on_two_ranks(directory: Path, overrides: list[str]) -> None:
-    """Where fresh memory reads as not-a-number: what nobody has written cannot pass for a weight."""
-    command = [sys.executable, "-m", "rlvr.job.ranks", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, str(Path(ranks.__file__)), str(directory), *overrides],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+@pytest.mark.slow
+def test_ranks_of_one_node_listen_on_the_loopback_device_alone(two_ranks: Ended) -> None:
+    assert two_ranks.addresses == {"127.0.0.1"}  # of gloo: it was looked at while they listened
 
 
 def recorded(directory: Path) -> dict[int, dict[str, float]]:
@@ -131,14 +134,10 @@ def recorded(directory: Path) -> dict[int, dict[str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "loss", [["loss=ppo"], ["loss=flowrl", "advantage=reinforce"], ["loss=grpo", "trainer.kl=0.1"]], ids=" ".join
-)
-def test_two_ranks_record_the_metrics_of_one(loss: list[str], tmp_path: Path) -> None:
-    overrides = [*KNOBS, *loss]
-    ranks.train(tmp_path / "one", overrides, first=True)
-    on_two_ranks(tmp_path / "two", overrides)
-    one, two = recorded(tmp_path / "one"), recorded(tmp_path / "two")
+@pytest.mark.parametrize("loss", LOSSES, ids=" ".join)
+def test_two_ranks_record_the_metrics_of_one(loss: list[str], two_ranks: Ended, tmp_path: Path) -> None:
+    ranks.train(tmp_path, [*KNOBS, *loss], first=True)
+    one, two = recorded(tmp_path), recorded(two_ranks.directory / loss[0])
     assert list(one) == list(two) == [0, 1, 2, 3, 4]
     for step, expected in one.items():
         assert two[step] == pytest.approx(expected, rel=1e-4, abs=1e-6), step
