@@ -31,7 +31,8 @@ from sweeps.slurm.jobs import cluster_of
 
 Flat = dict[str, Any]  # dotted key -> value
 
-MEASURED = 20  # finished runs that the cost model looks at
+MEASURED = 20  # finished runs of a task that the cost model learns from,
+LOOKED_AT = 500  # among so many newest ones: a second's reading
 # Metrics that are seconds of the parts of a run.
 TIMERS = {
     "sampling": ("time/rollout_s", "time/reward_s"),
@@ -210,20 +211,23 @@ def _presampled(config: Mapping[str, Any]) -> str:
 
 
 def measured(ledger: Ledger) -> list[cost.Finished]:
-    """The newest finished runs of models of known size, and what they took."""
+    """Of each task the newest finished runs of models of known size, and what they took; the newest first."""
     ended = [state for state in ledger.states(ledger.runs()) if state.state is State.FINISHED and state.seconds]
-    runs = list[cost.Finished]()
-    for state in ended[-MEASURED:]:
+    runs, of_task = list[cost.Finished](), Counter[str]()
+    for state in sorted(ended, key=lambda state: state.end_time or 0.0, reverse=True)[:LOOKED_AT]:
         run_dir = ledger.run_dir(state.run_id)
         try:
             config = read_config(run_dir)
         except Unreadable:
             continue
-        model = memory.of_model(config["model"])
+        model, task = memory.of_model(config["model"]), repr(config["task"])
+        if model is None or of_task[task] == MEASURED:
+            continue
         steps = [record.metrics for record in journal.read(layout.journal(run_dir)).records]
         lengths = [metrics["response/length"] for metrics in steps if "response/length" in metrics]
-        if model is None or not lengths:
+        if not lengths:
             continue
+        of_task[task] += 1
         parts = {
             part: sum(metrics.get(name, 0.0) for metrics in steps for name in names) for part, names in TIMERS.items()
         }

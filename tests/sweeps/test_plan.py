@@ -234,6 +234,26 @@ def test_runs_that_share_the_base_policys_samples_wait_for_them_once(tmp_path: P
     assert apart > 1.9 * alone
 
 
+def test_the_cost_model_learns_from_the_newest_runs_of_each_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else finished after them, and whatever their ids are."""
+    monkeypatch.setattr("sweeps.preview.MEASURED", 2)
+    ledger = Ledger(tmp_path)
+    of_unknown_size = ["model=table", "task=bandit", "rollout.prompts=1", "trainer.updates=1"]
+    others = [[*of_unknown_size, "rollout.dynamic_sampling=none", f"seed={seed}"] for seed in range(3)]
+    runs = planned(*[["task.size=9", f"seed={seed}"] for seed in range(3)], ["task.size=7"], *others)
+    write(runs, ledger)
+    for number, run in enumerate(runs.runs):
+        with contextlib.closing(Spool(ledger.run_dir(run.run_id), 1)) as spool:
+            spool.record(1, {"response/length": 20.0})
+        finish(ledger, run.run_id, 1, 100)
+        (end,) = ledger.run_dir(run.run_id).rglob("exit.json")
+        end.write_text(json.dumps(json.loads(end.read_text()) | {"time": 1e9 + number}))
+    found = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
+    assert found == [(7, 0), (9, 2), (9, 1)]
+
+
 def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(tmp_path: Path) -> None:
     """Two steps of 4 groups of 8 responses of 20 tokens: 12 groups are sampled for them and 3 learned from, each with a
     prompt of 11 tokens. 3 · 8 · 20 = 480 tokens are learned from; the model reads all but the last of each response,
