@@ -38,6 +38,7 @@ from analysis.frames.cache import decoded
 from analysis.frames.counts import Counts
 from analysis.frames.digest import DIGEST
 from analysis.frames.frames import DRAWN, HISTORY, OF_TEXTS, RESPONSES, Frames
+from analysis.frames.run import check_seeds
 from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import POLICY, Response, Texts
 from rlvr.ledger import layout
@@ -351,7 +352,10 @@ def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.T
 
 
 def merged(parts: Sequence[Frames]) -> Frames:
-    """The runs of several bundles as those of one study. A run that is in two of them counts once, as in the first."""
+    """The runs of several bundles as those of one study. A run that is in two of them counts once, as in the first.
+
+    LookupError: two runs are of one arm and one seed.
+    """
     if len(parts) == 1:
         return parts[0]
     own: list[set[str]] = []
@@ -364,7 +368,7 @@ def merged(parts: Sequence[Frames]) -> Frames:
     cache = {
         k: v for part in reversed(parts) for k, v in part.cache.items() if isinstance(k, tuple) and k[0] == OF_TEXTS
     }
-    return replace(
+    together = replace(
         parts[0],
         runs=pd.concat(runs, ignore_index=True),
         curves=packed,
@@ -377,6 +381,8 @@ def merged(parts: Sequence[Frames]) -> Frames:
         sweeps=tuple(s for part in parts for s in part.sweeps),
         cache=cache,
     )
+    check_seeds(together.rows)
+    return together
 
 
 def _own(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,18 @@ def rows(runs: pd.DataFrame) -> list[Run]:
             )
         )
     return found
+
+
+def check_seeds(runs: Iterable[Run]) -> None:
+    """LookupError, with their names, for two runs of one arm under one seed: neither is the one that counts."""
+    first: dict[tuple[str, int], Run] = {}
+    for run in runs:
+        other = first.setdefault((run.group_id, run.seed), run)
+        if other is not run and run.group_id:  # "": nothing is known of it
+            raise LookupError(
+                f"{other.name} ({other.run_id}) and {run.name} ({run.run_id}) are both of seed {run.seed} of one arm. "
+                "Leave one out; where they are imports of two runs, pass each its own --seed."
+            )
 
 
 def _known(value: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.frames.frames import Frames, TextsOfProblems
+from analysis.frames.run import check_seeds
 from analysis.scores.contrast import Scores
 from analysis.scores.density import of_policy
 from analysis.scores.judged import avg_noise, avg_values, pass_noise, pass_values
@@ -46,12 +47,14 @@ def at(step: int) -> Point:
 def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]) -> Scores | None:
     """One metric of runs of one arm, a row each, in the order of their seeds; None where some run lacks it.
 
-    sources: the benchmarks; several are averaged, weighing alike. points: by run.
+    sources: the benchmarks; several are averaged, weighing alike. points: by run. LookupError: two runs share a seed.
     """
     run_ids = sorted(points, key=lambda i: (frames.seeds[i], i))
     seeds = tuple(frames.seeds[i] for i in run_ids)
     if not run_ids:
         return None
+    if len(set(seeds)) < len(seeds):
+        check_seeds(run for run in frames.rows if run.run_id in points)
     if metric.per_problem:
         found = _of_problems(frames, metric, sources, {i: points[i] for i in run_ids})
         if found is not None or metric.kind == Kind.TEXT:

@@ -129,6 +129,13 @@ def test_a_seed_that_one_arm_lacks_is_left_out_and_named(tmp_path):
     assert any("Left out of differences, for want of a partner: seeds 2" in note for note in found.notes)
 
 
+def test_two_runs_of_one_arm_and_seed_are_not_averaged_as_if_one_were_two(tmp_path):
+    for name, rate in (("first", 0.5), ("second", 0.75)):
+        write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(rate)}, name=name)
+    with pytest.raises(LookupError, match=r"first \(id-first\) and second \(id-second\) are both of seed 0 of one arm"):
+        made(load(tmp_path))
+
+
 def test_against_names_another_reference_or_the_base_policy(tmp_path):
     frames = sweep(tmp_path, {1e-5: (0.5,), 1e-4: (0.5,), 1e-3: (0.75,)})
     assert set(made(frames, against="lr=0.001").cells["reference"]) == {"", "lr = 0.001"}

@@ -129,3 +129,18 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     assert cell["mean"] == pytest.approx((9 * 0.75 + 0.5) / 10)
     assert cell["difference"] == pytest.approx(0.45)
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
+
+
+def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, monkeypatch):
+    """A dump that grew is another run: one row would stand for both."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"problem_id": p, "reward": 1.0, "step": 40} for p in "abc"]
+    for name, part in (("early", rows[:2]), ("late", rows)):
+        dump = str(jsonl(tmp_path / name / "d.jsonl", part))
+        assert command.main(["import", dump, "--format", "rlvr", "--arm", "a", "--out", f"{name}.rlvr"]) == 0
+    capsys.readouterr()
+    assert command.main(["early.rlvr", "late.rlvr", "--no-figures", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("a-s0 (") == 2
+    assert "seed 0 of one arm" in said
+    assert "--seed" in said
