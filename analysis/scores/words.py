@@ -75,9 +75,10 @@ def shared(runs: Sequence[Run]) -> dict[str, str]:
 def covers(swept: Collection[str], key: str) -> bool:
     """Whether a config key differs because it, or the group that it belongs to, was swept.
 
-    Never of the task and the evaluation: other problems, and other numbers of samples, are not to be compared.
+    Never of the task, the model and the evaluation: other problems, arms that start from other base policies, and other
+    numbers of samples are not to be compared.
     """
-    if key.startswith(("task.", "evaluation.")):
+    if key.startswith(("task.", "model.", "evaluation.")):
         return False
     return any(key == k or key.startswith(f"{k}.") for k in swept)
 

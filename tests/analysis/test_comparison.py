@@ -147,6 +147,19 @@ def test_against_names_another_reference_or_the_base_policy(tmp_path):
         made(frames, against="grpo")
 
 
+def test_arms_of_a_swept_model_stand_against_the_base_policy_of_their_own_model(tmp_path):
+    """Two layers go from 2 to 4 of 8, three from 4 to 6: 25 points each."""
+    plan = []
+    for layers, start in ((2, 0.25), (3, 0.5)):
+        made_of = config("grpo", model={"layers": layers})
+        run_id = write_run(tmp_path, made_of, {0: correct(start), 40: correct(start + 0.25)}, name=f"l{layers}")
+        plan.append((run_id, f"l{layers}", ["loss=grpo", f"model.layers={layers}"]))
+    write_sweep(tmp_path, "s", plan)
+    found = made(load(tmp_path), against="base")
+    differences = found.cells[(found.cells["metric"] == "avg@8") & ~found.cells["base"]]["difference"]
+    assert list(differences) == pytest.approx([0.25, 0.25])
+
+
 def test_one_run_alone_stands_against_its_base_policy(tmp_path):
     write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(0.75)}, training=TRAINING)
     found = made(load(tmp_path))

@@ -91,17 +91,16 @@ def test_one_arm_alone_is_called_by_its_loss(tmp_path):
     assert labels(tmp_path) == ["loss=grpo"]
 
 
-def test_a_swept_model_makes_arms_and_a_swept_task_makes_blocks(tmp_path):
-    points = []
-    for layers in (2, 3):
-        made = config("grpo") | {"model": {"_target_": "rlvr.model.maze", "layers": layers}}
-        points.append((made, ["loss=grpo", f"model.layers={layers}"]))
+@pytest.mark.parametrize(("group", "key"), [("model", "layers"), ("task", "size"), ("evaluation", "samples")])
+def test_a_swept_model_task_or_evaluation_makes_blocks(tmp_path, group, key):
+    points = [(config("grpo", **{group: {key: n}}), ["loss=grpo", f"{group}.{key}={n}"]) for n in (7, 9)]
     sweep(tmp_path, points)
-    found = arms(load(tmp_path))
-    assert {arm.setting for arm in found} == {""}
-    assert [arm.label for arm in found] == ["model.layers = 2", "model.layers = 3"]
-    sweep(tmp_path / "task", [(config("grpo", task={"size": n}), [f"task.size={n}"]) for n in (7, 9)])
-    assert {arm.setting for arm in arms(load(tmp_path / "task"))} == {"task.size=7", "task.size=9"}
+    assert {arm.setting for arm in arms(load(tmp_path))} == {f"{group}.{key}=7", f"{group}.{key}=9"}
+
+
+def test_a_swept_length_makes_arms(tmp_path):
+    sweep(tmp_path, [(config("grpo", steps=n), ["loss=grpo", f"steps={n}"]) for n in (20, 40)])
+    assert {(arm.setting, arm.label) for arm in arms(load(tmp_path))} == {("", "steps = 20"), ("", "steps = 40")}
 
 
 def test_numbers_ascend_and_words_keep_the_order_of_the_sweep(tmp_path):
