@@ -196,8 +196,10 @@ def pool(
     devices: CUDA_VISIBLE_DEVICES of each worker; None: as it is.
     """
     command = command or (WARM if ranks == 1 else of_ranks(ranks))
-    return [
-        Worker(command, threads=threads, tag=f"{tag}-{k}", log=layout.worker_log(logs, k), warm=ranks == 1, devices=own)
+    return [  # a tag ends, that worker 1's does not begin worker 10's
+        Worker(
+            command, threads=threads, tag=f"{tag}-{k}-", log=layout.worker_log(logs, k), warm=ranks == 1, devices=own
+        )
         for k, own in enumerate(devices)
     ]
 

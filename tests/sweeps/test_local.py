@@ -375,6 +375,18 @@ def test_tagged_processes_are_found_whatever_session_they_are_in() -> None:
         assert process.wait(5) == -signal.SIGKILL
 
 
+def test_the_end_of_one_worker_is_not_that_of_the_tenth_after_it(tmp_path: Path) -> None:
+    sleep = ["sleep", "600"]
+    staff = workers.pool([None] * 11, threads=1, ranks=2, tag=workers.new_tag(), logs=tmp_path, command=sleep)
+    for worker in (staff[1], staff[10]):
+        worker.start()
+    workers.kill_tagged(staff[1].tag)
+    wait_for(lambda: staff[1].poll() is not None)
+    assert staff[10].poll() is None
+    for worker in (staff[1], staff[10]):
+        worker.bury()
+
+
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("stop", [False, True])
