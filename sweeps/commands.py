@@ -258,11 +258,15 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
     if not growing and all(state.state is State.FINISHED for state in ledger.states(run_ids)):
         print("All finished: nothing to start again.")
         return 0
-    return again(ledger, (sweep or _sweep_of_one(ledger, run_ids[0])).sweep_id).exit_code
+    if sweep is not None:
+        return again(ledger, sweep.sweep_id).exit_code
+    (run_id,) = run_ids
+    its = next((each for each in ledger.sweeps() if run_id in each.run_ids), None) or _sweep_of_one(ledger, run_id)
+    return again(ledger, its.sweep_id, run_id).exit_code
 
 
 def _sweep_of_one(ledger: Ledger, run_id: str) -> Sweep:
-    """The sweep that a command for this run alone would make."""
+    """The sweep that a command for this run alone would make, of a run that is in none."""
     info = read_info(ledger.run_dir(run_id))
     study = info.study or NO_STUDY
     name = sweep_id(study, [run_id])

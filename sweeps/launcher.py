@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -186,28 +186,32 @@ def _typed_gpus(overrides: Sequence[str]) -> bool:
     return "cluster.gpus" in map(key_of, overrides)
 
 
-def again(ledger: Ledger, sweep_id: str) -> Outcome:
-    """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known."""
+def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
+    """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known.
+
+    run_id: this run of it alone.
+    """
     check_owner(ledger.sweep_dir(sweep_id))
-    if controller.is_growing(ledger.sweep(sweep_id).info):
+    if run_id is None and controller.is_growing(ledger.sweep(sweep_id).info):
         return _go_on(ledger, sweep_id)
+    wanted = ledger.sweep(sweep_id).run_ids if run_id is None else [run_id]
     configs: dict[str, dict[str, Any]] = {}
     errors: list[Unreadable] = []
-    for run_id in ledger.sweep(sweep_id).run_ids:
+    for each in wanted:
         try:
-            check_owner(ledger.run_dir(run_id))
-            configs[run_id] = read_proven_config(ledger.run_dir(run_id))
+            check_owner(ledger.run_dir(each))
+            configs[each] = read_proven_config(ledger.run_dir(each))
         except Unreadable as error:
             errors.append(error)
         else:
-            targets.restore(read_info(ledger.run_dir(run_id)).import_paths, configs[run_id])
+            targets.restore(read_info(ledger.run_dir(each)).import_paths, configs[each])
     for line in grouped(errors):
         print(line, file=sys.stderr)
     if not configs:
         raise ValueError(f"nothing of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = is_for_slurm(first.cluster.backend)
-    return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm)
+    return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm, run_ids=wanted)
 
 
 def _start(
@@ -218,17 +222,22 @@ def _start(
     tracker: Any,
     *,
     on_slurm: bool,
+    run_ids: Collection[str] | None = None,
 ) -> Outcome:
-    """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch."""
+    """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch.
+
+    run_ids: runs of the sweep to start; None: all.
+    """
     shipper = shipper_of(ledger, sweep_id, tracker)
     _tell_of_timing(configs)
     if on_slurm and controller.is_growing(ledger.sweep(sweep_id).info):
         configs = {run_id: _reporting(config) for run_id, config in configs.items()}
     if on_slurm:
-        return run_slurm(ledger, sweep_id, configs, shipper=shipper, wait=cluster.wait)
+        return run_slurm(ledger, sweep_id, configs, run_ids=run_ids, shipper=shipper, wait=cluster.wait)
     return run_local(
         ledger,
         sweep_id,
+        run_ids=run_ids,
         workers=cluster.workers,
         threads=cluster.threads,
         ranks=cluster.ranks,

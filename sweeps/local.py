@@ -8,7 +8,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ def run_local(
     ledger: Ledger,
     sweep_id: str,
     *,
+    run_ids: Collection[str] | None = None,
     workers: int | None = None,
     threads: int = 1,
     ranks: int = 1,
@@ -87,6 +88,7 @@ def run_local(
 ) -> Outcome:
     """Run what is not finished of a sweep, in its order; returns when all have ended or the user stopped it.
 
+    run_ids: of its runs these alone (None: all).
     workers: runs at a time (None: as many as the cores allow). ranks: processes per run.
     engine_gpus: of a run, beside those of its ranks.
     retries: new attempts of a run whose process was killed or told to stop; its own errors are never retried.
@@ -96,7 +98,7 @@ def run_local(
     Ctrl-C or SIGTERM once: runs finish their step, save, and the queue is dropped; twice: they are killed.
     Call it from the main thread: that is where signals arrive.
     """
-    run_ids = ledger.sweep(sweep_id).run_ids
+    run_ids = [each for each in ledger.sweep(sweep_id).run_ids if run_ids is None or each in run_ids]
     gpus_each = ranks + engine_gpus
     size = min(at_once(workers, threads, ranks, gpus_each), max(1, len(run_ids)))
     devices = [share_of(available_gpus(), number, gpus_each) for number in range(size)]

@@ -234,11 +234,12 @@ class Ledger:
 
 
 def the_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
-    """The sweep that an id, its beginning, a name or a study (then its newest sweep) stands for.
+    """The sweep that an id, its beginning, a name, or else a study (the newest sweep of it) stands for.
 
     sweeps: newest first. Raises LookupError if there is none, or several.
     """
-    exact = [s for s in sweeps if text == s.sweep_id] or [s for s in sweeps if text and text in (s.name, s.study)][:1]
+    called = [s for s in sweeps if text and text == s.name] or [s for s in sweeps if text and text == s.study]
+    exact = [s for s in sweeps if text == s.sweep_id] or called[:1]
     matches = exact or [s for s in sweeps if text and s.sweep_id.startswith(text)]
     if len(matches) > 1:
         raise LookupError(f"{text} begins {len(matches)} sweeps: {', '.join(s.sweep_id for s in matches)}. Type more.")

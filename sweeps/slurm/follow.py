@@ -16,15 +16,16 @@ from sweeps.worker import SHIPPER_S, Shipper
 LOOK_S = 3.0
 
 
-def follow(ledger: Ledger, sweep_id: str, before: Sequence[str], command: Sequence[str] | None) -> Outcome | None:
-    """A live table until no run waits or runs. Ctrl-C stops looking, not the jobs: then None.
+def follow(
+    ledger: Ledger, sweep_id: str, run_ids: Sequence[str], before: Sequence[str], command: Sequence[str] | None
+) -> Outcome | None:
+    """A live table until none of these runs waits or runs. Ctrl-C stops looking, not the jobs: then None.
 
     before: runs that had finished before the launch. command: of the shipper.
     """
     from rich.console import Console
     from rich.live import Live
 
-    run_ids = ledger.sweep(sweep_id).run_ids
     shipper = Shipper(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
     began = time.monotonic()
     states = joined(ledger, ledger.states(run_ids))

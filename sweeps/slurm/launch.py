@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,21 +66,23 @@ def run_slurm(
     sweep_id: str,
     configs: Mapping[str, Mapping[str, Any]],
     *,
+    run_ids: Collection[str] | None = None,
     shipper: Sequence[str] | None,
     wait: bool = False,
 ) -> Outcome:
     """Submit what has neither finished nor a job. `configs`: the frozen ones, by run id; what has none is left out.
 
+    run_ids: of the sweep's runs these alone (None: all).
     shipper: command that carries the metrics away beside the jobs, with `wait`; without, the report's job ships.
     ValueError when SLURM does not answer or refuses: then it says what to do, and what was submitted stays.
     """
-    run_ids = ledger.sweep(sweep_id).run_ids
+    run_ids = [each for each in ledger.sweep(sweep_id).run_ids if run_ids is None or each in run_ids]
     began = time.monotonic()
     runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
     done = submit(ledger, sweep_id, runs, ship=shipper is not None)
     done.seconds = time.monotonic() - began
     print(done.summary(), flush=True)
-    return (follow(ledger, sweep_id, done.skipped, shipper) if wait else None) or done
+    return (follow(ledger, sweep_id, run_ids, done.skipped, shipper) if wait else None) or done
 
 
 def submit(

@@ -254,6 +254,14 @@ def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
         ledger.resolve_sweep("b")
 
 
+def test_a_name_stands_for_its_sweep_though_a_newer_one_is_of_a_study_called_so(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path)
+    ledger.record_sweep("aa1", {"study": "first-try", "name": "first-try"}, [])
+    time.sleep(0.02)
+    ledger.record_sweep("aa2", {"study": "first-try"}, [])
+    assert ledger.resolve_sweep("first-try").sweep_id == "aa1"
+
+
 # --- what is damaged or foreign
 
 

@@ -33,7 +33,7 @@ SMALL = [
 
 def failed_twins(home: Path) -> tuple[Ledger, str, str, str]:
     """(ledger, sweep, its two runs), which have failed."""
-    ledger, plan = Ledger(home), planned([*SMALL, "seed=0"], [*SMALL, "seed=1"])
+    ledger, plan = Ledger(home), planned(*([*SMALL, "name=first-try", f"seed={seed}"] for seed in (0, 1)))
     write(plan, ledger)
     one, other = (run.run_id for run in plan.runs)
     for run_id in (one, other):
@@ -43,9 +43,12 @@ def failed_twins(home: Path) -> tuple[Ledger, str, str, str]:
 
 
 def test_a_failed_run_is_trained_again_and_its_neighbour_left(tmp_path: Path) -> None:
-    ledger, _, one, other = failed_twins(tmp_path)
+    """And no sweep is made of it: `first-try` still means both runs."""
+    ledger, sweep_id, one, other = failed_twins(tmp_path)
     done = command(tmp_path, "retry", one)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [sweep.sweep_id for sweep in ledger.sweeps()] == [sweep_id]
+    assert set(ledger.resolve_sweep("first-try").run_ids) == {one, other}
     assert [(s.state, s.attempt) for s in ledger.states([one, other])] == [("finished", 2), ("failed", 1)]
 
 
