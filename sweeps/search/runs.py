@@ -166,10 +166,11 @@ class SlurmRuns(_Shipping):
             self.said = str(error)
             return
         if done.jobs:
-            self.say(f"submitted {', '.join(run.name for run in self.waiting)} (job {', '.join(done.jobs)})")
+            names = [run.name for run in self.waiting if run.run_id in done.submitted]
+            self.say(f"submitted {', '.join(names)} (job {', '.join(done.jobs)})")
         self.accepted, self.said = True, ""
-        self.followed |= {run_id: 0 for run_id, _ in runs}
-        self.waiting.clear()
+        self.followed |= {run_id: 0 for run_id, _ in runs if run_id not in done.later}
+        self.waiting = [run for run in self.waiting if run.run_id in done.later]  # tried again, as jobs do at their end
 
     def may_prune(self, run_id: str) -> bool:
         return run_id in self.followed

@@ -119,9 +119,11 @@ def submit(
                 groups.append(one)
             else:
                 same.run_ids.append(run_id)
-        rest = _send_what_fits(ledger, sweep_id, groups, done, held)
+        done.later = _send_what_fits(ledger, sweep_id, groups, done, held)
+        here = {run_id for run_id, _ in runs}
+        kept = submissions.waves(ledger).get(sweep_id, {"runs": []})["runs"]  # of other calls
+        rest = [*(run_id for run_id in kept if run_id not in here), *done.later]
         submissions.record_waves(ledger, sweep_id, rest, ship=ship)
-        done.later = rest
         done.stages = prepared.fresh
         cluster = runs[0][1]["cluster"]
         if cluster["report"] and not rest:  # else the jobs that submit the last of them see to it
@@ -185,6 +187,9 @@ def submit_more(ledger: Ledger) -> None:
                 configs.append((run_id, read_proven_config(ledger.run_dir(run_id))))
             except Unreadable as error:
                 print(error, flush=True)
+        if len(configs) < len(content["runs"]):
+            readable = [run_id for run_id, _ in configs]
+            submissions.record_waves(ledger, sweep_id, readable, ship=content["ship"])
         if not configs:
             continue
         try:

@@ -12,8 +12,11 @@ from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
+from sweeps.plan import write
+from sweeps.search import runs as search
 from sweeps.slurm.submissions import LATER, Queue, joined, record_waves, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.sweeps.test_plan import planned
 
 REFUSED = (
     "AssocMaxSubmitJobLimit; Batch job submission failed: Job violates accounting/QOS policy (job submit limit, "
@@ -51,6 +54,42 @@ def test_a_run_waits_for_room_only_while_jobs_are_left_that_submit_it(tmp_path: 
     assert [s.state for s in joined(ledger, ledger.states("ab"), Queue({}))] == ["planned", "planned"]
     record_waves(ledger, "s", [], ship=False)
     assert waiting_for_room(ledger) == {}
+
+
+# A SLURM that keeps a list of jobs, of which there may be one.
+STANDS_IN = {
+    "sbatch": f"""
+        [ ! -s "$QUEUE" ] && grep -q "array=0-0%" "$2" || {{ echo "{REFUSED}" >&2; exit 1; }}
+        echo "1_0|0|PENDING|None||$(sed -n 's/^#SBATCH --job-name=//p' "$2")" > "$QUEUE"
+        echo 1""",
+    "squeue": 'cat "$QUEUE"',
+    "scontrol": "",
+    "sinfo": "",
+}
+
+
+def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, does in STANDS_IN.items():
+        (program := tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        program.chmod(0o755)
+    (queue := tmp_path / "queue").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("QUEUE", str(queue))
+    monkeypatch.setattr(search, "LOOK_S", 0.0)
+    trials = planned(*([*BANDIT[1:], f"seed={seed}"] for seed in range(3)))
+    write(trials, ledger := Ledger(tmp_path))
+    first, second, third = (run.run_id for run in trials.runs)
+    runs = search.SlurmRuns(ledger, trials.sweep_id, None)
+    for run in trials.runs:
+        runs.start(run)
+        assert runs.turn() == {}
+    assert waiting_for_room(ledger) == dict.fromkeys([second, third], trials.sweep_id)
+    assert runs.turn() == runs.turn() == {}
+    queue.write_text("")  # the first one's job is gone, and could submit none
+    assert [set(runs.turn()) for _ in range(3)] == [set(), {first}, set()]
+    assert waiting_for_room(ledger) == {third: trials.sweep_id}
 
 
 @pytest.mark.slow
