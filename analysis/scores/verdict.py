@@ -19,7 +19,7 @@ from analysis.scores.comparison import Compared, compare
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
 from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
-from analysis.scores.selection import default_reference, references, select, value_of
+from analysis.scores.selection import references, select, value_of
 from analysis.scores.trajectory import cell_of
 from analysis.scores.trajectory import level as level_of
 
@@ -128,19 +128,26 @@ class _Test:
         own = select(self.setting.arms, self.claim.arm)
         if self.claim.knob:
             return tuple(arm.group_id for arm in own)
-        selector = self.claim.against or study.baseline(self.frames)
-        found = references(self.setting.arms, selector) if selector else default_reference(self.setting.arms, "")
-        others = select(self.setting.arms, selector or "loss=grpo") if self.claim.of == "mean" else ()
+        found = references(self.setting.arms, self._reference)
+        others = select(self.setting.arms, self._reference) if self.claim.of == "mean" else ()
         against = [found[arm.group_id] for arm in own if arm.group_id in found]
         return tuple(dict.fromkeys(arm.group_id for arm in (*own, *against, *others)))
 
+    @property
+    def _reference(self) -> str:
+        """What the claim's arms are compared to, as a selector."""
+        return self.claim.against or study.baseline(self.frames) or "loss=grpo"
+
     def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
-        """By arm, its cell and its reference's, where the claim compares them."""
-        selector = self.claim.against or study.baseline(self.frames)
-        against = references(self.setting.arms, selector) if selector else default_reference(self.setting.arms, "")
-        chosen = [arm for arm in select(self.setting.arms, self.claim.arm) if arm.group_id in against]
+        """By arm, its cell and its reference's; an arm that is named as a reference, and has none, is left out."""
+        own, named = (select(self.setting.arms, each) for each in (self.claim.arm, self._reference))
+        against = references(self.setting.arms, self._reference)
+        chosen = [arm for arm in own if arm.group_id in against]
+        alone = [arm.label for arm in own if arm.group_id not in against and arm not in named]
+        if named and alone:
+            raise NotTested(f"no arm {self._reference} agrees in all else with {'; '.join(alone)}")
         if not chosen:
-            raise NotTested(f"there is no arm {selector or 'loss=grpo'} to compare to")
+            raise NotTested(f"there is no arm {self._reference} to compare to")
         found: dict[str, tuple[Cell, Cell]] = {}
         for arm in chosen:
             own, reference = self._cells([arm, against[arm.group_id]])
@@ -148,10 +155,9 @@ class _Test:
         return found
 
     def _means(self) -> dict[str, tuple[Cell, Cell]]:
-        selector = self.claim.against or study.baseline(self.frames) or "loss=grpo"
-        own, others = select(self.setting.arms, self.claim.arm), select(self.setting.arms, selector)
+        own, others = (select(self.setting.arms, each) for each in (self.claim.arm, self._reference))
         if not others:
-            raise NotTested(f"there is no arm {selector} to compare to")
+            raise NotTested(f"there is no arm {self._reference} to compare to")
         cells = self._cells([*own, *others])
         return {f"mean of {len(own)} arms": (combine(cells[: len(own)]), combine(cells[len(own) :]))}
 

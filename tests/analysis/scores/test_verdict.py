@@ -124,6 +124,21 @@ def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
         ({"loss=grpo": (3,), "loss=pacs": (5,)}, CLAIM, "1 of at least 3 (seen of these runs: +25 ["),
         ({"loss=grpo": (3, 4, 3)}, CLAIM, "no arm has loss=pacs"),
         ({"loss=dapo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "against": "loss=ppo"}, "no arm loss=ppo"),
+        # Neither against nor a baseline: GRPO, and not whatever arm comes first.
+        ({"loss=dapo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, CLAIM, "there is no arm loss=grpo to compare to"),
+        # No GRPO at 3e-4: what the claim says of every arm is not judged on those at 1e-4 and 1e-3 alone.
+        (
+            {
+                **{
+                    f"loss={loss} lr={lr}": of
+                    for lr in ("1e-4", "1e-3")
+                    for loss, of in (("grpo", (3,) * 3), ("pacs", (5,) * 3))
+                },
+                "loss=pacs lr=3e-4": (1, 1, 1),
+            },
+            CLAIM,
+            "no arm loss=grpo agrees in all else with loss=pacs lr = 3e-4",
+        ),
         ({"loss=grpo": (3, 4, 3), "loss=pacs": (3, 4, 3)}, {**CLAIM, "metric": "pass@64"}, "no run measured pass@64"),
         ({"loss=grpo": (9, 9, 9), "loss=pacs": (9, 9, 9)}, CLAIM, "saturated: 100.0 to 100.0 %"),
         (
