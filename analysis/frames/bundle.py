@@ -378,11 +378,19 @@ def merged(parts: Sequence[Frames]) -> Frames:
         title=" and ".join(dict.fromkeys(part.title for part in parts)),
         commands=tuple(dict.fromkeys(c for part in parts for c in part.commands)),
         notes=tuple(dict.fromkeys(n for part in parts for n in part.notes)),
-        sweeps=tuple(s for part in parts for s in part.sweeps),
+        sweeps=_sweeps(parts),
         cache=cache,
     )
     check_seeds(together.rows)
     return together
+
+
+def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:
+    """Oldest first, as `read_sweeps` has them: the newest says what the study claims. One in several counts once."""
+    by_id: dict[str, Sweep] = {}
+    for sweep in sorted((s for part in reversed(parts) for s in part.sweeps), key=lambda s: s.created):
+        by_id[sweep.sweep_id] = sweep
+    return tuple(sorted(by_id.values(), key=lambda s: (s.created, s.sweep_id)))
 
 
 def _own(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:

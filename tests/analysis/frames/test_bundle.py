@@ -15,6 +15,7 @@ import pytest
 from analysis import command
 from analysis.frames import bundle
 from analysis.frames.bundle import COLUMNS
+from analysis.scores.study import baseline as baseline_of
 from rlvr.ledger import layout
 from tests.analysis.ledger_factory import config, counts, write_run, write_study, write_sweep
 
@@ -74,6 +75,20 @@ def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
     capsys.readouterr()
     assert command.main(["bundle", "nobody", "--home", str(tmp_path)]) == 2
     assert "There is no run nobody" in capsys.readouterr().err
+
+
+def test_bundles_together_claim_what_the_newest_launch_claims(tmp_path):
+    files = []
+    for created, seed, baseline in ((1000.0, 0, "loss=grpo"), (2000.0, 1, "loss=rloo")):
+        run_id = write_run(tmp_path, config("grpo", seed=seed), {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}})
+        write_sweep(tmp_path, f"s{seed}", [(run_id, f"s{seed}", ["loss=grpo"])], created=created, baseline=baseline)
+        files.append(tmp_path / f"{seed}.rlvr")
+        arguments = ["bundle", f"sweep=s{seed}", "--home", str(tmp_path), "--out", str(files[-1])]
+        assert command.main(arguments) == 0
+    for order in (files, files[::-1], [*files, files[0]]):
+        together = bundle.merged([bundle.read(file) for file in order])
+        assert baseline_of(together) == "loss=rloo"
+        assert [sweep.sweep_id for sweep in together.sweeps] == ["s0", "s1"]
 
 
 def rebuilt(file: Path, out: Path, **changed: bytes | None) -> Path:
