@@ -100,7 +100,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """found: what was measured. basis: what that rests on. more: what would decide it, or why it was not tested."""
+    """found: what was measured. basis: what that rests on. more: what would decide it, or why it was not tested.
+
+    setting: the name of the setting it was judged in; "" of the only one.
+    """
 
     claim: Claim
     outcome: Outcome
@@ -109,6 +112,7 @@ class Verdict:
     more: str = ""
     groups: tuple[str, ...] = ()  # of the arms that take part, by group id
     compared: tuple[Compared, ...] = ()  # the differences that it rests on; none of a trend
+    setting: str = ""
 
 
 def read(content: Any) -> Claim:

@@ -55,11 +55,7 @@ def questions(frames: Frames, about: str, level: float, closed: Collection[str] 
 def _of_claims(frames: Frames, level: float) -> list[Question]:
     return [
         Question(
-            name_of(verdict.claim),
-            _outcome(verdict).value,
-            verdict.found or verdict.more,
-            verdict.groups,
-            verdict.compared,
+            name_of(verdict), _outcome(verdict).value, verdict.found or verdict.more, verdict.groups, verdict.compared
         )
         for verdict in verdicts(frames, level)
     ]

@@ -54,9 +54,11 @@ def verdicts(
     return [_as_looked(study.stopping_rule(frames), verdict) for verdict in found]
 
 
-def name_of(claim: Claim) -> str:
-    """What tells a claim from the others of its study."""
-    return f"{claim.says} ({claim.metric}, {claim.arm} {claim.relation})"
+def name_of(verdict: Verdict) -> str:
+    """What tells it from the others of its study: the claim, and the setting where there are several."""
+    claim = verdict.claim
+    name = f"{claim.says} ({claim.metric}, {claim.arm} {claim.relation})"
+    return f"{name}, {verdict.setting}" if verdict.setting else name
 
 
 def _as_looked(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
@@ -64,7 +66,7 @@ def _as_looked(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
     looks: Sequence[Mapping[str, Any]] = rule.get("looks", ())
     for number, look in enumerate(looks, start=1):
         decided = [each for each in look["questions"] if each["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)]
-        for question in (each for each in decided if each["name"] == name_of(verdict.claim)):
+        for question in (each for each in decided if each["name"] == name_of(verdict)):
             at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
             return replace(verdict, outcome=Outcome(question["outcome"]), found=question["measured"], basis=at)
     return verdict
@@ -75,19 +77,19 @@ def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: flo
     here = [setting for setting in settings if select(setting.arms, claim.arm)]
     if not here:
         return [Verdict(claim, Outcome.NOT_TESTED, more=f"no arm has {claim.arm}")]
-    found: list[Verdict] = []
-    for setting in here:
-        try:
-            test = _Test.of(frames, claim, setting, level)
-        except NotTested as why:
-            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why)))
-            continue
-        try:
-            found.append(test.verdict())
-        except NotTested as why:
-            groups = test.groups() if why.seeds else ()
-            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(why), groups=groups))
-    return found
+    return [replace(_in(frames, claim, setting, level), setting=setting.name) for setting in here]
+
+
+def _in(frames: Frames, claim: Claim, setting: Comparable, level: float) -> Verdict:
+    try:
+        test = _Test.of(frames, claim, setting, level)
+    except NotTested as why:
+        return Verdict(claim, Outcome.NOT_TESTED, more=str(why))
+    try:
+        return test.verdict()
+    except NotTested as why:
+        groups = test.groups() if why.seeds else ()
+        return Verdict(claim, Outcome.NOT_TESTED, more=str(why), groups=groups)
 
 
 @dataclass(frozen=True)
