@@ -178,7 +178,7 @@ class Run:
         if self.validation:
             metrics |= measure(self.validation, prefix=VALIDATION)[0]
         self._check_lease()
-        if self.place.rank == 0:
+        if self.place.rank == 0 and not self._is_measured(step, layout.evaluation(self.dir, step)):
             write_samples(groups, self.dir, step=step)
         return metrics
 
@@ -186,9 +186,13 @@ class Run:
         self._check_lease()
         (prompt,) = self.parts.sampler.encode(self.problems[:1])
         policy = exact_policy(task, self.parts.tokenizer, prompt, self.trainer, self.advantage)
-        if self.place.rank == 0:
+        if self.place.rank == 0 and not self._is_measured(step, layout.policy(self.dir, step)):
             write_policy(policy, self.dir, step=step)
         return {"evaluation/bandit/expected_reward": float(policy["probability"] @ policy["reward"])}
+
+    def _is_measured(self, step: int, file: Path) -> bool:
+        """Whether an attempt before this one put the step on record: its metrics stand, and so do their samples."""
+        return self.spool is not None and step in self.spool.steps and file.exists()
 
     # --- the record ---
 

@@ -149,8 +149,9 @@ class Ranks:
         self._tell(signal.SIGTERM)
 
     def _tell(self, number: signal.Signals) -> None:
-        for process in list(self._processes.values()):
-            process.send_signal(number)
+        for pid in list(self._processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)  # not by Popen, which would take the end of one that has just ended from `wait`
 
 
 if __name__ == "__main__":

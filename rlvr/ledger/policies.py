@@ -38,14 +38,15 @@ def downloaded(name: str) -> Path:
 def digest_of(path: Path) -> str:
     """16 hexadecimal digits that are others where a file of the policy is another one.
 
-    Of a checkpoint or an export, the digests that were written with it; of a model in a cache of the hub, the names
-    under which the cache keeps its files, which are their digests; of any other directory, the content of small files
-    and the sizes and times of weights, so that a copy is another policy. Raises ValueError for what is no policy.
+    Of a checkpoint or an export, the digests that were written with it, of an export as long as they are true; of a
+    model in a cache of the hub, the names under which the cache keeps its files, which are their digests; of any other
+    directory, the content of small files and the sizes and times of weights, so that a copy is another policy. Raises
+    ValueError for what is no policy.
     """
     known = digests.sealed(path)
     if is_checkpoint(path) and not known:
         raise ValueError(f"{path} is damaged: {digests.fault_of(path)}. Pass another checkpoint of the run.")
-    if known:
+    if known and (is_checkpoint(path) or not digests.fault_of(path)):
         return _hash(sorted(known.items()))
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} is neither a checkpoint nor a model: it has no config.json.")

@@ -89,6 +89,11 @@ class Answers:
     def correct(self) -> list[bool]:
         return [outcome == "correct" for outcome in self.outcomes]
 
+    def of_judged(self) -> Answers:
+        """Without the samples that the verifier could not judge."""
+        kept = [pair for pair in zip(self.outcomes, self.answers, strict=True) if pair[0] != "error"]
+        return Answers(tuple(outcome for outcome, _ in kept), tuple(answer for _, answer in kept))
+
     def right(self) -> list[str | None]:
         """The answers of the right samples, None for the others."""
         return [a if outcome == "correct" else None for a, outcome in zip(self.answers, self.outcomes, strict=True)]
@@ -137,16 +142,18 @@ def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
 def voted(by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int]) -> dict[str, float]:
     """What only a whole evaluation tells: maj@k of the first k samples, and the share of problems ever solved.
 
-    There is no majority where no sample of a benchmark comes to an answer that the task can name.
+    Of judged samples alone: a problem without one counts nowhere, one with fewer than k not in maj@k. There is no
+    majority where no sample of a benchmark comes to an answer that the task can name.
     """
     metrics: dict[str, float] = {}
-    for source, own in by_source.items():
-        where = f"{EVALUATION}{source}"
-        metrics[f"{where}/coverage_at_{samples}"] = coverage([sum(each.correct) for each in own])
+    for source, all_of_source in by_source.items():
+        where, own = f"{EVALUATION}{source}", [each.of_judged() for each in all_of_source if each.judged]
+        if own:
+            metrics[f"{where}/coverage_at_{samples}"] = coverage([sum(each.correct) for each in own])
         if any(answer is not None for each in own for answer in each.answers):
             for size in k:
-                votes = [maj_at_k(each.answers, each.correct, size) for each in own]
-                metrics[f"{where}/maj_at_{size}"] = float(np.mean(votes))
+                if votes := [maj_at_k(each.answers, each.correct, size) for each in own if each.judged >= size]:
+                    metrics[f"{where}/maj_at_{size}"] = float(np.mean(votes))
     return metrics
 
 

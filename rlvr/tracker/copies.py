@@ -7,6 +7,7 @@ its steps there once, however often it is called.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from pathlib import Path
 from rlvr.ledger import journal, layout, terminal
 from rlvr.ledger.runs import Unreadable, choices, flatten, grouped, read_config, read_info
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
-from rlvr.ledger.tags import as_value, params
+from rlvr.ledger.tags import as_text, as_value, params
 from rlvr.tracker.mlflow import run_dirs
 
 Value = bool | int | float | str | None
+READERS = "task.reader."  # what a task is told of the model, which stands under `model`
+_DIRECTORIES = re.compile(r'(^|")/(?:[^"/]+/)*')
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def copied(run_dir: Path, sweeps: Iterable[Sweep]) -> Copied:
     info, config = read_info(run_dir), read_config(run_dir)
     mine = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
     options = choices(config)
-    flat = {**{key: as_value(text) for key, text in params(config)[0].items()}, **options}
+    texts = {key: text for key, text in params(config)[0].items() if not key.startswith(READERS)}
+    flat = {**{key: as_value(_name(text)) for key, text in texts.items()}, **options}
     known = {**flatten(config), **options}
     swept = dict.fromkeys(key for sweep in mine for key in (sweep.info.get("swept") or {}))
     words = [word.strip() for sweep in mine for word in (sweep.name, *str(sweep.info.get("tags") or "").split(","))]
@@ -63,13 +67,18 @@ def copied(run_dir: Path, sweeps: Iterable[Sweep]) -> Copied:
         study=info.study or NO_STUDY,
         tags=tuple(dict.fromkeys(filter(None, words))),
         config=flat,
-        knobs={key: _plain(known[key]) for key in swept if known.get(key) is not None},
+        knobs={key: _shown(known[key]) for key in swept if known.get(key) is not None},
         records=sorted(journal.Follower(layout.journal(run_dir)).all(), key=lambda record: record.step),
     )
 
 
-def _plain(value: object) -> Value:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+def _shown(value: object) -> Value:
+    return value if isinstance(value, bool | int | float) else _name(as_text(value))
+
+
+def _name(text: str) -> str:
+    """A text, or JSON, without the directories of the paths in it."""
+    return _DIRECTORIES.sub(r"\1", text)
 
 
 def main(target: Target, arguments: Sequence[str] | None = None) -> int:

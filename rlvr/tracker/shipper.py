@@ -145,30 +145,34 @@ class Shipper:
         has not is deleted, and made anew. Raises StoreDown.
         """
         report = Report(redact(self.uri))
-        client = self._connect()
         unequal: dict[str, str] = {}
         num_equal = 0
+        with self._alone():
+            client = self._connect()
         for run in self._readable(dict.fromkeys(run_dirs), report):
-            cursor = Cursor.load(run.directory, self.uri)
-            if not _is_valid(client, cursor):
-                unequal[run.name] = "it is not in MLflow"
-                continue
-            try:
-                stored = client.rows(cursor.mlflow_run_id)  # before the journal, which may grow meanwhile
-            except Refused as error:
-                unequal[run.name] = self._clean(error)
-                if repair:
-                    Cursor().save(run.directory, self.uri)
-                continue
-            records = journal.Follower(layout.journal(run.directory)).all()
-            arrived = cursor.arrived
-            found = verification.difference([r for r in records if r.step in arrived], stored)
-            num_equal += len(stored - found.foreign)
-            if found:
-                unequal[run.name] = str(found)
-                if repair:
-                    self._let_repair(client, run, cursor, found)
+            with self._alone():  # a pass would send rows, and move the cursor, amid the comparison
+                fault, equal = self._compare(client, run, repair=repair)
+            num_equal += equal
+            if fault:
+                unequal[run.name] = fault
         return unequal, num_equal
+
+    def _compare(self, client: Client, run: Run, *, repair: bool) -> tuple[str, int]:
+        """(how its MLflow run differs from its journal, "" if it does not; rows that are equal)."""
+        cursor = Cursor.load(run.directory, self.uri)
+        if not _is_valid(client, cursor):
+            return "it is not in MLflow", 0
+        try:
+            stored = client.rows(cursor.mlflow_run_id)  # before the journal, which may grow meanwhile
+        except Refused as error:
+            if repair:
+                Cursor().save(run.directory, self.uri)
+            return self._clean(error), 0
+        records = journal.Follower(layout.journal(run.directory)).all()
+        found = verification.difference(records, stored, cursor.arrived)
+        if found and repair:
+            self._let_repair(client, run, cursor, found)
+        return str(found), len(stored - found.foreign)
 
     def _let_repair(self, client: Client, run: Run, cursor: Cursor, found: Difference) -> None:
         if found.foreign:
@@ -193,31 +197,40 @@ class Shipper:
 
     def _pass(self, present: Sequence[Run], run_ids: Sequence[str], report: Report, done: set[Path]) -> None:
         """run_ids: also of runs that are gone."""
+        with self._alone():
+            client = self._connect()
+            by_id = {run.info.run_id: run for run in present}
+            sweeps = [s for s in self._sweeps() if not set(run_ids).isdisjoint(s.run_ids)]
+            for run in present:
+                try:
+                    self._ship_run(client, run, [s for s in sweeps if run.info.run_id in s.run_ids], report)
+                    done.add(run.directory)
+                except (Refused, OSError, ValueError) as error:
+                    report.problems[run.name] = f"{run.name}: {self._clean(error)}"
+            for sweep in sweeps:
+                report.name(sweep)
+                try:
+                    self._close_sweep(client, sweep, by_id)
+                except NoFiles as error:
+                    report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
+                except Refused as error:
+                    report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
+                    report.left[f"sweep {sweep.sweep_id}"] = 0
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One pass at a time works on a home. Raises StoreDown if another holds it for long."""
         from filelock import FileLock, Timeout
 
-        lock = layout.mlflow_lock(self.home)
+        held = FileLock(layout.mlflow_lock(self.home))
         try:
-            with FileLock(lock, timeout=LOCK_S):
-                client = self._connect()
-                by_id = {run.info.run_id: run for run in present}
-                sweeps = [s for s in self._sweeps() if not set(run_ids).isdisjoint(s.run_ids)]
-                for run in present:
-                    try:
-                        self._ship_run(client, run, [s for s in sweeps if run.info.run_id in s.run_ids], report)
-                        done.add(run.directory)
-                    except (Refused, OSError, ValueError) as error:
-                        report.problems[run.name] = f"{run.name}: {self._clean(error)}"
-                for sweep in sweeps:
-                    report.name(sweep)
-                    try:
-                        self._close_sweep(client, sweep, by_id)
-                    except NoFiles as error:
-                        report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                    except Refused as error:
-                        report.problems[sweep.sweep_id] = f"sweep {sweep.sweep_id}: {self._clean(error)}"
-                        report.left[f"sweep {sweep.sweep_id}"] = 0
+            held.acquire(timeout=LOCK_S)
         except Timeout:
-            raise StoreDown(f"another pass has held {lock} for {LOCK_S:.0f} s") from None
+            raise StoreDown(f"another pass has held {held.lock_file} for {LOCK_S:.0f} s") from None
+        try:
+            yield
+        finally:
+            held.release()
 
     def _sweeps(self) -> list[Sweep]:
         """Oldest first."""

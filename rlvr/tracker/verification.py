@@ -6,7 +6,7 @@ A row is (metric, step, time in milliseconds, value). Values that are not finite
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,10 +62,13 @@ def _shown(rows: Sequence[Row]) -> str:
     return f"{names}: {rows[0].metric}={rows[0].value:g}, ..."
 
 
-def difference(records: Iterable[Record], stored: set[Row]) -> Difference:
-    """records: of the journal, the first of each step. stored: all rows of the MLflow run."""
-    expected = {row for record in records for row in rows_of(record)}
-    return Difference(frozenset(expected - stored), frozenset(stored - expected))
+def difference(records: Iterable[Record], stored: set[Row], sent: Container[int] | None = None) -> Difference:
+    """records: of the journal, the first of each step. stored: all rows of the MLflow run. sent: the steps that are
+    known to have arrived, which alone can be lacking; None: all.
+    """
+    rows = [(row, sent is None or record.step in sent) for record in records for row in rows_of(record)]
+    expected = frozenset(row for row, has_arrived in rows if has_arrived)
+    return Difference(expected - stored, frozenset(stored) - {row for row, _ in rows})
 
 
 def arrived(records: Iterable[Record], stored: set[Row]) -> list[Record]:

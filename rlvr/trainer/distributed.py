@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import sys
+import time
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore, HashStore
+from torch._C._distributed_c10d import FileStore, HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
@@ -28,6 +29,7 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Ranks wait for one another while one of them judges answers or evaluates, which may take hours; a hung rank is the
 # supervisor's to find.
 TIMEOUT = timedelta(days=1)
+MEET_LOOK_S = 0.05
 GPU_TIMEOUT = timedelta(minutes=25)  # nobody judges while GPUs talk: this long, a rank is lost
 
 
@@ -48,9 +50,22 @@ def join_group() -> tuple[int, int, torch.device]:
         else:
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
             store = HashStore() if file is None else FileStore(file, world)
+            _meet(store, rank, world)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         _be_less_patient(device)
     return dist.get_rank(), dist.get_world_size(), device
+
+
+def _meet(store: Store, rank: int, world: int) -> None:
+    """Wait until all ranks are there, where a signal is heard: in init_process_group it would not be, and one of them
+    may have ended before it came.
+    """
+    store.set(f"here/{rank}", "1")
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while not store.check([f"here/{each}" for each in range(world)]):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the {world} ranks of this run have not met within {TIMEOUT}")
+        time.sleep(MEET_LOOK_S)
 
 
 def _be_less_patient(device: torch.device) -> None:

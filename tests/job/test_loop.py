@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,21 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     assert scores == ["evaluation/maze_5x5/avg_at_2", "validation/maze_5x5/avg_at_2"]
     assert best == last["validation/maze_5x5/avg_at_2"]
     assert len(pq.read_table(layout.evaluation(run_dir, 1))) == 4 * 2
+
+
+def test_a_step_that_is_taken_again_keeps_the_samples_of_its_record(tmp_path: Path) -> None:
+    """The metrics of the first attempt to reach it stand, so its samples must."""
+    for is_first in (True, False):
+        run = make_run(tmp_path, "checkpoint.every=2", "checkpoint.keep=2", journal=True)
+        assert run.spool is not None
+        with contextlib.closing(run.spool), contextlib.closing(run):
+            assert run.train(StopFlag()) is Cause.OK
+        file = layout.evaluation(run.dir, 4)
+        if not is_first:
+            assert file.read_bytes() == b"of the first attempt"
+        else:
+            file.write_bytes(b"of the first attempt")
+            shutil.rmtree(layout.checkpoint(layout.checkpoints(run.dir), 4))
 
 
 @pytest.mark.parametrize("draws", [(), OVERDRAW], ids=["", "overdraw"])

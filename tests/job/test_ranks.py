@@ -73,7 +73,8 @@ import os, signal, sys, time
 if os.environ["RANK"] == "1":
     {fails}
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told\\n"), sys.exit(3)))
-time.sleep(100)
+while True:
+    time.sleep(0.1)
 """
     process = started(2, code)
     # Rank 0 may be told before it listens: then it is killed, which is no less an end.
@@ -81,12 +82,36 @@ time.sleep(100)
     assert process.returncode == status
 
 
+def test_ranks_that_end_at_once_are_all_heard(tmp_path: Path) -> None:
+    """All have ended when the first of them is asked for: the others are told to stop nevertheless."""
+    code = f"""
+import os, time
+from pathlib import Path
+Path({str(tmp_path)!r}, os.environ["RANK"]).touch()
+while not Path({str(tmp_path)!r}, "go").exists():
+    time.sleep(0.01)
+os._exit(75)
+"""
+    process = started(4, code)
+    launcher = psutil.Process(process.pid)
+    while len(list(tmp_path.iterdir())) < 4:
+        time.sleep(0.01)
+    launcher.suspend()
+    (tmp_path / "go").touch()
+    while {child.status() for child in launcher.children()} != {psutil.STATUS_ZOMBIE}:
+        time.sleep(0.01)
+    launcher.resume()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (75, "")
+
+
 def test_a_signal_to_stop_reaches_every_rank() -> None:
     code = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told\\n"), sys.exit(0)))
 os.write(1, b"ready\\n")
-time.sleep(100)
+while True:
+    time.sleep(0.1)  # a signal between two of them is heard
 """
     process = started(2, code)
     assert process.stdout is not None

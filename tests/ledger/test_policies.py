@@ -38,6 +38,14 @@ def test_a_sealed_directory_is_named_by_its_digests_wherever_it_lies(tmp_path: P
     assert digest_of(one) == digest_of(other) != digest_of(third)
 
 
+def test_what_was_written_over_a_sealed_model_is_another_one(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model")
+    digests.seal(model)
+    before = digest_of(model)
+    (model / "model.safetensors").write_bytes(b"tuned")
+    assert digest_of(model) != before
+
+
 def test_a_model_of_the_hub_is_found_in_its_cache_and_named_by_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

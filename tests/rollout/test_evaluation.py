@@ -71,6 +71,18 @@ def test_the_majority_is_counted_over_answers() -> None:
     assert voted({"bench": [unnamed]}, samples=2, k=[1, 2]) == {"evaluation/bench/coverage_at_2": 1.0}
 
 
+def test_samples_that_nobody_judged_have_no_vote() -> None:
+    first = Answers(("correct", "correct", "error", "error", "error"), ("4", "4", "5", "5", "5"))
+    second = Answers(("error",) * 5, ("1",) * 5)
+    third = Answers(("wrong", "error", "wrong", "wrong", "error"), ("1", "2", "1", "3", "2"))
+    assert voted({"bench": [first, second, third], "broken": [second]}, samples=5, k=[1, 2, 3, 5]) == {
+        "evaluation/bench/coverage_at_5": 0.5,
+        "evaluation/bench/maj_at_1": 0.5,
+        "evaluation/bench/maj_at_2": 0.5,
+        "evaluation/bench/maj_at_3": 0.0,  # of the third problem alone
+    }
+
+
 def test_right_answers_are_one_answer_however_they_are_written() -> None:
     task = Math.__new__(Math)  # its data and processes have no part in this
     task.max_tokens = 1

@@ -18,6 +18,11 @@ lr: 0.001
 loss:
   _target_: x
   clip: 0.2
+task:
+  train: /home/ada/secret/train.jsonl
+  test: {math500: /data/math500.jsonl, aime: organisation/aime}
+  files: [/data/one.jsonl, two.jsonl]
+  reader: {path: /home/ada/model, chat: true}
 tracker:
   uri: http://me:secret@host
 choices:
@@ -50,7 +55,11 @@ def test_a_run_is_copied_by_step_with_its_config_and_without_addresses(tmp_path:
     assert [(record.step, record.time) for record in run.records] == [(1, 10.0), (2, 11.0), (3, 12.5)]
     assert (run.name, run.arm, run.study, run.tags) == ("grpo-s0", "grpo", "eta", ("pilot", "cpu", "x"))
     assert run.knobs == {"lr": 0.001, "loss": "grpo"}
-    assert run.config == {"seed": 0, "lr": 0.001, "loss._target_": "x", "loss.clip": 0.2, "loss": "grpo"}
+    of_task = {"train": "train.jsonl", "test.math500": "math500.jsonl", "test.aime": "organisation/aime"}
+    assert run.config == {
+        **{"seed": 0, "lr": 0.001, "loss._target_": "x", "loss.clip": 0.2, "loss": "grpo"},
+        **{f"task.{key}": value for key, value in {**of_task, "files": '["one.jsonl", "two.jsonl"]'}.items()},
+    }
 
 
 @pytest.mark.parametrize("module", [tensorboard, wandb, trackio])

@@ -33,6 +33,9 @@ def test_rows_are_compared_by_metric_step_time_and_value() -> None:
     assert difference(records, {Row("a", 1, 2500, 0.1), Row("a", 2, 3000, 0.25)}) == difference(
         [records[1]], {Row("a", 2, 3000, 0.25)}
     )
+    # Of a pass that ended after it sent step 2: its rows are no others', and step 1 alone can be lacking.
+    assert not difference(records, same, sent={1})
+    assert difference(records, set(), sent={1}).lacking == {Row("a", 1, 2500, 0.1)}
     assert [record.step for record in arrived(records, {Row("a", 2, 9, 0.2)})] == [2]  # from a line that was lost
     assert [record.step for record in arrived(records, {Row("a", 1, 2500, 0.1)})] == [1]
     assert arrived([Record(1, 2.5, 1, {"a": 0.1, "c": 1.0})], {Row("a", 1, 2500, 0.1)}) == []  # half a batch

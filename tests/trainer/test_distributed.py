@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 RANK = """
@@ -23,6 +25,26 @@ print(json.dumps([lists, [list(each) for each in sent]]), flush=True)
 dist.barrier()
 os._exit(0)
 """
+
+
+ALONE = """
+import signal, sys
+from rlvr.trainer.distributed import join_group
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+print("ready", flush=True)
+join_group()
+"""
+
+
+def test_a_rank_that_waits_for_others_hears_a_signal(tmp_path: Path) -> None:
+    environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "RLVR_STORE": str(tmp_path / "store")}
+    with subprocess.Popen([sys.executable, "-c", ALONE], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(1)
+        process.terminate()
+        assert process.wait(30) == 3
 
 
 def test_every_rank_has_what_each_of_them_said(tmp_path: Path) -> None:
