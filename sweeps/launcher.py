@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlvr.config import targets
 from rlvr.config.engine import gpus_of_workers
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
+from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import Unreadable, check_owner, grouped, read_info, read_proven_config
 from rlvr.ledger.sweeps import Ledger
@@ -83,14 +85,21 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     on_slurm = is_for_slurm(master.cluster.backend)
     everything = replace(first, runs=tuple(each.run for each in record.candidates))
     _check_shared(everything, on_slurm=on_slurm)
+    _check_machine(everything, on_slurm=on_slurm, dry_run=now.dry_run)
     check_name(everything, ledger)
     outcome, told = Outcome(), tuple[str, ...]()
     if now.dry_run:
         told = tuple(forecast.lines(record))
     else:
-        if not layout.planned(ledger.sweep_dir(record.sweep_id)).exists():
-            record.create()
-        outcome = _go_on(ledger, record.sweep_id)
+        configs = {run.run_id: run.config for run in everything.runs}
+        if on_slurm:
+            check_pending(ledger, configs)
+        with _forgotten_if_refused(ledger, record.sweep_id, configs):
+            if layout.planned(ledger.sweep_dir(record.sweep_id)).exists():
+                record.repeat()
+            else:
+                record.create()
+            outcome = _go_on(ledger, record.sweep_id)
     now.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=now.dry_run, forecast=told))
     return outcome
 
@@ -128,17 +137,25 @@ def launch(planned: Plan) -> Outcome:
         configs = {run.run_id: run.config for run in planned.runs}
         if on_slurm:
             check_pending(ledger, configs)
-        fresh = [run_id for run_id in configs if not ledger.run_dir(run_id).exists()]
-        is_new = not ledger.sweep_dir(planned.sweep_id).exists()
-        write(planned, ledger)
-        try:
+        with _forgotten_if_refused(ledger, planned.sweep_id, configs):
+            write(planned, ledger)
             outcome = _start(ledger, planned.sweep_id, configs, cluster, tracker, on_slurm=on_slurm)
-        except ValueError:
-            if is_new and not is_submitted(ledger, configs):
-                ledger.forget(planned.sweep_id, fresh)
-            raise
     now.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=now.dry_run))
     return outcome
+
+
+@contextlib.contextmanager
+def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
+    """A new sweep of which nothing could be started is taken from the ledger."""
+    fresh = [run_id for run_id in run_ids if not ledger.run_dir(run_id).exists()]
+    is_new = not ledger.sweep_dir(sweep_id).exists()
+    try:
+        yield
+    except ValueError:
+        begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in fresh)
+        if is_new and not begun:
+            ledger.forget(sweep_id, fresh)
+        raise
 
 
 def check_name(planned: Plan, ledger: Ledger) -> None:

@@ -57,23 +57,25 @@ class Points:
 def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Compose) -> tuple[Record, Plan]:
     """The record of this command, as it stands on the ledger or else as it would begin; and its first runs on paper.
 
+    What is no part of a run's identity (cluster, tracker, ...) is the newest command's.
     ValueError: what is wrong, before anything is written.
     """
     points = Points.of(overrides, int(master.seed))
     first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
     sweep_id = _id(master, points, first)
-    if layout.planned(ledger.sweep_dir(sweep_id)).exists():
-        record = Record.read(ledger, sweep_id)
-        return record, plan_of(record, record.begun or first_wave(record))
+    known = Record.read(ledger, sweep_id) if layout.planned(ledger.sweep_dir(sweep_id)).exists() else None
     grid = tuning.read(master.tune, points.arms) if master.tune else None
     about: dict[str, Any] = {}
     spent = tuning.count(grid, points.arms) if grid else 0
     if master.until:
-        about["until"] = _rule(master, points, ledger, spent, first)
+        about["until"] = known.info["until"] if known else _rule(master, points, ledger, spent, first)
         points = replace(points, seeds=points.more(about["until"]["seeds"][-1]))
     if grid:
         about["tune"] = tuning.rule(grid, points.seeds)
     candidates, base = _candidates(master, points, grid, compose)
+    if known:
+        record = known.composed_anew(candidates)
+        return record, plan_of(record, record.begun or first_wave(record))
     info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
     record = Record(ledger, sweep_id, info, candidates)
     return record, plan_of(record, first_wave(record))

@@ -69,11 +69,28 @@ class Record:
 
     def create(self) -> None:
         """Put it on the ledger, with no run begun."""
-        directory = self.ledger.sweep_dir(self.sweep_id)
-        directory.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
-        write_text(layout.planned(directory), lines)
+        self.ledger.sweep_dir(self.sweep_id).mkdir(parents=True, exist_ok=True)
+        self._write_candidates()
         self.save()
+
+    def repeat(self) -> None:
+        """Keep the configs of a repeated command. Decisions and runs begun are left to who decides (controller.py)."""
+        self._write_candidates()
+        write_runs([each.run for each in self.begun], self.ledger, self.info)
+
+    def _write_candidates(self) -> None:
+        lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
+        write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines)
+
+    def composed_anew(self, candidates: Iterable[Candidate]) -> Record:
+        """With the configs of the same runs as another command composed them."""
+        newest = {each.run.run_id: each.run for each in candidates}
+
+        def renewed(run: Planned) -> Planned:
+            known = newest.get(run.run_id, run)
+            return replace(run, config=known.config, import_paths=known.import_paths)
+
+        return replace(self, candidates=[replace(each, run=renewed(each.run)) for each in self.candidates])
 
     def save(self) -> None:
         self.ledger.record_sweep(self.sweep_id, self.info, self.lines)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.sweeps import Ledger
+from rlvr.run import main
 from slurm import client
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
@@ -68,14 +69,30 @@ STANDS_IN = {
 }
 
 
+def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch, **commands: str) -> None:
+    for name, does in commands.items():
+        (program := directory / name).write_text(f"#!/bin/sh\n{does}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+
+def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch="echo Invalid account >&2; exit 1", squeue="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
+    words = ["divergence=js,hd", "seed=0,1", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
+    assert main([*BANDIT, *words]) == 2
+    assert "SLURM refused the jobs: Invalid account" in capsys.readouterr().err
+    assert Ledger(tmp_path / "home").runs() == []
+    assert Ledger(tmp_path / "home").sweeps() == []
+
+
 def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, does in STANDS_IN.items():
-        (program := tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        program.chmod(0o755)
+    stand_in(tmp_path, monkeypatch, **STANDS_IN)
     (queue := tmp_path / "queue").touch()
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("QUEUE", str(queue))
     monkeypatch.setattr(search, "LOOK_S", 0.0)
     trials = planned(*([*BANDIT[1:], f"seed={seed}"] for seed in range(3)))

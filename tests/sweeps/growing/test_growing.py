@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from analysis import load
+from rlvr.config.compose import composing
+from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
+from sweeps.growing import planning
+from sweeps.growing.record import Record, first_wave
 from tests.end_to_end.test_sweep import python
+from tests.support.composed import composed
+from tests.sweeps.test_plan import planned
 from tests.test_run import rlvr
 
 TINY = [
@@ -59,6 +65,36 @@ def test_a_dry_run_of_tuning_says_what_each_arm_gets(tmp_path: Path) -> None:
     done = rlvr("-m", "loss=grpo,rloo", *TINY, "tune=lr:1e-5,3e-5,1e-4", "--dry-run", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 values (lr=1e-5, lr=3e-5, lr=1e-4), seeds 1000, for each of 2 arms: 6 runs; then 2 runs" in done.stdout
+
+
+def test_a_machine_that_cannot_run_it_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    words = ["-m", "loss=grpo,rloo", *TINY, "until=decided", "budget=12", "cluster.gpus=99"]
+    done = rlvr(*words, home=tmp_path)
+    assert (done.returncode, "cluster.gpus=99, and this machine has" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def recorded(ledger: Ledger, *words: str) -> Record:
+    """The record of a sweep of two losses, as a command with these words finds it."""
+    with composing():
+        master, _ = composed("until=decided", "budget=6", *words)
+    arms = [[f"loss={loss}", *words] for loss in ("grpo", "rloo")]
+    return planning.planned(master, arms, ledger, lambda points: planned(*map(list, points)))[0]
+
+
+def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    first = recorded(ledger, "cluster.threads=1")
+    first.create()
+    first.begin(first_wave(first)[:1])
+    (begun,) = first.begun
+    repeated = recorded(ledger, "cluster.threads=3", "tracker=none", "checkpoint.every=7")
+    repeated.repeat()
+    there = Record.read(ledger, first.sweep_id).candidates
+    assert [each.run.run_id for each in there] == [each.run.run_id for each in first.candidates]
+    for config in (*(each.run.config for each in there), read_config(ledger.run_dir(begun.run.run_id))):
+        told = config["cluster"]["threads"], config["tracker"]["enabled"], config["checkpoint"]["every"]
+        assert told == (3, False, 7)
 
 
 @pytest.mark.slow
