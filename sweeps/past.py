@@ -15,6 +15,8 @@ from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import checkpoints
 from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, flatten, read_config
+from rlvr.ledger.stages import recorded_stages
+from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.planned import Planned
 
@@ -26,7 +28,7 @@ SAME_COST = {"seed", "steps", "lr", *SHORTHANDS, "advantage", "divergence", "los
 class Spent:
     """What a finished run took."""
 
-    pace_s: float  # seconds per step
+    pace_s: float  # seconds per step, without the stages that it built, or waited for
     checkpoint: int  # bytes of its newest one; 0: it keeps none
     other: int  # bytes of all else that it left
 
@@ -47,9 +49,18 @@ def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
             continue
         if kind in kinds:
             kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
-            spent = Spent(state.seconds / state.steps, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
+            pace_s = max(0.0, state.seconds - waited_s(run_dir, state)) / state.steps
+            spent = Spent(pace_s, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
             found.setdefault(kind, []).append(spent)
     return found
+
+
+def waited_s(run_dir: Path, state: RunState) -> float:
+    """Seconds that a run's newest attempt waited for its stages to be built, by itself or by another."""
+    store = layout.stages_beside(run_dir)
+    built = [(store / name).stat().st_mtime for name in recorded_stages(run_dir) or () if (store / name).is_dir()]
+    began, ended = state.started or 0.0, state.end_time or 0.0
+    return max((at - began for at in built if began < at < ended), default=0.0)
 
 
 def _bytes(directory: Path) -> int:

@@ -19,11 +19,10 @@ from rlvr.ledger import journal, layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
-from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.local import at_once
-from sweeps.past import Past, kind_of, spent_before
+from sweeps.past import Past, kind_of, spent_before, waited_s
 from sweeps.plan import Plan
 from sweeps.planned import Planned
 from sweeps.progress import duration
@@ -231,7 +230,7 @@ def measured(ledger: Ledger) -> list[cost.Finished]:
         parts = {
             part: sum(metrics.get(name, 0.0) for metrics in steps for name in names) for part, names in TIMERS.items()
         }
-        total_s = state.seconds - _waited_s(run_dir, state)
+        total_s = state.seconds - waited_s(run_dir, state)
         runs.append(cost.Finished(config, model, parts, total_s, _seen(config, steps, statistics.mean(lengths))))
     return runs
 
@@ -253,14 +252,6 @@ def _seen(config: Mapping[str, Any], steps: Sequence[Mapping[str, float]], lengt
         prompt = (tokens["train"] - tokens["used"]) / read + config["rollout"]["samples"]
         seen |= {"kept": kept, "prompt": max(1.0, prompt)}
     return seen
-
-
-def _waited_s(run_dir: Path, state: RunState) -> float:
-    """Seconds that a run's newest attempt waited for its stages to be built, by itself or by another."""
-    store = layout.stages_beside(run_dir)
-    built = [(store / name).stat().st_mtime for name in recorded_stages(run_dir) or () if (store / name).is_dir()]
-    began, ended = state.started or 0.0, state.end_time or 0.0
-    return max((at - began for at in built if began < at < ended), default=0.0)
 
 
 def _share(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) -> tuple[str, float]:

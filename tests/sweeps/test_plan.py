@@ -36,6 +36,19 @@ def finish(ledger: Ledger, run_id: str, steps: int, seconds: float) -> None:
         attempt.close("ok")
 
 
+def finish_after_a_stage(ledger: Ledger, run_id: str, steps: int, seconds: float, of_these_waited: float) -> None:
+    """A run that waited for a stage first."""
+    run_dir = ledger.run_dir(run_id)
+    stage = layout.stages_beside(run_dir) / "0123456789abcdef"
+    stage.mkdir(parents=True)
+    record_stages(run_dir, [stage.name])
+    finish(ledger, run_id, steps, seconds)
+    (job,) = run_dir.rglob("job.json")
+    began = time.time() - seconds
+    job.write_text(json.dumps(json.loads(job.read_text()) | {"started": began}))
+    os.utime(stage, times=(began + of_these_waited, began + of_these_waited))
+
+
 def test_a_run_differs_by_its_options_and_by_the_knobs_that_were_set_and_nothing_else() -> None:
     usual, other, study = planned(
         ["eta=0.25"], ["loss=grpo", "steps=9", "loss.clip_low=0.1"], ["study=eta", "eta=2"]
@@ -67,6 +80,14 @@ def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:
     assert "2 runs: SLURM, 1 rank, 3 CPUs, 0 GPUs, 4 GB" in text
     gpu = preview(planned(["steps=40", "cluster.gpus=2", *cluster]), ledger, slurm=True)
     assert "about 8 GPU-hours" in gpu
+
+
+def test_the_pace_of_finished_runs_is_without_the_stage_that_the_first_one_built(tmp_path: Path) -> None:
+    """10 steps in 1000 of 3600 s, after the base policy was built: 36 steps on one thread take an hour."""
+    ledger, past = Ledger(tmp_path), planned(["steps=10", "seed=7"])
+    write(past, ledger)
+    finish_after_a_stage(ledger, past.runs[0].run_id, 10, 3600, of_these_waited=2600)
+    assert "about 1 CPU-hours (from 1 finished run alike)" in preview(planned(["steps=36"]), ledger, slurm=True)
 
 
 def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:
@@ -266,13 +287,7 @@ def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(t
         for step in (1, 2):
             tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 480 - 24 + 33.0}
             spool.record(step, {"response/length": 20.0, "rollout/rounds": 3.0, "time/train_s": 5.0, **tokens})
-    stage = layout.stages_beside(run_dir) / "0123456789abcdef"
-    stage.mkdir(parents=True)
-    record_stages(run_dir, [stage.name])
-    finish(ledger, run.run_id, 2, 100)
-    (job,) = run_dir.rglob("job.json")
-    job.write_text(json.dumps(json.loads(job.read_text()) | {"started": time.time() - 100}))
-    os.utime(stage, times=(time.time() - 40, time.time() - 40))
+    finish_after_a_stage(ledger, run.run_id, 2, 100, of_these_waited=60)
     (found,) = measured(ledger)
     assert found.seen == {"length": 20.0, "rounds": 3.0, "turns": 3.0, "kept": 0.75, "prompt": pytest.approx(11.0)}
     assert found.total_s == pytest.approx(40, abs=2)
