@@ -19,6 +19,7 @@ from rlvr.config.engine import gpus_of_workers
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import newest_attempt
+from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import Unreadable, check_owner, grouped, read_info, read_proven_config
 from rlvr.ledger.sweeps import Ledger
@@ -112,7 +113,9 @@ def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
 
     def start() -> Outcome:
         configs = Record.read(ledger, sweep_id).configs
-        return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm)
+        begun = ledger.states(configs)
+        rest = [state.run_id for state in begun if state.state is not State.DIVERGED]  # that is a result
+        return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm, run_ids=rest)
 
     on_slurm = is_for_slurm(first.cluster.backend)
     if not on_slurm:

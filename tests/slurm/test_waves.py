@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm import client
@@ -15,7 +16,7 @@ from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from sweeps.plan import write
 from sweeps.search import runs as search
-from sweeps.slurm.submissions import LATER, Queue, joined, record_waves, waiting_for_room
+from sweeps.slurm.submissions import LATER, Queue, history, joined, record_waves, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.sweeps.test_plan import planned
 
@@ -86,6 +87,22 @@ def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
     assert "SLURM refused the jobs: Invalid account" in capsys.readouterr().err
     assert Ledger(tmp_path / "home").runs() == []
     assert Ledger(tmp_path / "home").sweeps() == []
+
+
+def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch="echo 1", squeue="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    words = ["divergence=js,hd", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
+    assert main([*BANDIT, *words]) == 0
+    first, *others = (ledger := Ledger(tmp_path)).runs()
+    assert len(others) == 5  # two arms, three seeds
+    with Attempt.open(ledger.run_dir(first)) as attempt:
+        attempt.close("diverged")
+    assert main([*BANDIT, *words]) == 0
+    newest = next(content for _, content in history(ledger) if content["runs"])
+    assert sorted(newest["runs"]) == others
 
 
 def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_is(
