@@ -261,6 +261,9 @@ class _Test:
         cells = self._cells(arms)
         steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
         slope = _slope([cell.scores for cell in cells if cell.scores is not None])
+        if len(slope.seeds) < LEAST_SEEDS:
+            why = f"too few seeds that all {len(arms)} values have, {len(slope.seeds)} of at least {LEAST_SEEDS}"
+            raise NotTested(why, seeds=True)
         interval = slope.summary().interval(self.level)
         against = any(one.decided and self.claim.sign * one.effect < 0 for one in steps.values())
         outcome = self._of_slope(float(slope.summary().mean), interval, against=against)
@@ -270,7 +273,7 @@ class _Test:
             wanted = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
             more = f"about {wanted - len(slope.seeds)} more seeds" if wanted else "no number of seeds would decide it"
         found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
-        return Verdict(self.claim, outcome, found, self._basis(steps), more, self.groups())
+        return Verdict(self.claim, outcome, found, self._basis(steps, slope), more, self.groups())
 
     def _knob(self, arm: Arm) -> float | None:
         value = words.number(value_of(arm, self.claim.knob) or "")
@@ -302,10 +305,11 @@ class _Test:
         difference is beyond it is decided as any difference is."""
         return not self.claim.sign and self._of_margin(judged) != Outcome.CONTRADICTED
 
-    def _basis(self, judged: Mapping[str, Compared]) -> str:
-        one = next(iter(judged.values()))
-        seeds = {len(x.difference.seeds) for x in judged.values()}
-        on = f"{one.difference.summary.num_problems} problems, " if one.difference.summary.num_problems else ""
+    def _basis(self, judged: Mapping[str, Compared], slope: Scores | None = None) -> str:
+        """slope: of a trend, which rests on the seeds and problems that all values have."""
+        seeds = {len(x.difference.seeds) for x in judged.values()} if slope is None else {len(slope.seeds)}
+        summary = next(iter(judged.values())).difference.summary if slope is None else slope.summary()
+        on = f"{summary.num_problems} problems, " if summary.num_problems else ""
         tost = self._is_tost(judged)
         family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 and not tost else ""
         level = 2 * self.level - 1 if tost else self.level

@@ -26,14 +26,14 @@ def evaluation(right: int) -> dict[str, Any]:
 
 
 def judged(
-    home: Path, arms: Mapping[str, Sequence[int]], claim: Mapping[str, Any], *, start: int = 1, **training: Any
+    home: Path, arms: Mapping[str, Sequence[int | None]], claim: Mapping[str, Any], *, start: int = 1, **training: Any
 ) -> Verdict:
-    """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed."""
+    """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed; None: without that seed."""
     plan = []
     for arm, of_seeds in arms.items():
         typed = dict(part.split("=") for part in arm.split())
         lr = {"lr": float(typed["lr"])} if "lr" in typed else {}
-        for seed, right in enumerate(of_seeds):
+        for seed, right in ((seed, right) for seed, right in enumerate(of_seeds) if right is not None):
             run_id = write_run(
                 home,
                 config(typed["loss"], seed=seed, **lr),
@@ -117,6 +117,19 @@ def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     assert one.found.endswith("per step over 3 values of lr")
     falls = judged(tmp_path / "falls", arms, {**rises, "relation": "falls with lr"})
     assert falls.outcome == Outcome.CONTRADICTED
+
+
+def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
+    """Neighbours share three seeds each: 0 to 2, then 2 to 4. All three share seed 2 alone."""
+    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
+    low, middle, high = (f"loss=pacs lr={lr}" for lr in ("1e-5", "1e-4", "1e-3"))
+    (tmp_path / "three").mkdir()
+    one = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, rises)
+    assert one.outcome == Outcome.NOT_TESTED
+    assert one.more == "too few seeds that all 3 values have, 1 of at least 3"
+    assert len(one.groups) == 3  # more seeds would test it
+    three = judged(tmp_path / "three", {low: (2, 3, 2, 2), middle: (4, 5, 4, 4), high: (6, 7, 6)}, rises)
+    assert three.basis.startswith(f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems")
 
 
 @pytest.mark.parametrize(
