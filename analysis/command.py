@@ -230,4 +230,4 @@ def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Co
         console.print(f"  {file}", markup=False, soft_wrap=True)
     if frames.home is not None:
         console.print(f"Browse the runs: {report.browse_command(frames)}", markup=False, soft_wrap=True)
-    return {verdict.outcome.value for verdict in content.verdicts if verdict.claim.metric}, files
+    return {verdict.outcome.value for verdict in content.claims}, files

@@ -38,13 +38,18 @@ PAGE = Path(__file__).parent / "page.html"
 
 @dataclass(frozen=True)
 class Content:
-    """What a report holds: verdicts on the study's claims, and what else is to be said first; tables, figures; what the
-    page's scripts draw."""
+    """What a report holds: verdicts on the study's claims, what else is to be said first, in their form; tables,
+    figures; what the page's scripts draw."""
 
-    verdicts: tuple[Verdict, ...]
+    claims: tuple[Verdict, ...]
+    findings: tuple[Verdict, ...]
     tables: tuple[Table, ...]
     figures: tuple[Drawn, ...]
     data: Mapping[str, Any]
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return (*self.claims, *self.findings)
 
 
 def build(
@@ -73,10 +78,10 @@ def build(
         found = known[name].table(frames, ask) if name in ASKED and ask else known[name].table(frames)
         tables += [found] if found is not None else []
     tables += [found for name, found in of_runs(frames).items() if not only or name in only]
-    first = (*verdicts(frames), *findings(frames))
+    claims, others = tuple(verdicts(frames)), tuple(findings(frames))
     data = interactive(frames)  # before the figures are waited for
     drawn = () if not with_figures else beside.figures() if beside else draw(frames)
-    return Content(first, tuple(tables), (*drawn, *(of_papers(tables) if with_figures else ())), data)
+    return Content(claims, others, tuple(tables), (*drawn, *(of_papers(tables) if with_figures else ())), data)
 
 
 def of_papers(tables: Sequence[Table]) -> list[Drawn]:

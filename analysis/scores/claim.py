@@ -133,6 +133,8 @@ def read(content: Any) -> Claim:
         raise ValueError(
             f"relation: {claim.relation}: a relation is >, <, ~ MARGIN, rises with KNOB or falls with KNOB."
         )
+    if "," in claim.metric:
+        raise ValueError(f"metric: {claim.metric}: a claim is of one metric.")
     if claim.of not in ("each", "mean"):
         raise ValueError(f"of: {claim.of}: a claim is of each arm or of their mean.")
     return claim

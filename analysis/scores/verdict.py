@@ -47,11 +47,20 @@ def verdicts(
     found: list[Verdict] = []
     for content in study.claims(frames) if claims is None else claims:
         try:
-            found += _of(frames, read(content), settings, level)
+            claim = read(content)
+            for selector in filter(None, (claim.arm, claim.against or study.baseline(frames))):
+                words.parse(selector)
         except ValueError as error:
-            claim = Claim(str(content.get("says", content)), metric="", arm="", relation="")
-            found.append(Verdict(claim, Outcome.NOT_TESTED, more=str(error)))
+            found.append(Verdict(_as_written(content), Outcome.NOT_TESTED, more=str(error)))
+        else:
+            found += _of(frames, claim, settings, level)
     return [_as_looked(study.stopping_rule(frames), verdict) for verdict in found]
+
+
+def _as_written(content: Mapping[str, Any]) -> Claim:
+    """A claim that cannot be read, in the words of its fields: it counts as the claim of whom it is of."""
+    kept = {key: str(content.get(key) or "") for key in ("metric", "arm", "relation", "printed", "source")}
+    return Claim(str(content.get("says", content)), **kept)
 
 
 def name_of(verdict: Verdict) -> str:
@@ -73,7 +82,6 @@ def _as_looked(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
 
 
 def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
-    """ValueError for a selector that names no arm."""
     here = [setting for setting in settings if select(setting.arms, claim.arm)]
     if not here:
         return [Verdict(claim, Outcome.NOT_TESTED, more=f"no arm has {claim.arm}")]
@@ -204,10 +212,9 @@ class _Test:
     def _of_sign(self, judged: Mapping[str, Compared]) -> Outcome:
         """It holds if it does for every arm by itself (an intersection of claims needs no correction); it is
         contradicted if the opposite is decided for any, within the family."""
-        sign = self.claim.sign
-        if all(one.judged.plain.excludes(0) and sign * one.effect > 0 for one in judged.values()):
+        if all(self._settled(one) for one in judged.values()):
             return Outcome.HOLDS
-        if any(one.decided and sign * one.effect < 0 for one in judged.values()):
+        if any(one.decided and self._opposite(one) for one in judged.values()):
             return Outcome.CONTRADICTED
         return Outcome.UNDECIDED
 
@@ -221,9 +228,13 @@ class _Test:
         beyond = any(interval.low > margin or interval.high < -margin for interval in both)
         return Outcome.CONTRADICTED if beyond else Outcome.UNDECIDED
 
+    def _opposite(self, one: Compared) -> bool:
+        return self.claim.sign * one.effect < 0
+
     def _settled(self, one: Compared) -> bool:
+        """Whether the claim holds of this arm."""
         if self.claim.sign:
-            return one.judged.plain.excludes(0)
+            return one.judged.plain.excludes(0) and not self._opposite(one)
         return equivalence(one.judged.summary, self.claim.margin / self.metric.scale) < 1 - self.level
 
     def _more(self, judged: Mapping[str, Compared]) -> str:
@@ -242,6 +253,8 @@ class _Test:
         return f"no number of seeds alone would decide it{rest}; the same within {within}"
 
     def _needed(self, one: Compared) -> Needed:
+        if self._opposite(one):
+            return one.needed  # to contradict the claim it must be decided within the family
         if self.claim.sign:
             return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=1 - self.level)
         room = self.claim.margin / self.metric.scale - abs(one.effect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">", "printed": "61.5"}
 
 
-def study(home: Path, of_seeds: tuple[int, ...], *, claimed: bool = True) -> Path:
+def study(home: Path, of_seeds: tuple[int, ...], *, claimed: bool = True, claim: Mapping[str, str] = CLAIM) -> Path:
     """GRPO with 4 of 8 right, and PACS with so many, by seed."""
     plan = []
     for loss, rights in (("grpo", (4,) * len(of_seeds)), ("pacs", of_seeds)):
@@ -20,7 +21,7 @@ def study(home: Path, of_seeds: tuple[int, ...], *, claimed: bool = True) -> Pat
             ends = {"maze7": counts(*(right + (0, 1, -1)[i % 3] for i in range(30)))}
             run_id = write_run(home, config(loss, seed=seed), {0: {"maze7": counts(*(2,) * 30)}, 40: ends})
             plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
-    write_sweep(home, "s", plan, claims=[CLAIM] if claimed else [])
+    write_sweep(home, "s", plan, claims=[claim] if claimed else [])
     return home
 
 
@@ -37,6 +38,13 @@ def test_the_verdicts_alone_and_an_exit_code_by_request(tmp_path, capsys, of_see
     assert "avg@8" not in shown.split("PACS")[0]  # no table
     assert not list(tmp_path.glob("reports/*/index.html"))
     assert command.main(["--home", home, "--claims"]) == 0
+
+
+def test_a_claim_that_cannot_be_read_is_open_for_the_exit_code(tmp_path, capsys):
+    home = str(study(tmp_path, (6, 6, 7), claim={"says": "PACS ends more accurate", "arm": "loss=pacs"}))
+    for more in (["--claims"], ["--no-figures"]):
+        assert command.main(["--home", home, "--exit-code", *more]) == 3
+        assert "lacks metric, relation" in capsys.readouterr().out
 
 
 def test_a_report_opens_with_its_verdicts(tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from analysis.frames.load import load
-from analysis.scores.claim import CLAIMS, Outcome, Verdict
+from analysis.scores.claim import CLAIMS, Origin, Outcome, Verdict
 from analysis.scores.question import questions
 from analysis.scores.verdict import verdicts
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
@@ -73,6 +73,24 @@ def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
     assert one.more == f"about {first - 4} more seeds"
+
+
+def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_path):
+    """PACS at 1e-4 has 2, 3, 2 and 3 of 8 more by seed, at 1e-3 1, 1, 1 and 0 fewer: 0.75 ± t·0.27, the spread pooled
+    over both: (1/3 + 1/4)/2 = 0.292 a seed, 6 degrees of freedom. |t| = 2.78: beyond 2.45, of it alone, and not beyond
+    Dunnett's 2.86 of two arms, which S seeds reach with 80 % where the noncentral t says so."""
+    arms = {"loss=grpo": (4, 4, 4, 4), "loss=pacs lr=1e-4": (6, 7, 6, 7), "loss=pacs lr=1e-3": (3, 3, 3, 4)}
+    one = judged(tmp_path, arms, {**CLAIM, "source": "PACS"})
+    assert one.outcome == Outcome.UNDECIDED
+    dunnett = 2 * stats.t.sf(2.86, 6)
+
+    def power(seeds: int) -> float:
+        df = 2 * (seeds - 1)
+        return float(stats.nct.sf(stats.t.isf(dunnett / 2, df), df, 0.75 / (0.2917 / seeds) ** 0.5))
+
+    first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
+    assert one.more == f"about {first - 4} more seeds"
+    assert one.claim.origin == Origin.PAPER
 
 
 def test_of_several_arms_each_must_bear_it_out_or_their_mean(tmp_path):
@@ -178,12 +196,16 @@ def test_what_the_study_cannot_test_is_not_judged(tmp_path, arms, claim, why):
         ({"of": "most"}, "of each arm or of their mean"),
         ({"arm": ""}, "lacks arm"),
         ({"arm": "pacs"}, "'pacs' names no arm"),
+        ({"against": "grpo"}, "'grpo' names no arm"),
+        ({"metric": "avg,pass"}, "a claim is of one metric"),
     ],
 )
 def test_an_ill_formed_claim_names_its_field_and_costs_no_other(tmp_path, change, message):
-    one = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, {**CLAIM, **change})
+    claim = {**CLAIM, "source": "PACS, Table 2", **change}
+    one = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, claim)
     assert one.outcome == Outcome.NOT_TESTED
     assert message in one.more
+    assert one.claim.origin == Origin.PAPER
 
 
 def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
