@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr.config import targets
 from rlvr.config.engine import gpus_of_workers
 from rlvr.config.overrides import key_of
-from rlvr.ledger import layout
+from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
@@ -250,6 +251,7 @@ def _start(
     """
     shipper = shipper_of(ledger, sweep_id, tracker)
     _tell_of_timing(configs)
+    _tell_of_other_inputs(ledger, configs)
     if on_slurm and controller.is_growing(ledger.sweep(sweep_id).info):
         configs = {run_id: _reporting(config) for run_id, config in configs.items()}
     if on_slurm:
@@ -277,6 +279,19 @@ def _tell_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
             "same bit for bit (docs/engines.md).",
             file=sys.stderr,
         )
+
+
+def _tell_of_other_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Finished runs whose files or model were replaced since: they are not run again."""
+    finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
+    changed = Counter(inputs.changed(ledger.run_dir(run_id), configs[run_id]) for run_id in finished)
+    for which, count in changed.items():
+        if which:
+            print(
+                f"{which}: {count} finished runs read other content than is there now, and are not run again. Give the "
+                "new one another path, which makes other runs.",
+                file=sys.stderr,
+            )
 
 
 def _reporting(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from rlvr.config.schema import as_dict
 from rlvr.job.checkpoints import Checkpoints
 from rlvr.job.exact_policy import exact_policy
 from rlvr.job.handover import Handover
 from rlvr.job.log import brief
 from rlvr.job.mixture import Mixture, split_streams
 from rlvr.job.parts import Parts, gather_rollouts
-from rlvr.ledger import layout
+from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt, StopFlag, asked_to_prune
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool
@@ -60,6 +61,7 @@ class Run:
         self.mixture = self._mixture()
         if attempt is not None:
             record_stages(run_dir, parts.stages)
+            inputs.record(run_dir, as_dict(config))
         self.stream = Stream(self.mixture.explored if self.mixture else self.task, config.seed)
         self.problems = held_out(self.task, config.evaluation.problems)
         limit = config.evaluation.validation

@@ -194,6 +194,10 @@ def stages_used(run_dir: Path) -> Path:
     return run_dir / "stages.json"
 
 
+def inputs(run_dir: Path) -> Path:
+    return run_dir / "inputs.json"
+
+
 def checkpoints(run_dir: Path) -> Path:
     return run_dir / "checkpoints"
 

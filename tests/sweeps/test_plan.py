@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from rlvr.config.compose import composing
-from rlvr.ledger import layout
+from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import Spool
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
+from sweeps.launcher import _tell_of_other_inputs
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import differences, measured, preview
 from tests.support.composed import REGISTRY, composed
@@ -273,6 +274,28 @@ def test_the_cost_model_learns_from_the_newest_runs_of_each_task(
         end.write_text(json.dumps(json.loads(end.read_text()) | {"time": 1e9 + number}))
     found = [(run.config["task"]["size"], run.config["seed"]) for run in measured(ledger)]
     assert found == [(7, 0), (9, 2), (9, 1)]
+
+
+def test_a_launch_names_finished_runs_that_read_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, ledger = tmp_path / "train.jsonl", Ledger(tmp_path)
+    config = {"task": {"train": str(data)}, "steps": 1}
+    data.write_text("before")
+    for run_id in ("a" * 12, "b" * 12, "c" * 12):
+        ledger.create_run(run_id, f"steps: 1\ntask: {{train: {data}}}\n", {"name": run_id[0], "overrides": []})
+        inputs.record(ledger.run_dir(run_id), config)
+    configs = dict.fromkeys(ledger.runs(), config)
+    for run_id in ("a" * 12, "b" * 12):
+        finish(ledger, run_id, 1, 1)
+    _tell_of_other_inputs(ledger, configs)
+    assert capsys.readouterr().err == ""
+    data.write_text("after that")
+    _tell_of_other_inputs(ledger, configs)
+    assert capsys.readouterr().err == (
+        f"task.train={data}: 2 finished runs read other content than is there now, and are not run again. Give the new "
+        "one another path, which makes other runs.\n"
+    )
 
 
 def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What a run reads is what it began with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlvr.ledger import inputs, layout
+
+
+def make_config(folder: Path) -> dict[str, Any]:
+    """Two files, a directory of data, and a model with a large file."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "databases" / "one").mkdir(parents=True)
+    (folder / "train.jsonl").write_text("1\n")
+    (folder / "a.jsonl").write_text("2\n")
+    (folder / "databases" / "one" / "db.sqlite").write_text("3")
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "model" / "model.safetensors").write_bytes(bytes(3 * inputs.PIECE))
+    task = {
+        "_target_": "rlvr.task.sql.Sql",
+        "train": str(folder / "train.jsonl"),
+        "test": {"a": str(folder / "a.jsonl"), "hub": "organisation/name"},
+        "databases": str(folder / "databases"),
+        "template": "/no file",
+        "reader": {"path": str(folder / "model")},
+    }
+    return {"task": task, "model": {"path": str(folder / "model")}}
+
+
+def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Path) -> None:
+    found = inputs.inputs(make_config(tmp_path / "one"))
+    assert set(found) == {"task.train", "task.test.a", "task.databases", "model.path"}
+    assert inputs.inputs(make_config(tmp_path / "two")) == found  # wherever they lie, and whenever they were written
+    assert inputs.inputs({"task": {"size": 5}, "model": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "knob"),
+    [
+        ("train.jsonl", "task.train"),
+        ("databases/one/db.sqlite", "task.databases"),
+        ("model/config.json", "model.path"),
+        ("model/model.safetensors", "model.path"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_content(
+    file: str, knob: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "WHOLE", 2 * inputs.PIECE)  # the model's is read in part
+    config, run_dir = make_config(tmp_path / "data"), tmp_path / "run"
+    run_dir.mkdir()
+    inputs.record(run_dir, config)
+    changed = tmp_path / "data" / file
+    changed.write_bytes(changed.read_bytes()[:-1] + b"x")
+    inputs.record(run_dir, config)  # it has not begun
+    assert inputs.changed(run_dir, config) == ""
+    layout.journal(run_dir).write_text("a step\n")
+    inputs.record(run_dir, config)
+    changed.write_bytes(changed.read_bytes()[:-1] + b"y")
+    path = tmp_path / "data" / file.partition("/")[0]
+    assert inputs.changed(run_dir, config) == f"{knob}={path}"
+    with pytest.raises(ValueError, match=f"{knob}={path}: its content is not what this run began with"):
+        inputs.record(run_dir, config)
+
+
+def test_a_run_of_before_says_nothing_and_goes_on(tmp_path: Path) -> None:
+    config = make_config(tmp_path / "data")
+    layout.journal(tmp_path).write_text("a step\n")
+    assert inputs.changed(tmp_path, config) == ""
+    inputs.record(tmp_path, config)
+    assert layout.inputs(tmp_path).is_file()
