@@ -37,10 +37,9 @@ class Report:
         if frames.home is None or frames.origin != "ledger":
             return cls(out, "")
         parts = [
-            frames.runs.to_json(),
+            *(part for each in (frames, frames.tuned) if each is not None for part in _of_runs(each, frames.home)),
             json.dumps([sweep.info for sweep in frames.sweeps], sort_keys=True, default=str),
-            repr((frames.notes, frames.commands, sorted(frames.curves.states.items()))),
-            repr(sorted(frames.judgements.states.items())),
+            repr((frames.notes, frames.commands)),
             repr((sorted(asked.items()), console.width, console.is_terminal)),
             _code(),
         ]
@@ -70,6 +69,14 @@ class Report:
             write_json(self.file, known, durable=False)
         except OSError:
             return
+
+
+def _of_runs(frames: Frames, home: Path) -> tuple[str, ...]:
+    """What tells one state of runs, and of the files that a report reads of them, from another."""
+    folders = {run.run_id: layout.run(home, run.run_id) for run in frames.rows}
+    diversity = {i: cache.state_of([layout.diversity(f), *layout.all_embeddings(f)]) for i, f in folders.items()}
+    states = (frames.curves.states, frames.judgements.states, diversity)
+    return frames.runs.to_json(), repr([sorted(each.items()) for each in states])
 
 
 def _code() -> str:

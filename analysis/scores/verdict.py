@@ -59,8 +59,10 @@ def verdicts(
 
 def _as_written(content: Mapping[str, Any]) -> Claim:
     """A claim that cannot be read, in the words of its fields: it counts as the claim of whom it is of."""
-    kept = {key: str(content.get(key) or "") for key in ("metric", "arm", "relation", "printed", "source")}
-    return Claim(str(content.get("says", content)), **kept)
+    metric, arm, relation, printed, source = (
+        str(content.get(key) or "") for key in ("metric", "arm", "relation", "printed", "source")
+    )
+    return Claim(str(content.get("says", content)), metric, arm, relation, printed=printed, source=source)
 
 
 def name_of(verdict: Verdict) -> str:

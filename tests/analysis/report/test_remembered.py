@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from analysis import command
 from analysis.report import report
 from rlvr.ledger import layout
 from rlvr.ledger.journal import encode
-from tests.analysis.ledger_factory import write_study
+from tests.analysis.ledger_factory import config, counts, write_run, write_study, write_sweep
 
 
 @pytest.fixture
@@ -45,6 +46,25 @@ def test_nothing_is_made_again_until_something_changes(tmp_path, capsys, made):
         file.write(encode(41, 50.0, 1, {"policy/entropy": 0.5}))
     shown("--metrics", "pass@8")
     assert len(made) == 4
+    measured = layout.diversity(
+        layout.run(tmp_path, "id-grpo-s0")
+    )  # as `python -m rlvr.diagnostics.diversity` writes it
+    measured.parent.mkdir()
+    measured.write_bytes(b"of this evaluation")
+    shown("--metrics", "pass@8")
+    assert len(made) == 5
     (Path(layout.run(tmp_path, "id-grpo-s0")) / "attempts" / "1" / "exit.json").unlink()
     assert "1 finished" not in shown("--metrics", "pass@8")
-    assert len(made) == 5
+    assert len(made) == 6
+
+
+def test_a_tuning_run_that_measured_more_makes_the_report_again(tmp_path, made):
+    run_id = write_run(tmp_path, config("grpo", seed=7), {40: {"maze7": counts(4)}})
+    write_sweep(tmp_path, "tuning", [(run_id, "grpo-s7", ["seed=7"])])
+    manifest = tmp_path / "runs" / "sweeps" / "tuning" / "manifest.jsonl"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "stage": "tuning"}) + "\n")
+    ask = ["--home", str(tmp_path), "--no-figures"]
+    assert [command.main(ask), command.main(ask), len(made)] == [0, 0, 1]
+    with layout.journal(layout.run(tmp_path, run_id)).open("ab") as file:
+        file.write(encode(41, 50.0, 1, {"validation/maze7/avg_at_8": 0.5}))
+    assert [command.main(ask), len(made)] == [0, 2]
