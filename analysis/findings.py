@@ -195,9 +195,10 @@ def _study(frames: Frames, found: Sequence[Verdict], looks: int) -> list[str]:
         parts.append("\n".join(lines + [_claim(verdict) for verdict in found]))
     table = comparison.table(frames)
     if table is not None:
-        # Hours are those of the machine, and of what else it did: they compare no arms.
+        # Hours are those of the machine, and of what else it did: they compare no arms, nor ways to decide.
         shown = tuple(name for name in table.shown if name != str(HOURS))
-        body = markdown(replace(table, shown=shown)).split("\n\n", 2)[2].rstrip()
+        cells = table.cells.assign(cheapest="")
+        body = markdown(replace(table, shown=shown, cells=cells)).split("\n\n", 2)[2].rstrip()
         parts.append(f"<details><summary>All arms</summary>\n\n{body}\n\n</details>")
     return [part for part in parts if part]
 

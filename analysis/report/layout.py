@@ -146,11 +146,13 @@ def _mean(arms: Sequence[Arm], of: Callable[[Arm], Cell]) -> Cell:
 
 
 def costs(frames: Frames, arms: Sequence[Arm]) -> tuple[float, float]:
-    """(hours of one run, hours of one evaluation of it), as measured; NaN where it was not."""
+    """(hours of one run's steps, hours of one evaluation of it), as measured; NaN where it was not."""
     for run in (run for arm in arms for run in arm.runs):
         if steps := frames.digest.steps(run.run_id):
-            trained = frames.digest.sum(run.run_id, "time/step_s", steps[-1])
-            return trained / 3600, frames.digest.logged(run.run_id, "time/evaluation_s", steps[-1]) / 3600
+            trained, evaluated = (
+                frames.digest.sum(run.run_id, name, steps[-1]) for name in ("time/step_s", "time/evaluation_s")
+            )
+            return trained / 3600, evaluated / len(steps) / 3600
     return math.nan, math.nan
 
 

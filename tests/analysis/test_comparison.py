@@ -13,6 +13,7 @@ import pytest
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.report.grid import Grid, grids
+from analysis.report.layout import costs
 from analysis.report.render import latex, markdown, to_csv
 from analysis.report.table import Table
 from analysis.scores.arm import arms
@@ -241,6 +242,24 @@ def test_the_best_by_validation_is_compared(tmp_path):
     assert list(js["row"]) == ["js (1/η = 2)"]
     assert list(js["mean"]) == [0.625]
     assert js["difference"].iloc[0] == pytest.approx(0.125)
+
+
+def test_the_cheapest_way_to_decide_is_told_by_the_measured_hours(tmp_path):
+    """A run trains for 40 · 36 s = 0.4 h; its evaluations at 0 and 40 take 30 s and 42 s, 0.01 h each."""
+    ends = {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}
+    plan = []
+    for arm, of_seeds in ends.items():
+        for seed, right in enumerate(of_seeds):
+            spent = {step: {"time/evaluation_s": seconds} for step, seconds in ((0, 30.0), (40, 42.0))}
+            found = {0: correct(0.25), 40: correct(right / 8)}
+            made_of = config(arm.removeprefix("loss="), seed=seed)
+            run_id = write_run(tmp_path, made_of, found, training=TRAINING, logged_at=spent)
+            plan.append((run_id, run_id, [arm, f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    frames = load(tmp_path)
+    assert costs(frames, arms(frames)) == pytest.approx((0.4, 0.01))
+    # Alike on all problems, unlike between seeds: more seeds alone would decide it.
+    assert at(made(frames), "loss=pacs", "avg@8")["cheapest"] == "seeds"
 
 
 def test_the_csv_holds_what_the_verdict_rests_on(tmp_path):
