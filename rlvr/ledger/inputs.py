@@ -24,7 +24,8 @@ PIECE = 2**20  # of a longer one so many are read at its beginning, its middle a
 
 def inputs(config: Mapping[str, Any]) -> dict[str, str]:
     """{knob: 16 hexadecimal digits of what its path on this machine holds}, of a run's frozen config."""
-    knobs = flatten({"task": config["task"], "model": {"path": (config.get("model") or {}).get("path")}})
+    model: Mapping[str, Any] = config.get("model") or {}
+    knobs = flatten({"task": config["task"], "model": {"path": model.get("path")}})
     found: dict[str, str] = {}
     for knob, value in knobs.items():
         texts = cast("list[object]", value) if isinstance(value, list) else [value]
