@@ -10,14 +10,14 @@ from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import legend, look
 from analysis.scores import words
-from analysis.scores.tuning import Tuned, judge, tuned
+from analysis.scores.tuning import Tuned, judge, tuned, tuning_runs
 
 QUESTION = "How does each arm depend on the tuned knob, and is its best value inside the grid?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None where nothing was tuned, or no tuned knob is a number."""
-    found, metric = tuned(frames), judge(frames.tuned or frames)
+    found, metric = tuned(frames), judge(tuning_runs(frames))
     if not found or metric is None:
         return None
     knobs = [key for key in found[0].values[0].knobs if not math.isnan(words.number(found[0].values[0].knobs[key]))]

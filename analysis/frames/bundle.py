@@ -67,6 +67,7 @@ SCHEMAS = {
     },
     "policy": {"run_id": _TEXT, "step": _WHOLE, "arm": _WHOLE, **dict.fromkeys(POLICY[1:], _NUMBER)},
 }
+_NOT_TUNING = "Knobs were tuned: the runs that chose their values are not in this bundle."
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -80,7 +81,7 @@ def write(frames: Frames, file: Path) -> None:
         "format": FORMAT,
         **{name: getattr(frames, name) for name in ("study", "question", "title", "origin")},
         "commands": list(frames.commands),
-        "notes": list(frames.notes),
+        "notes": [*frames.notes, *([_NOT_TUNING] if frames.tuned is not None else [])],
         "sweeps": [_sweep_to_json(sweep) for sweep in frames.sweeps],
     }
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import last_points
 from analysis.scores.metric import Metric, avg
 from analysis.scores.study import newest
+from rlvr.ledger.sweeps import TUNING
 from rlvr.metrics import VALIDATION
 
 
@@ -47,8 +48,13 @@ class Tuned:
         return next((one for one in self.values if one.picked), None)
 
 
-def judge(frames: Frames) -> Metric | None:
-    """What values are judged by: the widest avg@n of the validation split; None where nothing was measured there."""
+def judge(frames: Frames | None) -> Metric | None:
+    """What values are judged by: the widest avg@n of the validation split; None where nothing was measured there.
+
+    frames: of tuning, as `tuning_runs` has them.
+    """
+    if frames is None:
+        return None
     names = {n for run in frames.rows for n in frames.digest.names(run.run_id) if n.startswith(VALIDATION)}
     sizes = [int(n.rpartition("_")[2]) for n in names if "/avg_at_" in n]
     return avg(max(sizes)) if sizes else None
@@ -72,11 +78,19 @@ def _score(frames: Frames, arm: Arm, run_id: str, metric: Metric) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
+def tuning_runs(frames: Frames) -> Frames | None:
+    """The frames of the runs that chose a value. None where they are not at hand: a bundle has the reported runs."""
+    if frames.tuned is not None:
+        return frames.tuned
+    tried = {run["run_id"] for sweep in frames.sweeps for run in sweep.runs if run.get("stage") == TUNING}
+    return frames if tried.issuperset(run.run_id for run in frames.rows if not run.borrowed) else None
+
+
 def tuned(frames: Frames) -> list[Tuned]:
     """The tuning of every arm, as the newest launch that tuned recorded it; [] where nothing was tuned."""
     rule: Mapping[str, Any] = newest(frames, "tune") or {}
-    source = frames.tuned or frames
-    if not rule:
+    source = tuning_runs(frames)
+    if not rule or source is None:
         return []
     scores, keys = run_scores(source), list(rule["keys"])
     by_arm: dict[str, list[Arm]] = {}

@@ -9,14 +9,14 @@ from analysis.report.layout import frame, record
 from analysis.report.table import Table, format_of, interval_notes
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Scores
-from analysis.scores.tuning import Tried, judge, tuned
+from analysis.scores.tuning import Tried, judge, tuned, tuning_runs
 
 QUESTION = "Which value did each arm's tuning pick, and what did the others score?"
 
 
 def table(frames: Frames) -> Table | None:
     """None where nothing was tuned, or nothing is measured yet."""
-    found, metric = tuned(frames), judge(frames.tuned or frames)
+    found, metric = tuned(frames), judge(tuning_runs(frames))
     if not found or metric is None:
         return None
     records = [

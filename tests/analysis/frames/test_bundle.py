@@ -15,7 +15,9 @@ import pytest
 from analysis import command
 from analysis.frames import bundle
 from analysis.frames.bundle import COLUMNS
+from analysis.frames.load import load
 from analysis.scores.study import baseline as baseline_of
+from analysis.tables import tuning
 from rlvr.ledger import layout
 from tests.analysis.ledger_factory import config, counts, write_run, write_study, write_sweep
 
@@ -89,6 +91,29 @@ def test_bundles_together_claim_what_the_newest_launch_claims(tmp_path):
         together = bundle.merged([bundle.read(file) for file in order])
         assert baseline_of(together) == "loss=rloo"
         assert [sweep.sweep_id for sweep in together.sweeps] == ["s0", "s1"]
+
+
+def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path):
+    plan = []
+    for seed, lr in ((1000, 1e-5), (1000, 1e-4), (0, 1e-4)):
+        ends = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}
+        run_id = write_run(tmp_path, config("grpo", seed=seed, lr=lr), ends, validation=lr * 1e3, name=f"{lr}-s{seed}")
+        plan.append((run_id, f"{lr}-s{seed}", [f"lr={lr}", f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    folder = tmp_path / "runs" / "sweeps" / "s"
+    lines = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    lines = [{**line, **({"stage": "tuning"} if line["name"].endswith("s1000") else {})} for line in lines]
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
+    about = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
+    found = tuning.table(load(tmp_path))
+    assert found is not None
+    assert list(found.cells["mean"]) == pytest.approx([0.01, 0.1])
+    assert command.main(["bundle", "--home", str(tmp_path), "--out", str(tmp_path / "a.rlvr")]) == 0
+    packed = bundle.read(tmp_path / "a.rlvr")
+    assert tuning.table(packed) is None
+    assert any("not in this bundle" in note for note in packed.notes)
 
 
 def rebuilt(file: Path, out: Path, **changed: bytes | None) -> Path:
