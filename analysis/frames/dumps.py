@@ -4,11 +4,13 @@ What is read of each row, by format (docs/analysis.md, "Runs of other trainers")
 
 | format | files | prompt | response | judged by | problem | step |
 |---|---|---|---|---|---|---|
-| rlvr | any name | prompt | response | outcome, else reward | source, problem_id | step, else 0 |
+| rlvr | any name | prompt | response | outcome, else reward | source, problem_id | step |
 | verl | `trainer.validation_data_dir`: <step>.jsonl | input | output | acc, else score | input, gts | step |
 | trl | completions/*.parquet | prompt | completion | the reward column | prompt | step |
 | prime-rl | step_<step>/eval/*/traces.jsonl | nodes | nodes | rewards, weighted | env, task | run, else folder |
 | | step_<step>/eval_rollouts.jsonl, results.jsonl | prompt | completion | reward | task, example_id | of the folder |
+
+Samples of no step are of a trained policy, at UNNUMBERED: step 0 is the base policy's.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from rlvr.metrics import pass_at_k
 
 OUTCOMES = ("correct", "wrong", "timeout", "error", "unevaluated")
 MOST_SAMPLES = 5_000_000
+UNNUMBERED = 1
 _TRL_KNOWN = frozenset(("step", "prompt", "completion", "advantage", "mode", "image", "images"))
 
 
@@ -184,7 +187,7 @@ def _ours(dump: Dump) -> Iterator[Sample]:
         if outcome is not None and outcome not in OUTCOMES:
             raise LookupError(f"{file}: outcome {outcome!r} is not one of {', '.join(OUTCOMES)}.")
         yield Sample(
-            _step(row.get("step", 0), file),
+            _step(row.get("step", UNNUMBERED), file),
             str(row.get("source") or dump.source or "dump"),
             str(problem),
             _text(row.get("prompt")),
@@ -218,7 +221,7 @@ def _trl(dump: Dump) -> Iterator[Sample]:
             known = ", ".join(rewards) or "none"
             raise LookupError(f"{file}: which of its columns judges? --reward NAME, one of: {known}.")
         yield Sample(
-            _step(row.get("step", 0), file),
+            _step(row.get("step", UNNUMBERED), file),
             dump.source or "trl",
             _named(prompt),
             prompt,
@@ -385,8 +388,8 @@ def _step(value: Any, file: Path) -> int:
 
 
 def _step_in(file: Path) -> int:
-    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; 0 where no name says."""
+    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; UNNUMBERED where no name says."""
     for name in (file.stem, *(part.name for part in file.parents)):
         if match := re.fullmatch(r"(?:(?:global_)?step[_-]?)?(\d+)", name):
             return int(match[1])
-    return 0
+    return UNNUMBERED

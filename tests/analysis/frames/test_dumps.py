@@ -10,6 +10,9 @@ import pytest
 
 from analysis import command
 from analysis.frames.dumps import Dump, frames
+from analysis.scores.arm import arms
+from analysis.scores.cell import base_cell, cell
+from analysis.scores.metric import benchmarks, parse
 
 
 def jsonl(path: Path, rows: list[dict]) -> Path:
@@ -97,7 +100,7 @@ def test_rewards_between_right_and_wrong_need_a_threshold(tmp_path):
     file = jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": r} for r in (0.2, 0.7, 1.0)])
     with pytest.raises(LookupError, match=r"reward is 0\.2.*--correct-from"):
         frames(Dump(file, "rlvr", "a"))
-    assert counted(Dump(file, "rlvr", "a", correct_from=0.5)) == [(0, "dump", 3, 2, 0)]
+    assert counted(Dump(file, "rlvr", "a", correct_from=0.5)) == [(1, "dump", 3, 2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,23 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     assert cell["mean"] == pytest.approx((9 * 0.75 + 0.5) / 10)
     assert cell["difference"] == pytest.approx(0.45)
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
+
+
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        ("rlvr", {"problem_id": "p", "reward": 1.0}),
+        ("verl", {"input": "p", "output": "x", "gts": "", "score": 1.0}),
+        ("prime-rl", {"example_id": "p", "prompt": "p", "completion": "x", "reward": 1.0}),
+    ],
+)
+def test_samples_of_no_step_are_the_arms_and_not_the_base_policys(tmp_path, form, row):
+    found = frames(Dump(jsonl(tmp_path / "results.jsonl", [row]), form, "a"))
+    (arm,) = arms(found)
+    (metric,) = parse("avg", found, arm.run_ids)
+    sources, _ = benchmarks(found, arm.run_ids)
+    assert cell(found, arm, metric, sources).mean == 1.0
+    assert base_cell(found, [arm], metric, sources).state == "missing"
 
 
 def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, monkeypatch):
