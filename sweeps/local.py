@@ -8,10 +8,13 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
+from rlvr.config.engine import gpus_of_workers
 from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import Cause, State
@@ -61,6 +64,11 @@ def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None
         )
     room = max(1, available_cores() // (threads * ranks))
     return workers or (min(room, gpus // gpus_each) if gpus else room)
+
+
+def gpus_of(config: Mapping[str, Any] | DictConfig) -> int:
+    """GPUs of a run on this machine: one for each rank, and those of its engines beside them."""
+    return config["cluster"]["ranks"] + gpus_of_workers(config["rollout"]["engine"])
 
 
 def share_of(gpus: Sequence[str], number: int, gpus_each: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config import cost, memory
-from rlvr.config.engine import gpus_of_workers
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger import journal, layout
@@ -21,7 +21,7 @@ from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import at_once
+from sweeps.local import at_once, gpus_of
 from sweeps.past import Past, kind_of, spent_before, waited_s
 from sweeps.plan import Plan
 from sweeps.planned import Planned
@@ -127,19 +127,26 @@ def _shown(differences: Mapping[str, Any]) -> str:
 def _resources(runs: Sequence[Planned], *, slurm: bool) -> list[str]:
     """A line for each distinct setting, with how many runs have it."""
     tell = _on_slurm if slurm else _here
-    return [f"{_count(n, 'run')}: {text}" for text, n in Counter(tell(cluster_of(run.config)) for run in runs).items()]
+    return [f"{_count(n, 'run')}: {text}" for text, n in Counter(tell(run.config) for run in runs).items()]
 
 
-def _here(cluster: Mapping[str, Any]) -> str:
+def _here(config: Mapping[str, Any]) -> str:
+    cluster = config["cluster"]
     each = f"{_count(cluster['ranks'], 'rank')} with {_count(cluster['threads'], 'thread')} each"
-    return f"{each}, {_workers(cluster)} at a time on this machine"
+    try:
+        return f"{each}, {_workers(config)} at a time on this machine"
+    except ValueError as error:
+        return f"{each}; not here: {error}"
 
 
-def _workers(cluster: Mapping[str, Any]) -> int:
-    return at_once(cluster["workers"], cluster["threads"], cluster["ranks"])
+def _workers(config: Mapping[str, Any]) -> int:
+    """Runs at a time here. ValueError if there are GPUs, and fewer than one needs."""
+    cluster = config["cluster"]
+    return at_once(cluster["workers"], cluster["threads"], cluster["ranks"], gpus_of(config))
 
 
-def _on_slurm(cluster: Mapping[str, Any]) -> str:
+def _on_slurm(config: Mapping[str, Any]) -> str:
+    cluster = cluster_of(config)
     parts = [_count(cluster["ranks"], "rank"), _count(cluster["cpus"], "CPU"), _count(cluster["gpus"], "GPU")]
     parts[0] += f" on {cluster['nodes']} nodes, on each" if cluster["nodes"] > 1 else ""
     parts += [f"{cluster['memory_gb']:g} GB", f"at most {cluster['time_min']} min a job"]
@@ -165,7 +172,8 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, 
         hours[kind] += share * left[-1] / 3600
     text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
-        text += f", {duration(sum(left) / min(_workers(todo[0].config['cluster']), len(left)))} here"
+        with contextlib.suppress(ValueError):  # they cannot run here
+            text += f", {duration(sum(left) / min(_workers(todo[0].config), len(left)))} here"
     unknown = f"; {_count(len(todo) - len(like), 'run')} like none" if len(todo) > len(like) else ""
     return f"{text} (from {_count(num_past, 'finished run')} alike{unknown})."
 
@@ -263,7 +271,7 @@ def _share(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) ->
         gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
         return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
     if cluster["gpus"] if modelled else Path("/dev/nvidiactl").exists():
-        return "GPU", cluster["ranks"] + gpus_of_workers(config["rollout"]["engine"])
+        return "GPU", gpus_of(config)
     return "CPU", cluster["ranks"] * cluster["threads"]
 
 

@@ -6,13 +6,14 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from omegaconf import DictConfig
 
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import Launch, available_gpus, share_of
+from sweeps.local import Launch, available_gpus, gpus_of, share_of
 from sweeps.planned import Planned
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
@@ -44,10 +45,13 @@ class _Shipping(contextlib.ExitStack):
 class LocalRuns(_Shipping):
     """A pool of warm workers (sweeps/local.py), fed as it goes. Ctrl-C: runs save and end, `stopping` is true."""
 
-    def __init__(self, ledger: Ledger, sweep_id: str, cluster: Any, size: int, shipper: Sequence[str] | None) -> None:
+    def __init__(
+        self, ledger: Ledger, sweep_id: str, config: DictConfig, size: int, shipper: Sequence[str] | None
+    ) -> None:
+        """config: of any run; size: runs at a time."""
         super().__init__(ledger, sweep_id, shipper)
-        tag = new_tag()
-        devices = [share_of(available_gpus(), number, cluster.ranks) for number in range(size)]
+        cluster, tag = config.cluster, new_tag()
+        devices = [share_of(available_gpus(), number, gpus_of(config)) for number in range(size)]
         staff = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
         self.progress = Progress(ledger, [], show=True)
         self.launch = Launch(ledger, [], staff, self.progress, cluster.retries, tag, cluster.hung_min)

@@ -180,7 +180,13 @@ class SearchSweep:
         cluster = self.base.cluster
         if on_slurm:
             return self.n_jobs or cluster.max_parallel or SLURM_AT_ONCE
-        return self.n_jobs or local.at_once(cluster.workers, cluster.threads, cluster.ranks)
+        asked = self.n_jobs or cluster.workers
+        try:
+            return local.at_once(asked, cluster.threads, cluster.ranks, local.gpus_of(self.base))
+        except ValueError:
+            if not self.session.dry_run:
+                raise
+            return asked or 1  # on paper, for another machine
 
     def _first(self, space: Space, goal: Goal, count: int) -> list[Planned]:
         """The first trials, planned on paper: what is wrong with all of them is found here, before anything is written.
@@ -248,11 +254,11 @@ class SearchSweep:
             }
             study = open_study(layout.search_study(target), goal)
             search = Search(ledger, sweep_id, info, study, space, goal, self._plan_point)
-            cluster, shipper = self.base.cluster, launcher.shipper_of(ledger, sweep_id, self.base.tracker)
+            shipper = launcher.shipper_of(ledger, sweep_id, self.base.tracker)
             made = (
                 SlurmRuns(ledger, sweep_id, shipper)
                 if on_slurm
-                else LocalRuns(ledger, sweep_id, cluster, at_once, shipper)
+                else LocalRuns(ledger, sweep_id, self.base, at_once, shipper)
             )
             with made as runs:
                 search.run(runs, at_once)

@@ -19,7 +19,7 @@ from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.launcher import _tell_of_other_inputs
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import differences, measured, preview
+from sweeps.preview import _here, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -89,6 +89,27 @@ def test_the_pace_of_finished_runs_is_without_the_stage_that_the_first_one_built
     write(past, ledger)
     finish_after_a_stage(ledger, past.runs[0].run_id, 10, 3600, of_these_waited=2600)
     assert "about 1 CPU-hours (from 1 finished run alike)" in preview(planned(["steps=36"]), ledger, slurm=True)
+
+
+def test_a_run_that_needs_more_gpus_than_this_machine_has_is_told_so_on_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    ledger, past = Ledger(tmp_path), planned(["steps=10", "seed=7", "cluster=local", "cluster.ranks=2"])
+    write(past, ledger)
+    finish(ledger, past.runs[0].run_id, 10, 3600)
+    text = preview(planned(["steps=40", "cluster=local", "cluster.ranks=2"]), ledger, slurm=False)
+    assert "2 ranks with 1 thread each; not here: a run of this launch has 2 processes with a GPU each" in text
+    assert "Time: about" in text
+    assert " here (from" not in text
+
+
+def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven GPUs hold two runs of one rank and two workers each."""
+    monkeypatch.setattr("sweeps.local.available_cores", lambda: 64)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6")
+    config = {"cluster": {"workers": None, "threads": 1, "ranks": 1}, "rollout": {"engine": {"workers": 2}}}
+    assert _here(config) == "1 rank with 1 thread each, 2 at a time on this machine"
 
 
 def test_disk_is_what_finished_runs_alike_left(tmp_path: Path) -> None:

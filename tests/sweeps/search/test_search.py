@@ -89,6 +89,18 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_search_on_fewer_gpus_than_a_trial_has_is_refused_or_shown_on_paper(tmp_path: Path) -> None:
+    usual = [word for word in SHORT if word != "rollout.prompts=1"]
+    words = [*usual, *GOAL, "rollout.prompts=2", "hydra.sweeper.n_jobs=2", "cluster.ranks=2", "tracker=none"]
+    done = rlvr(*words, home=tmp_path, CUDA_VISIBLE_DEVICES="0")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert "a run of this launch has 2 processes with a GPU each" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    shown = rlvr(*words, "--dry-run", home=tmp_path, CUDA_VISIBLE_DEVICES="0").stdout
+    assert "2 at a time. The first ones:" in shown
+    assert "not here: a run of this launch has 2 processes" in shown
+
+
 def test_a_search_is_no_single_run(tmp_path: Path) -> None:
     done = rlvr("hydra/sweeper=optuna", *BANDIT[2:], "eta=2", home=tmp_path)
     assert "hydra/sweeper=optuna has no effect on a single run. Search with -m" in done.stderr
