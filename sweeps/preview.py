@@ -200,13 +200,22 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
     device = cost.device_of(models[0][0].config["cluster"])
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
     text = ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items())
-    sure = "no finished run of its kind to compare with: never measured"
-    if (first := guesses[0]).num_finished:
-        by, of = ("the others", "") if first.known else ("those on other tasks", ", none of its task")
-        off = "" if first.error is None else f", off by {first.error:.0%} on them, each predicted by {by}"
-        sure = f"calibrated by {_count(first.num_finished, 'finished run')}{of}{off}"
+    alike = dict[Any, list[cost.Estimate]]()
+    for guess in guesses:
+        alike.setdefault((guess.kind, guess.known), []).append(guess)
+    clauses = [(len(each), _calibration(each[0])) for each in alike.values()]
+    sure = clauses[0][1] if len(clauses) == 1 else "; ".join(f"{_count(n, 'run')}: {text}" for n, text in clauses)
     total = sum(parts.values()) / 3600
     return [f"Cost model ({device}): about {total:.2g} hours of runs, {text} ({shown}; {sure})."]
+
+
+def _calibration(guess: cost.Estimate) -> str:
+    """What an estimate rests on, and how far such ones were off."""
+    if not guess.finished:
+        return "no finished run of its kind to compare with: never measured"
+    by, of = ("the others", "") if guess.known else ("those on other tasks", ", none of its task")
+    off = "" if guess.error is None else f", off by {guess.error:.0%} on them, each predicted by {by}"
+    return f"calibrated by {_count(len(guess.finished), 'finished run')}{of}{off}"
 
 
 def _presampled(config: Mapping[str, Any]) -> str:

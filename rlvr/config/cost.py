@@ -6,6 +6,7 @@ Each part of a step has a formula with the rates of a device (`DEVICES`) and the
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -305,21 +306,29 @@ class Estimate:
     """Seconds of a run by part."""
 
     parts: Parts
-    error: float | None  # of such estimates on the runs that have finished (`errors`): the median; None: of no run
-    num_finished: int
-    known: bool  # a run of the same task has finished
+    kind: tuple[str, str, str]
+    finished: Sequence[Finished]  # of this kind: they calibrate it
+    known: bool  # one of them is of the same task
 
     @property
     def total_s(self) -> float:
         return sum(self.parts.values())
 
+    @functools.cached_property
+    def error(self) -> float | None:
+        """Of such estimates on the runs that have finished (`errors`): the median; None: of no run. It is that of all
+        estimates of this kind that are as well known, and slow: it estimates each finished run.
+        """
+        off = [abs(error) for error in errors(self.finished, known=self.known).values()]
+        return statistics.median(off) if off else None
+
 
 def estimate(config: Mapping[str, Any], model: Architecture, finished: Sequence[Finished] = ()) -> Estimate:
     """Of a run's resolved config. finished: runs on any devices; those of the same kind calibrate it."""
-    same = [run for run in finished if _kind(run.config) == _kind(config)]
+    kind = _kind(config)
+    same = [run for run in finished if _kind(run.config) == kind]
     known = any(run.config["task"] == config["task"] for run in same)
-    off = [abs(error) for error in errors(same, known=known).values()]
-    return Estimate(calibrated(config, model, same), statistics.median(off) if off else None, len(same), known)
+    return Estimate(calibrated(config, model, same), kind, same, known)
 
 
 def errors(finished: Sequence[Finished], *, known: bool) -> dict[int, float]:

@@ -231,9 +231,9 @@ def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_w
     guess = estimate(new, MODEL, past)
     assert guess.total_s == pytest.approx(expected)
     assert guess.error == pytest.approx(0, abs=1e-9)
-    assert guess.num_finished == 3
+    assert len(guess.finished) == 3
     on_a_gpu = {**new, "cluster": {**new["cluster"], "gpus": 1, "gpu_memory_gb": 80}}
-    assert estimate(on_a_gpu, MODEL, past).num_finished == 0  # they say nothing of other devices
+    assert estimate(on_a_gpu, MODEL, past).finished == []  # they say nothing of other devices
     slow = [*past, finished(config(prompts=64), 6.0, beside=7.0)]
     assert estimate(new, MODEL, slow).error == pytest.approx(0, abs=1e-9)  # the median
     assert calibrated(new, MODEL, [])["training"] == seconds(MODEL, cost.setting_of(new))["training"]

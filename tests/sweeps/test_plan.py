@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.config import cost
 from rlvr.config.compose import composing
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt
@@ -234,13 +235,22 @@ def test_a_claim_that_cannot_be_read_is_refused_before_anything_is_launched(clai
 
 
 def test_hours_of_runs_like_none_are_modelled_and_finished_runs_say_how_well(tmp_path: Path) -> None:
-    """Three runs of other sizes have finished, with a journal of what their parts took."""
     ledger = Ledger(tmp_path)
     coming = planned(["steps=40", "rollout.prompts=64"])
     assert re.search(
         r"Cost model \(cpu\): about \S+ hours of runs, \S+ CPU-hours \(.*training \d+%.*no finished run of its kind",
         preview(coming, ledger, slurm=False),
     )
+    finished_runs_of_three_sizes(ledger)
+    text = preview(coming, ledger, slurm=False)
+    off = r"off by \d+% on them, each predicted by the others\)"
+    assert re.search(rf"Cost model \(cpu\): .*; calibrated by 3 finished runs, {off}", text), text
+    elsewhere = preview(planned(["task=countdown", "model=countdown_tiny"]), ledger, slurm=False)
+    assert "3 finished runs, none of its task)" in elsewhere  # nor is one of another task than theirs
+
+
+def finished_runs_of_three_sizes(ledger: Ledger) -> None:
+    """Each with a journal of what its parts took."""
     past = planned(*([f"steps={n}", f"rollout.prompts={p}"] for n, p in ((2, 4), (2, 8), (3, 16))))
     write(past, ledger)
     for run in past.runs:
@@ -249,11 +259,26 @@ def test_hours_of_runs_like_none_are_modelled_and_finished_runs_say_how_well(tmp
             for step in range(1, steps + 1):
                 spool.record(step, {"response/length": 20.0, "time/rollout_s": prompts, "time/train_s": 2.0 * prompts})
         finish(ledger, run.run_id, steps, 3.0 * steps * prompts + 5)
-    text = preview(coming, ledger, slurm=False)
-    off = r"off by \d+% on them, each predicted by the others\)"
-    assert re.search(rf"Cost model \(cpu\): .*; calibrated by 3 finished runs, {off}", text), text
-    elsewhere = preview(planned(["task=countdown", "model=countdown_tiny"]), ledger, slurm=False)
-    assert "3 finished runs, none of its task)" in elsewhere  # nor is one of another task than theirs
+
+
+def test_each_kind_of_runs_is_as_sure_as_its_own_finished_runs_make_it(tmp_path: Path) -> None:
+    finished_runs_of_three_sizes(ledger := Ledger(tmp_path))
+    same, other = ["steps=40", "rollout.prompts=64"], ["task=countdown", "model=countdown_tiny"]
+    text = preview(planned(same, [*same, "seed=1"], other, [*same, "trainer.dtype=bfloat16"]), ledger, slurm=False)
+    known = r"2 runs: calibrated by 3 finished runs, off by \d+% on them, each predicted by the others"
+    assert re.search(rf"; {known}; 1 run: calibrated by 3 finished runs, none of its task; 1 run: no finished", text), (
+        text
+    )
+
+
+def test_finished_runs_are_estimated_once_for_all_planned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four runs, each modelled beside the three that calibrate it, 16; and those, each beside the two others, 9."""
+    finished_runs_of_three_sizes(ledger := Ledger(tmp_path))
+    modelled: list[object] = []
+    seconds = cost.seconds
+    monkeypatch.setattr(cost, "seconds", lambda *told: modelled.append(told) or seconds(*told))
+    preview(planned(*(["rollout.prompts=64", f"seed={seed}"] for seed in range(4))), ledger, slurm=False)
+    assert len(modelled) == 16 + 9
 
 
 def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
