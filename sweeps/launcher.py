@@ -226,6 +226,8 @@ def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
             errors.append(error)
         else:
             targets.restore(read_info(ledger.run_dir(each)).import_paths, configs[each])
+    if errors and len(wanted) == 1:
+        raise errors[0]
     for line in grouped(errors):
         print(line, file=sys.stderr)
     if not configs:

@@ -8,13 +8,10 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from rlvr.config.engine import gpus_of_workers
 from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import Cause, State
@@ -66,8 +63,10 @@ def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None
     return workers or (min(room, gpus // gpus_each) if gpus else room)
 
 
-def gpus_of(config: Mapping[str, Any] | DictConfig) -> int:
-    """GPUs of a run on this machine: one for each rank, and those of its engines beside them."""
+def gpus_of(config: Any) -> int:
+    """GPUs of a run on this machine, by its config: one for each rank, and those of its engines beside them."""
+    from rlvr.config.engine import gpus_of_workers  # with OmegaConf, which no table of runs needs
+
     return config["cluster"]["ranks"] + gpus_of_workers(config["rollout"]["engine"])
 
 
