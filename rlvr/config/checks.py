@@ -229,11 +229,12 @@ def check_shapes(config: Knobs, choices: Choices) -> None:
             f"cluster.ranks={config.cluster.ranks} processes share mini-batches of only {P // U} groups "
             f"(rollout.prompts={P} / trainer.updates={U}). Pass fewer ranks or updates, or more prompts."
         )
-    if G < 2 and "compares_responses" in declared(config.advantage["_target_"]):
-        raise ValueError(
-            f"rollout.samples={G} makes advantage={choices.get('advantage')} zero for every response: it compares the "
-            "responses of a group. Pass rollout.samples=2 or more."
-        )
+    for group in ("advantage", "loss"):
+        if G < 2 and "compares_responses" in declared(config[group]["_target_"]):
+            raise ValueError(
+                f"rollout.samples={G} makes {group}={choices.get(group)} zero for every response: it compares the "
+                "responses of a group. Pass rollout.samples=2 or more."
+            )
     check_evaluation(config)
 
 

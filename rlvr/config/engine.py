@@ -24,6 +24,8 @@ Choices = Mapping[str, str | None]
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     """Raises ValueError for a combination that could only fail, or ignore a choice; `check_engine` is another."""
     loss = declared(config.loss["_target_"])
+    if config.loss.get("ratio") in ("sequence", "sequence_geomean"):  # of LAD
+        loss = loss | {"per_response"}
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
     _check_truncation(config.rollout, choices, loss)
     _check_ahead(config, choices, loss)

@@ -29,7 +29,9 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     _check_overlong(config, choices, registry, loss)
     if "solution" in loss:
         _check_solution(config, choices)
+        _check_known_answers(config, choices)
     _check_trainer(config.trainer, loss, registry.node("trainer", str(choices.get("trainer"))))
+    _check_unread(config, choices, registry)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Abilities:
     teaches: bool  # a base policy can be made from its demonstrations
     validates: bool  # it has problems of a validation split to sample answers to
     prompt_words: int  # of a demonstration's prompt; 0: it gives none
+    arms: int  # of a bandit; 0: it is none
 
     @classmethod
     def of(cls, task: object, option: str | None) -> Abilities:
@@ -62,6 +65,7 @@ class Abilities:
             teaches=taught,
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
             prompt_words=len(task.demonstration(0)[0].split()) if taught else 0,
+            arms=len(task.arms) if isinstance(task, ArmedTask) else 0,
         )
 
 
@@ -95,12 +99,28 @@ def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
             "Pass a task with a `solution`, such as task=digits or task=maze, or another loss."
         )
     _check_buffer(config.rollout, config.rollout.max_tokens or task.max_tokens)
+    if task.arms:
+        _check_arms(task.arms, config.advantage)
     parameters = signature(config.model["_target_"]).parameters
     if parameters and parameters[0].annotation == "TaughtTask" and not task.teaches:
         raise ValueError(
             f"model={choices.get('model')} is made from a task's demonstrations and task={choices.get('task')} has "
             "none. Pass model=hf model.path=..., or a task with `vocabulary`, `end_word` and `demonstration`."
         )
+
+
+def _check_arms(arms: int, advantage: Knobs) -> None:
+    """The advantage of all arms is recorded, as of one group."""
+    k, order = (advantage.get(key) if _is_ours(advantage) else None for key in ("k", "order"))
+    for key, value, possible in (
+        ("k", k, subset_sizes(arms, str(advantage.get("form")))),
+        ("order", order, orders(arms)),
+    ):
+        if value is not None and value not in possible:
+            raise ValueError(
+                f"advantage.{key}={value} with {arms} arms, which an evaluation takes for one group: {key} is "
+                f"{possible.start} to {possible.stop - 1}. Pass more task.arms, or another advantage.{key}."
+            )
 
 
 def _check_reward(config: Knobs, choices: Choices) -> None:
@@ -244,6 +264,11 @@ def _check_group_size(config: Knobs) -> None:
             f"rollout.samples={G} makes loss.score={score} zero for every response: it compares the responses of a "
             "group. Pass rollout.samples=2 or more, or loss.score=naive."
         )
+    if G < 2 and config.rollout.dynamic_sampling != "none":
+        raise ValueError(
+            f"rollout.samples={G} with rollout.dynamic_sampling={config.rollout.dynamic_sampling}: one response is all "
+            "right or all wrong, and such groups are left out. Pass rollout.dynamic_sampling=none, or more samples."
+        )
 
 
 def _is_ours(node: Knobs) -> bool:
@@ -267,6 +292,30 @@ def _check_solution(config: Knobs, choices: Choices) -> None:
                 f"rollout.{key}={config.rollout[key]} would choose problems by answers that loss={choices.get('loss')} "
                 f"does not learn from. Pass rollout.{key}=none; rollout.samples=1 saves time."
             )
+
+
+def _check_known_answers(config: Knobs, choices: Choices) -> None:
+    """What is estimated on samples of the policy itself means nothing on answers that it did not sample."""
+    for key, value in (("trainer.kl", config.trainer.kl), ("max_kl", config.max_kl)):
+        if value:
+            raise ValueError(
+                f"{key}={value} is estimated on samples of the policy and loss={choices.get('loss')} learns known "
+                f"answers. Drop {key}."
+            )
+
+
+def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
+    """Knobs that another one puts out of use, where they are not as their option has them."""
+    loss, trainer, rollout = config.loss, config.trainer, config.rollout
+    unread = [
+        ("trainer", "kl_estimator", trainer.kl == 0, "trainer.kl=0"),
+        ("rollout", "max_rounds", rollout.dynamic_sampling != "refill", "rollout.dynamic_sampling other than refill"),
+        ("loss", "std_floor", loss.get("score") != "grpo", f"loss.score={loss.get('score')}"),
+    ]
+    for group, key, ignored, why in unread:
+        default = registry.as_written(choices, f"{group}.{key}")
+        if ignored and default is not None and config[group].get(key) != default:
+            raise ValueError(f"{group}.{key}={config[group].get(key)} has no effect with {why}. Drop it.")
 
 
 def _check_places(cluster: Knobs) -> None:

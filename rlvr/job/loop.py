@@ -91,7 +91,7 @@ class Run:
         rows, updates = self.config.rollout.prompts * self.config.rollout.samples, self.config.trainer.updates
         pad = self.place.pad_token_id
         streams = split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
-        return streams.with_logp(self.trainer.policy_of)
+        return streams.with_logp(self.trainer.policy_of, own=self.config.rollout.logp_old == "trainer")
 
     # --- the loop ---
 

@@ -89,17 +89,19 @@ class Mixture:
     num_rehearsed: int
     pad_token_id: int
 
-    def with_logp(self, policy_of: Callable[[Batch], Policy]) -> Mixture:
+    def with_logp(self, policy_of: Callable[[Batch], Policy], *, own: bool = False) -> Mixture:
         """With log-probabilities of stored responses whose engine gave none (vLLM with top_p < 1: NaN).
 
+        own: of all of them, as explored rows have the trainer's own under rollout.logp_old=trainer: an engine's differ
+        by its rounding, and the ratio of a policy that has not moved would not be 1.
         policy_of: what the base policy says of a batch. Called by all ranks.
         """
         kept = dict(self.kept)
-        unknown = [name for name, group in kept.items() if np.isnan(group.completions[0].logp).any()]
+        unknown = [name for name, group in kept.items() if own or np.isnan(group.completions[0].logp).any()]
         for first in range(0, len(unknown), AT_ONCE):
             names = unknown[first : first + AT_ONCE]
             groups = [kept[name] for name in names]
-            batch = collate(groups, _no_advantage, pad_token_id=self.pad_token_id, policy_of=policy_of)
+            batch = collate(groups, _no_advantage, pad_token_id=self.pad_token_id, policy_of=policy_of, own_logp=own)
             for name, group, logp, mask in zip(names, groups, batch.logp_old, batch.mask, strict=True):
                 (completion,) = group.completions
                 kept[name] = replace(group, completions=(replace(completion, logp=logp[mask].numpy()),))

@@ -8,10 +8,21 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from rlvr.objective.batch import Batch, Divergence, Policy, Terms, one_token_responses, whole_groups
+from rlvr.objective.batch import (
+    Batch,
+    Divergence,
+    Policy,
+    Terms,
+    compares_responses,
+    one_token_responses,
+    per_response,
+    whole_groups,
+)
 
 
+@compares_responses
 @one_token_responses
+@per_response
 @whole_groups
 def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFloat) -> Terms:
     """(w/Z_A)·f((r/w)·(Z_A/Z_π)) per response, [B], with w = e^{A/η}, r = π/π_old, Z_A = mean w, Z_π = mean r.

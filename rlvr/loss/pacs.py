@@ -52,8 +52,9 @@ def pacs(
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
     implicit = beta * log_ratio.to(wide).sum(-1)
     label = batch.reward.to(wide)
-    psi = _score(implicit, batch, score, std_floor)
-    loss = _weight(label, batch, weight) * binary_cross_entropy_with_logits(psi, label, reduction="none")
+    real = batch.mask.any(-1).to(wide)
+    psi = _score(implicit, real, batch, score, std_floor)
+    loss = _weight(label, real, batch, weight) * binary_cross_entropy_with_logits(psi, label, reduction="none")
     accuracy = ((psi > 0) == (label > 0.5)).to(wide)
     return Terms(loss=loss, metrics={"implicit_reward": implicit.detach(), "score_accuracy": accuracy})
 
@@ -89,11 +90,12 @@ def pacs_actor(
     return Terms(terms.loss + actor * terms.loss.detach() * (logp - logp.detach()), terms.metrics)
 
 
-def _score(implicit: Tensor, batch: Batch, score: Score, std_floor: float) -> Tensor:
+def _score(implicit: Tensor, real: Tensor, batch: Batch, score: Score, std_floor: float) -> Tensor:
+    """real: 1 where a response has tokens, [B]. One that is filtered out is none of its group."""
     if score == "naive":
         return implicit
-    size = _sum(torch.ones_like(implicit), batch)
-    centred = implicit - _sum(implicit, batch) / size
+    size = _sum(real, batch).clamp(min=1)
+    centred = real * (implicit - _sum(implicit, batch) / size)
     others = (size - 1).clamp(min=1)
     if score == "dr_grpo":
         return centred
@@ -104,16 +106,16 @@ def _score(implicit: Tensor, batch: Batch, score: Score, std_floor: float) -> Te
     return centred / (variance.clamp(min=std_floor**2).sqrt() + EPSILON)
 
 
-def _weight(label: Tensor, batch: Batch, weight: Weight) -> Tensor:
+def _weight(label: Tensor, real: Tensor, batch: Batch, weight: Weight) -> Tensor:
     if weight == "none":
         return torch.ones_like(label)
     if weight == "only_positive":
         return label
     if weight == "only_negative":
         return 1 - label
-    size, right = _sum(torch.ones_like(label), batch), _sum(label, batch)
+    size, right = _sum(real, batch), _sum(real * label, batch)
     of_class = torch.where(label > 0.5, right, size - right)
-    return torch.where(of_class == size, 1.0, size / (2 * of_class))
+    return torch.where(of_class == size, 1.0, size / (2 * of_class.clamp(min=1)))
 
 
 def _sum(x: Tensor, batch: Batch) -> Tensor:

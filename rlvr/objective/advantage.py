@@ -114,7 +114,6 @@ def reinforce(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
     return reward
 
 
-@compares_responses
 def reinforce_pp(reward: Tensor, group: Tensor) -> Tensor:
     """(R − mean)/(std + 1e-6) over all responses of the rollout batch, whatever their group; unbiased std
     (REINFORCE++, arXiv:2501.03262).

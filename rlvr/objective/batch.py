@@ -191,7 +191,7 @@ def whole_groups(function: F) -> F:
 
 
 def compares_responses(function: F) -> F:
-    """Declare that an advantage compares responses with each other: refused at launch with one response per problem."""
+    """Declare that it compares responses with each other: refused at launch with one response per problem."""
     return _marked(function, "compares_responses")
 
 

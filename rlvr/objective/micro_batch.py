@@ -84,7 +84,7 @@ class Objective:
         )
         if self.kl > 0:
             assert batch.logp_ref is not None
-            total = total + self.kl * average(penalty.kl(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask))
+            total = total + self.kl * average(penalty.kl_loss(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask))
         if self.entropy != 0:
             total = total - self.entropy * average(entropy)
         with torch.no_grad():

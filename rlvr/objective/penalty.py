@@ -32,6 +32,19 @@ def kl(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | N
             raise ValueError(f"KL estimator {estimator!r} is unknown. Pass one of: {', '.join(get_args(Estimator))}.")
 
 
+def kl_loss(logp: Tensor, logp_ref: Tensor, estimator: Estimator, *, mask: Tensor | None = None) -> Tensor:
+    """`kl` as a term of a loss, [B, T] nats: k1 has k2's gradient, which is without bias that of the divergence.
+
+    Its own is that of logp alone, whatever the reference: 0 on average for samples of the policy itself, and away from
+    the policy that sampled in every later update of a rollout.
+    """
+    value = kl(logp, logp_ref, estimator, mask=mask)
+    if estimator != "k1":
+        return value
+    k2 = kl(logp, logp_ref, "k2", mask=mask)
+    return value.detach() + k2 - k2.detach()
+
+
 def entropy(logits: Tensor) -> Tensor:
     """Entropy H = −Σ p log p of softmax(z), [...] nats, with gradient; a bonus enters a loss as −coef·H.
 

@@ -160,7 +160,7 @@ class Trainer:
         rate = learning_rate(self.num_updates, self.knobs)
         own = {**scale.metrics(finite=finite), "optim/lr": rate}
         if finite:
-            self._descend(rate)
+            self._descend()
             own |= norms
         self.optimiser.zero_grad()
         self.num_updates += 1
@@ -179,11 +179,10 @@ class Trainer:
                     + narrow * self.loss_scale.dynamic
                 )
 
-    def _descend(self, rate: float) -> None:
-        """One step of AdamW."""
-        peak = self.optimiser.param_groups[0]["peak"]
+    def _descend(self) -> None:
+        """One step of AdamW. Each group's rate takes the same course, from a peak of its own."""
         for group in self.optimiser.param_groups:
-            group["lr"] = rate * (group["peak"] / peak) if peak else 0.0
+            group["lr"] = learning_rate(self.num_updates, replace(self.knobs, lr=group["peak"]))
         self.optimiser.step()
         self.num_averaged += 1
 

@@ -176,6 +176,8 @@ MISMATCH = {
     "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
     "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
     "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",
+    "rollout.logp_old=trainer rollout.importance=mask loss=lad loss.ratio=sequence": "loss=lad has one term per",
+    "rollout.logp_old=trainer rollout.importance=mask loss=lad_theoretical": "loss=lad_theoretical has one term per",
     "rollout.logp_old=trainer rollout.max_mismatch=1 loss=cross_entropy rollout.dynamic_sampling=none": "has no effect",
 }
 

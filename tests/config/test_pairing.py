@@ -40,6 +40,12 @@ pytestmark = pytest.mark.usefixtures("composing")
         ("loss=grpo trainer.reference_every=4", "nothing reads a reference"),
         ("loss=flowrl trainer.reference_every=0", "must be 1 or more"),
         ("loss=flowrl trainer.reference_resets_optimiser=true", "pass trainer.reference_every=STEPS"),
+        ("loss=grpo trainer.kl_estimator=k2", "trainer.kl_estimator=k2 has no effect with trainer.kl=0. Drop it"),
+        ("rollout.dynamic_sampling=none rollout.max_rounds=3", "has no effect with rollout.dynamic_sampling other"),
+        ("loss=pacs loss.std_floor=0.2", "loss.std_floor=0.2 has no effect with loss.score=rloo"),
+        ("loss=ppo rollout.samples=1", "one response is all right or all wrong.*rollout.dynamic_sampling=none"),
+        ("loss=cross_entropy rollout.dynamic_sampling=none trainer.kl=0.1", "learns known answers. Drop trainer.kl"),
+        ("loss=cross_entropy rollout.dynamic_sampling=none max_kl=1", "learns known answers. Drop max_kl"),
     ],
 )
 def test_impossible_combinations_are_refused(overrides: str, message: str) -> None:
@@ -56,6 +62,9 @@ def test_impossible_combinations_are_refused(overrides: str, message: str) -> No
         "loss=clip_cov cluster.ranks=2",
         "loss=entadv advantage=rloo trainer.epochs=2",
         "loss=flowrl beta=3",
+        "loss=grpo trainer.kl=0.1 trainer.kl_estimator=k1",
+        "loss=pacs loss.score=grpo loss.std_floor=0.2",
+        "loss=reinforce_pp rollout.samples=1 rollout.dynamic_sampling=none",
     ],
 )
 def test_possible_combinations_are_not(overrides: str) -> None:
@@ -81,6 +90,14 @@ def test_possible_combinations_are_not(overrides: str) -> None:
             r"learns known answers and task=bandit gives none.*task=digits",
         ),
         (["loss=lad_theoretical"], r"takes responses of one token and task=maze has longer ones.*task=bandit"),
+        (
+            ["loss=lad_theoretical", "advantage=reinforce", "task=bandit", "model=table", "rollout.samples=1"],
+            r"rollout.samples=1 makes loss=lad_theoretical zero for every response",
+        ),
+        (
+            ["loss=pkpo", "task=bandit", "model=table", "advantage.k=60", "rollout.samples=64"],
+            r"advantage.k=60 with 50 arms, which an evaluation takes for one group: k is 2 to 50. Pass more task.arms",
+        ),
         (["rollout.filter=hard"], r"must be none or greedy_fails"),
         (["evaluation.validation=8", "task=bandit", "model=table"], r"task=bandit has no validation problems. Drop it"),
         (["evaluation.validation=8", "task=digits", "model=digits_tiny"], r"problems. Pass task.validation=0.05"),

@@ -82,6 +82,18 @@ def test_responses_of_a_truncated_policy_get_their_log_probabilities_from_the_ba
             said.append(token)
 
 
+def test_with_own_log_probabilities_the_base_policy_has_ratio_1_on_every_stored_response(tmp_path: Path) -> None:
+    """As on explored ones: the scripted engine's are another policy's."""
+    made = trainer(qwen2())
+    streams = make_mixture(tmp_path)
+    own = streams.with_logp(made.policy_of, own=True).add(make_batch(num_groups=8, num_samples=4), step=1)
+    stored = own.kind == 1
+    ratio = (made.policy_of(own).logp - own.logp_old)[stored][own.mask[stored]]
+    assert ratio.abs().max() < 1e-6
+    engines = streams.with_logp(made.policy_of).add(make_batch(num_groups=8, num_samples=4), step=1)
+    assert (made.policy_of(engines).logp - engines.logp_old)[stored][own.mask[stored]].abs().max() > 0.1
+
+
 def test_rehearsal_is_a_function_of_seed_and_step_and_passes_over_all(tmp_path: Path) -> None:
     streams, again, other = make_mixture(tmp_path), make_mixture(tmp_path), make_mixture(tmp_path, run_seed=1)
     explore = make_batch(num_groups=8, num_samples=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -170,6 +171,21 @@ def test_a_group_of_one_has_no_comparison() -> None:
         terms = pacs(policy, batch, beta=1.0, score=score, weight="balanced", std_floor=0.1)
         assert terms.loss.item() == pytest.approx(math.log(2))
         assert gradient(terms, policy).item() == 0
+
+
+@pytest.mark.parametrize(("score", "weight"), EVERY)
+def test_a_response_that_was_filtered_out_is_none_of_its_group(score: Score, weight: Weight) -> None:
+    """Losses and gradients of three responses are the same beside a fourth without tokens, right or wrong."""
+    loss = partial(pacs, beta=1.0, score=score, weight=weight, std_floor=0.1)
+    policy, batch = one_token([1, 0, 0], [0.3, -0.2, 0.9])
+    alone = loss(policy, batch)
+    slope = gradient(alone, policy)
+    for reward in (0.0, 1.0):
+        wider, four = one_token([1, 0, 0, reward], [0.3, -0.2, 0.9, 2.0])
+        beside = loss(wider, replace(four, mask=torch.tensor([[True], [True], [True], [False]])))
+        torch.testing.assert_close(beside.loss[:3], alone.loss, rtol=1e-12, atol=1e-15)
+        among = torch.autograd.grad(beside.loss[:3].sum(), wider.logp)[0].squeeze(1)
+        torch.testing.assert_close(among, torch.cat([slope, slope.new_zeros(1)]), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(("score", "weight"), EVERY)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlvr.objective.penalty import Estimator, entropy, kl
+from rlvr.objective.penalty import Estimator, entropy, kl, kl_loss
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,20 @@ def test_the_expected_gradient_of_k2_is_that_of_the_kl(p: torch.Tensor, q: torch
 def test_gradient_agrees_with_differences(estimator: Estimator) -> None:
     logp = torch.linspace(-4, -0.1, 7, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: kl(x, torch.full_like(x, -1.0), estimator), logp)
+
+
+@given(p=logits, q=logits)
+def test_as_a_loss_every_estimator_has_its_own_value_and_k1_the_gradient_of_k2(
+    p: torch.Tensor, q: torch.Tensor
+) -> None:
+    logp, logp_ref = p.log_softmax(0).requires_grad_(), q.log_softmax(0)
+    slopes = dict[str, torch.Tensor]()
+    for estimator in get_args(Estimator):
+        value = kl_loss(logp, logp_ref, estimator)
+        torch.testing.assert_close(value, kl(logp, logp_ref, estimator), rtol=1e-12, atol=1e-12)
+        (slopes[estimator],) = torch.autograd.grad(value.sum(), logp)
+    torch.testing.assert_close(slopes["k1"], slopes["k2"], rtol=0, atol=0)
+    torch.testing.assert_close(slopes["k2"], (logp - logp_ref).detach(), rtol=1e-12, atol=1e-12)
 
 
 def test_k3_is_clamped_at_20_nats_with_no_gradient_beyond() -> None:
