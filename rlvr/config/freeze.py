@@ -37,6 +37,9 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
         plain["task"][knob] = _absolute(plain["task"][knob])
     if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
         engine["python"] = str(Path(engine["python"]).absolute())
+    for node in (plain.get("model") or {}, plain["task"].get("reader") or {}):
+        if node.get("path"):
+            node["path"] = _directory(node["path"])
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**plain, "choices": chosen}
 
@@ -67,6 +70,12 @@ def _absolute(data: object) -> object:
     if isinstance(data, list):
         return [_absolute(v) for v in cast("list[object]", data)]
     return str(Path(data).resolve()) if isinstance(data, str) and Path(data).exists() else data
+
+
+def _directory(path: str) -> str:
+    """A model's directory as seen from anywhere; names of the hub, and absolute paths, as they are."""
+    here = Path(path).expanduser()
+    return str(here.resolve()) if not Path(path).is_absolute() and here.is_dir() else path
 
 
 def group_id(config: DictConfig) -> str:

@@ -100,3 +100,19 @@ def test_a_knob_that_is_a_path_is_named_as_seen_from_anywhere(tmp_path: Path, mo
         config.task = {"_target_": "own_frozen.Own", "file": "data.txt", "other": "nowhere.txt", "name": "data.txt"}
     task = frozen(config, choices)["task"]
     assert (task["file"], task["other"], task["name"]) == (str(tmp_path / "data.txt"), "nowhere.txt", "data.txt")
+
+
+def test_a_directory_of_a_model_is_named_from_the_root_and_a_model_of_the_hub_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`model.path=mine` in two directories means two models: they are no one run."""
+    for place in ("a", "b"):
+        (tmp_path / place / "mine").mkdir(parents=True)
+    of_a, of_b = (str(tmp_path / place / "mine") for place in ("a", "b"))
+    typed = ("task=math", "task.train=x.jsonl", "task.test=x.jsonl", "model=hf")
+    monkeypatch.chdir(tmp_path / "a")
+    plain = frozen(*composed(*typed, "model.path=mine")[:2])
+    assert plain["model"]["path"] == plain["task"]["reader"]["path"] == of_a
+    assert frozen(*composed(*typed, "model.path=owner/model")[:2])["model"]["path"] == "owner/model"
+    assert identity(*typed, "model.path=mine") == identity(*typed, f"model.path={of_a}")
+    assert identity(*typed, "model.path=mine") != identity(*typed, f"model.path={of_b}")
