@@ -64,6 +64,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer itself puts before a text, and so what the model has always read there: Llama's and Gemma's
+    token of the beginning. Nothing for models without one.
+    """
+    begin = tokenizer.bos_token_id
+    return [begin] if begin is not None and tokenizer("")["input_ids"][:1] == [begin] else []
+
+
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that end a response: the tokenizer's and those of the generation config (chat models have several)."""
     generation = getattr(getattr(model, "generation_config", None), "eos_token_id", None)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlvr.model.tokenizer import encode as token_ids
+from rlvr.model.tokenizer import start_tokens
 from rlvr.objective.batch import Advantage, Batch, Policy, needed
 from rlvr.records import Completion, Problem, Reward, Rollout, SolvedTask, Task
 
@@ -20,13 +21,13 @@ def encode(
     tokenizer: Any, problems: Sequence[Problem], *, chat: bool, system: str | None = None
 ) -> list[NDArray[np.int64]]:
     """Token ids of each prompt, [L] int64; with `chat` the prompt is the user's turn of the model's own template, after
-    a system prompt where there is one."""
-    texts = [p.prompt for p in problems]
+    a system prompt where there is one. Without it the prompt begins as the tokenizer begins a text."""
+    texts, start = [p.prompt for p in problems], [] if chat else start_tokens(tokenizer)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         turns = [[*before, {"role": "user", "content": text}] for text in texts]
         texts = [tokenizer.apply_chat_template(t, tokenize=False, add_generation_prompt=True) for t in turns]
-    return [np.asarray(token_ids(tokenizer, text), dtype=np.int64) for text in texts]
+    return [np.asarray([*start, *token_ids(tokenizer, text)], dtype=np.int64) for text in texts]
 
 
 def decode(tokenizer: Any, tokens: Sequence[NDArray[np.int64]], silent: Sequence[int]) -> list[str]:

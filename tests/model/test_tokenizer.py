@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GenerationConfig
+from tokenizers import Tokenizer, models, processors
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from rlvr.model.tokenizer import encode, end_tokens, word_tokenizer
+from rlvr.model.tokenizer import encode, end_tokens, start_tokens, word_tokenizer
+from rlvr.records import Problem
+from rlvr.trainer.collate import encode as prompts
 from tests.model.test_load import WORDS, make_qwen
 
 
@@ -49,6 +52,17 @@ def test_a_vocabulary_that_could_not_be_read_back_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         word_tokenizer(vocabulary, end_word)
+
+
+def test_a_prompt_begins_as_the_models_tokenizer_begins_a_text_and_an_answer_does_not() -> None:
+    """As Llama's and Gemma's do, which read every text after a token of its beginning."""
+    backend = Tokenizer(models.BPE({"<s>": 0, "a": 1, "b": 2}, [], unk_token="a"))
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+    assert start_tokens(tokenizer) == [0]
+    assert encode(tokenizer, "ab") == [1, 2]
+    assert [p.tolist() for p in prompts(tokenizer, [Problem("1", "ab")], chat=False)] == [[0, 1, 2]]
+    assert start_tokens(word_tokenizer(WORDS, "stop")) == []
 
 
 def test_end_tokens_are_those_of_tokenizer_and_generation_config() -> None:
