@@ -37,6 +37,8 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     given = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*LINES, *GROWTH, *ADDED))
     own = set(own) or {key for key, values in given.items() if len(values) > 1}
     arms = [alternatives(parse(shlex.split(line))) for line in rules.also]
+    if any("study" in arm for arm in arms):
+        raise ValueError("also adds arms to this sweep, and a study is another one. Launch studies one by one.")
     pairs = _pairs(rules.zip, [given, *arms])
     grid, further = cross(given, pairs), [point for arm in arms for point in cross(arm, pairs)]
     whens = [when(line) for line in rules.when]

@@ -62,6 +62,11 @@ MISTAKES = {
     ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
     "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
+    "two studies": (
+        ["-m", "study=eta,exact_likelihood"],
+        "study=eta,exact_likelihood: a study brings axes, arms and claims of its own. Launch studies one by one.",
+    ),
+    "a study as an arm": (["-m", "loss=grpo,rloo", "also=study=eta"], "Launch studies one by one."),
     "an unknown recipe": (
         ["paper=lad"],
         "paper=lad does not exist. paper takes: dph_math_llama, dph_math_qwen, dph_sql, ",

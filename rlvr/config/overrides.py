@@ -64,6 +64,8 @@ def check(words: Sequence[str], groups: Collection[str]) -> None:
         key, value = override.key_or_group, override.value()
         if key.startswith("hydra.") and not key.startswith(OF_HYDRA):
             raise ValueError(f"{word} has no effect on a run. Of Hydra's own: {', '.join(OF_HYDRA)}.")
+        if key == "study" and override.is_sweep_override():
+            raise ValueError(f"{word}: a study brings axes, arms and claims of its own. Launch studies one by one.")
         if key not in groups or isinstance(value, dict) or override.is_delete():
             continue
         if value is None or isinstance(value, bool | int | float):
