@@ -257,6 +257,14 @@ def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(
     assert "1 to do. Dry run" in capsys.readouterr().out
     assert main([str(stage), "task=coins", "lr=1", *HERE]) == 2
     assert "lr has no effect on an evaluation" in capsys.readouterr().err
+    for word, message in (
+        ("rollout.max_tokens=100000", "is over the context of policy="),
+        ("task=bandit", "task=bandit cannot be evaluated: its policy is read off"),
+        ("+cluster.environment.HF_TOKEN=s3cret", "cluster.environment.HF_TOKEN would be kept in runs/."),
+    ):
+        task = [] if word.startswith("task") else ["task=coins"]
+        assert main([str(stage), *task, word, "--dry-run", *HERE]) == 2
+        assert message in capsys.readouterr().err
     data = tmp_path / "long.jsonl"
     data.write_text(json.dumps({"problem": "pay " * 120, "answer": "1"}) + "\n")  # of a context of 128
     words = [

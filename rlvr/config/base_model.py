@@ -18,7 +18,9 @@ from omegaconf import DictConfig
 from rlvr.config import memory
 from rlvr.config.pairing import Abilities
 from rlvr.config.schema import Knobs
-from rlvr.ledger.policies import HUB_NAME
+from rlvr.ledger import layout
+from rlvr.ledger.policies import HUB_NAME, is_checkpoint
+from rlvr.ledger.runs import read_config
 from rlvr.records import NotAtHand
 from rlvr.task.chat_template import ChatTemplate
 
@@ -57,19 +59,27 @@ def check(config: Knobs) -> None:
 
 
 def check_context(config: Knobs, choices: Mapping[str, str | None], task: Abilities) -> None:
-    """ValueError for responses that, behind a prompt, leave the model's context."""
-    context = context_of(config.model)
+    """ValueError for responses that, behind a prompt, leave the context of the model, or of an evaluation's policy."""
+    policy = config.get("policy")
+    model: Mapping[str, Any] = model_of(Path(policy.path)) if policy else config.model
+    context = context_of(model)
     if context is None:
         return
-    words = task.prompt_words if "architecture" in config.model else 1  # a closed vocabulary has a token for each word
+    words = task.prompt_words if "architecture" in model else 1  # a closed vocabulary has a token for each word
     limit, wanted = config.rollout.max_tokens, config.rollout.max_tokens or task.max_tokens
     if words + wanted > context:
         came = f"rollout.max_tokens={limit}" if limit else f"The longest response, {wanted} tokens,"
+        named = f"policy={policy.name}" if policy else f"model={choices.get('model')}"
         room = f"Pass rollout.max_tokens={context - words} or less" if context > words else "Pass smaller problems"
         raise ValueError(
             f"{came} after a prompt of {words or 'at least 1'} tokens of task={choices.get('task')} is over the "
-            f"context of model={choices.get('model')}, {context} tokens. {room}, or a model with a longer context."
+            f"context of {named}, {context} tokens. {room}, or a model with a longer context."
         )
+
+
+def model_of(policy: Path) -> Mapping[str, Any]:
+    """The model of an evaluation's policy: of a checkpoint that which its run trained, else the directory."""
+    return read_config(layout.run_of_checkpoint(policy))["model"] if is_checkpoint(policy) else {"path": str(policy)}
 
 
 def context_of(model: Mapping[str, Any]) -> int | None:

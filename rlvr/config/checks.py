@@ -26,7 +26,10 @@ from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
 
 Choices = Mapping[str, str | None]
-SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_?KEY", re.IGNORECASE)  # in names of variables
+SECRET = re.compile(  # in names of variables, as words: TOKENIZERS_PARALLELISM is none
+    r"(TOKEN|PASSWORD|PASSWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)(_|$)", re.IGNORECASE
+)
+ASSIGNMENT = re.compile(r"(\w+)=\"?(\S?)")  # in shell: a name, and how its value begins
 MOST_DIVISORS = 1000  # the largest number of mini-batches that is proposed
 
 
@@ -58,13 +61,13 @@ class Checker:
         plain, written = plain or frozen(config, choices), written or Written(config)
         knobs = Section(plain)
         self._check_values(written, choices, plain)
+        check_secrets(plain)
         if knobs.get("policy"):
             check_choices(knobs)
             check_evaluation(knobs)
             return
         self._check_shorthands(knobs, choices, written)
         check_choices(knobs)
-        check_secrets(plain)
         check_shapes(knobs, choices)
         pairing.check(knobs, choices, self.registry)
         engine.check(knobs, choices, self.registry)
@@ -87,7 +90,7 @@ class Checker:
             with self._at_hand():
                 abilities = built(plain["task"], choices)
             self._tasks[setting] = abilities
-        if not knobs.get("policy") and (abilities := self._tasks[setting]) is not None:
+        if (abilities := self._tasks[setting]) is not None:
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
 
@@ -208,6 +211,13 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
                 f"cluster.environment.{name} would be kept in runs/. Export it before the launch: jobs have what the "
                 f"launch has. On a site where they have not, type '+cluster.environment.{name}=\\${name}'."
             )
+    for line in plain["cluster"]["setup"]:
+        for name, begin in ASSIGNMENT.findall(line):
+            if SECRET.search(name) and begin not in ("", "$"):
+                raise ValueError(
+                    f"cluster.setup: the value of {name} would be kept in runs/. Export it before the launch, or read it "
+                    f"from a file on the node: {name}=$(cat FILE)."
+                )
 
 
 def check_shapes(config: Knobs, choices: Choices) -> None:

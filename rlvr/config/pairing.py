@@ -73,7 +73,14 @@ _MEMBERS = ("name", "max_tokens", "size", "problem", "reward", "close")
 
 
 def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
-    """Raises ValueError for a task with which the objective or the model cannot do anything."""
+    """Raises ValueError for a task with which the objective or the model cannot do anything, or an evaluation."""
+    if config.get("policy"):
+        if task.arms:
+            raise ValueError(
+                f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training has it in "
+                "`runs/RUN/samples`."
+            )
+        return
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])
     for group, marks in (("loss", loss), ("advantage", advantage)):
         if "binary_rewards" in marks and task.gives_graded_rewards:

@@ -30,7 +30,11 @@ CIRCUMSTANCES = frozenset(
     )
 )
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
-_SECRET = re.compile(r"((?:password|passwd|pwd|token|secret|api_key)=)[^&;\s]+", re.IGNORECASE)
+_NAME = r"\w*(?:password|passwd|pwd|token|secret|credentials?|apikey|_key)"  # of a secret
+_TYPED = re.compile(rf"({_NAME}=)[^&;\s]+", re.IGNORECASE)
+_IN_YAML = re.compile(  # where a key stands: "a token: ..." of a message is no secret
+    rf"((?:^|[{{,])[ \t-]*[\"']?{_NAME}[\"']?:[ \t]+)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n,}}]+)", re.IGNORECASE | re.MULTILINE
+)
 _USER_INFO = re.compile(r"(\w://)[^/@\s]+@")
 
 
@@ -126,5 +130,7 @@ def _key(text: str) -> str:
 
 
 def redact(text: str) -> str:
-    """The text without user:password@ and without password=..., for people, logs and files."""
-    return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
+    """The text without user:password@ and without password=... or, in YAML, password: ..., for people, logs and files."""
+    for pattern in (_TYPED, _IN_YAML):
+        text = pattern.sub(r"\1***", text)
+    return _USER_INFO.sub(r"\1***@", text)

@@ -55,6 +55,8 @@ TYPED = {
     "tracker.uri=http://ann:s3cret@host/a": "tracker.uri=http://***@host/a with a user or a password would be kept in",
     "tracker.uri='postgresql://host/db?password=s3cret'": "tracker.uri=postgresql://host/db?password=*** with a user",
     "+cluster.environment.HF_TOKEN=s3cret": "cluster.environment.HF_TOKEN would be kept in runs/. Export it before",
+    "+cluster.environment.MY_KEY=s3cret": "cluster.environment.MY_KEY would be kept in runs/.",
+    "cluster.setup=['HF_TOKEN=s3cret']": "cluster.setup: the value of HF_TOKEN would be kept in runs/.",
     "cluster.environment.A=b": "cluster.environment.A=b: a new entry of a mapping is typed with a plus: +cluster.env",
     "+foo=1": "foo is not a knob.",
     "+rollout.foo=1": "rollout.foo is not a knob.",
@@ -88,9 +90,15 @@ def test_a_number_that_cannot_be_meant_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "typed", ["lr=0", "-m loss=grpo,rloo controls=still", "task=digits model=digits_tiny model.steps=0"]
+    "typed",
+    [
+        "lr=0",
+        "+cluster.environment.TOKENIZERS_PARALLELISM=false cluster.setup=['HF_TOKEN=$(cat)']",
+        "-m loss=grpo,rloo controls=still",
+        "task=digits model=digits_tiny model.steps=0",
+    ],
 )
-def test_nothing_is_learned_where_that_is_what_was_asked_for(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_looks_like_a_mistake_and_is_none_is_planned(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*typed.split(), "cluster=local", "--dry-run"]) == 0, capsys.readouterr().err
 
 

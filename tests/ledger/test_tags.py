@@ -73,6 +73,11 @@ def test_params_leave_out_places_cut_what_is_long_and_name_it() -> None:
         ("x tracker.uri=http://ann:s3cret@host/a y", "x tracker.uri=http://***@host/a y"),
         ("postgresql://u:p@h/db?password=abc&x=1", "postgresql://***@h/db?password=***&x=1"),
         ("api_key=abc token=def", "api_key=*** token=***"),
+        ("AWS_SECRET_ACCESS_KEY=abc PGPASSWORD=d", "AWS_SECRET_ACCESS_KEY=*** PGPASSWORD=***"),
+        ("environment:\n  HF_TOKEN: abc\n  A: b", "environment:\n  HF_TOKEN: ***\n  A: b"),
+        ("{MY_KEY: abc, secret: 'd, e', a: b}", "{MY_KEY: ***, secret: ***, a: b}"),
+        ("token_budget: 8192\nmax_tokens=5", "token_budget: 8192\nmax_tokens=5"),
+        ("A prompt has no token: it is empty.", "A prompt has no token: it is empty."),
         ("nothing@all", "nothing@all"),
     ],
 )
