@@ -215,8 +215,8 @@ def check_secrets(plain: Mapping[str, Any]) -> None:
         for name, begin in ASSIGNMENT.findall(line):
             if SECRET.search(name) and begin not in ("", "$"):
                 raise ValueError(
-                    f"cluster.setup: the value of {name} would be kept in runs/. Export it before the launch, or read it "
-                    f"from a file on the node: {name}=$(cat FILE)."
+                    f"cluster.setup: the value of {name} would be kept in runs/. Export it before the launch, or "
+                    f"read it from a file on the node: {name}=$(cat FILE)."
                 )
 
 

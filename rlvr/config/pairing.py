@@ -77,8 +77,8 @@ def check_task(config: Knobs, choices: Choices, task: Abilities) -> None:
     if config.get("policy"):
         if task.arms:
             raise ValueError(
-                f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training has it in "
-                "`runs/RUN/samples`."
+                f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training has "
+                "it in `runs/RUN/samples`."
             )
         return
     loss, advantage = declared(config.loss["_target_"]), declared(config.advantage["_target_"])

@@ -130,7 +130,7 @@ def _key(text: str) -> str:
 
 
 def redact(text: str) -> str:
-    """The text without user:password@ and without password=... or, in YAML, password: ..., for people, logs and files."""
+    """The text without user:password@, password=... and, in YAML, password: ..., for people, logs and files."""
     for pattern in (_TYPED, _IN_YAML):
         text = pattern.sub(r"\1***", text)
     return _USER_INFO.sub(r"\1***@", text)
