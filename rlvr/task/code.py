@@ -20,6 +20,7 @@ from rlvr.task.verify.pool import Pool, considerate
 from rlvr.task.verify.sandbox import Sandbox
 
 TESTS_FIELDS = ("tests", "test", "test_list", "input_output", "reward_model.ground_truth")
+BEFORE_FIELDS = ("test_imports", "test_setup_code")  # of MBPP: what its assertions need
 ENTRY_FIELDS = ("entry_point", "fn_name", "func_name", "metadata.func_name")
 STDIO = "Write a Python program that reads standard input and writes standard output."
 FUNCTION = "Write Python code that defines `{name}`."
@@ -70,11 +71,13 @@ class Code(Verified):
             Column("prompt_field", prompt_field, PROMPT_FIELDS),
             Column("tests_field", tests_field, TESTS_FIELDS),
             Column("entry_field", entry_field, ENTRY_FIELDS, optional=True),
+            *(Column("tests_field", None, (name,), optional=True) for name in BEFORE_FIELDS),
         ]
 
-        def make(problem: Cell, tests: Cell, entry: Cell) -> tuple[str, dict[str, Any]]:
+        def make(problem: Cell, tests: Cell, entry: Cell, *before: Cell) -> tuple[str, dict[str, Any]]:
             asked = problem.prompt()
-            answer = tests_of(tests, asked, entry.text() if entry.value is not None else None)
+            needed = "".join(f"{line}\n" for cell in before for line in _code_lines(cell))
+            answer = tests_of(tests, asked, entry.text() if entry.value is not None else None, needed)
             interface = FUNCTION.format(name=answer["names"][0]) if "names" in answer else STDIO
             return template.replace("{interface}", interface).replace("{problem}", asked), answer
 
@@ -96,8 +99,16 @@ class Code(Verified):
         )
 
 
-def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
-    """What `rlvr.task.verify.program` runs, from any of the usual forms.
+def _code_lines(cell: Cell) -> list[str]:
+    """Code as a text or a list of lines, or null."""
+    lines = [] if cell.value is None else [cell.value] if isinstance(cell.value, str) else cell.value
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise cell.refuse("code, as a text or a list of lines")
+    return lines
+
+
+def tests_of(tests: Cell, prompt: str, entry: str | None, before: str) -> dict[str, Any]:
+    """What `rlvr.task.verify.program` runs, from any of the usual forms. before: code that assertions need.
 
     [{"input", "output"}, ...] or {"inputs": [...], "outputs": [...], "fn_name"}, as data or as JSON text: a program's
     standard input and output, or with an entry point calls. A text or a list of assertions: code that calls functions.
@@ -117,7 +128,7 @@ def tests_of(tests: Cell, prompt: str, entry: str | None) -> dict[str, Any]:
         value = "\n".join(map(str, value))
     if not isinstance(value, str) or not value.strip():
         raise tests.refuse("pairs of input and output, or assertions")
-    return _assertions(tests, value, prompt, entry)
+    return _assertions(tests, before + value, prompt, entry)
 
 
 def _pairs(tests: Cell, pairs: Sequence[Mapping[str, Any]], entry: str | None) -> dict[str, Any]:

@@ -98,6 +98,16 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
         "def twice(x): return 2 * x",
         "def twice(x): return 4",
     ),
+    (  # sanitized MBPP
+        {"test_list": ["assert math.isclose(twice(0.1), 0.2)"], "test_imports": ["import math"]},
+        "def twice(x): return 2 * x",
+        "def twice(x): return 4",
+    ),
+    (  # MBPP: the function is `twice`, `isclose` is none of the program's
+        {"test_list": ["assert isclose(twice(0.1), 0.2)"], "test_setup_code": "from math import isclose"},
+        "def twice(x): return 2 * x",
+        "def twice(x): return 4",
+    ),
     (
         {
             "tests": "def check(candidate):\n    assert candidate(base()) == 4\n\ncheck(twice)",
