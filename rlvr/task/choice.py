@@ -124,10 +124,12 @@ def _place(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
     raise answer.refuse(f"one of {', '.join(labels)}, a number from 0 to {len(choices) - 1}, or the text of a choice")
 
 
-# An answer that is not in a box: `<answer>B</answer>`, or `Answer: B` and `the answer is (B)` at the end of a line.
+# An answer that is not in a box: `<answer>B</answer>`, or `Answer: B` and `the answer is (B) Paris` in a line.
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-SAID = re.compile(r"answer(?:\s+is)?\s*:?\s*\**\(?([A-P])\)?[.*\s]*$", re.IGNORECASE | re.MULTILINE)
-WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{(.*)\}", re.DOTALL)
+SAYS = r"(?i:answer)[\s*]*(?::|(?i:is)\b\s*:?)[\s*]*"
+SAID = re.compile(rf"^.*{SAYS}(.*)$", re.MULTILINE)
+PREFIX = re.compile(rf"^(?i:(?:the )?(?:final |correct )?){SAYS}")
+WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
 def _judged(problem: Problem, response: str) -> Outcome:
@@ -143,22 +145,30 @@ def named(response: str, choices: Sequence[str]) -> str | None:
         return _letter(boxed[len("\\boxed{") : -1], choices)
     if tagged := TAGGED.findall(response):
         return _letter(tagged[-1], choices)
-    said = SAID.findall(response)
-    return _letter(said[-1].upper(), choices) if said else None
+    said = [letter for rest in SAID.findall(response) if (letter := _letter(rest, choices))]
+    return said[-1] if said else None
 
 
 def _letter(text: str, choices: Sequence[str]) -> str | None:
     """A letter, bare or as `(B)` or `B.`, alone or with its choice's own text; or that text alone."""
-    text = text.strip().strip("$").strip()
-    if wrapped := WRAPPED.fullmatch(text):
-        text = wrapped[1].strip()
-    plain = " ".join(text.split())
     letters = LETTERS[: len(choices)]
-    texts = [" ".join(choice.split()) for choice in choices]
-    if texts.count(plain) == 1 and plain not in letters:
-        return letters[texts.index(plain)]
-    match = re.fullmatch(r"\(?([A-P])(?:[).:]\s*(.*))?", plain)
-    if not match or match[1] not in letters:
-        return None
-    rest = (match[2] or "").strip()
-    return match[1] if rest in ("", texts[letters.index(match[1])]) else None
+    for form in (_words, _plain):
+        named, texts = form(text), [form(choice) for choice in choices]
+        if texts.count(named) == 1 and named not in letters:
+            return letters[texts.index(named)]
+        match = re.fullmatch(r"\(?([A-Pa-p])(?:[).:]+\s*(.*))?", named)
+        place = letters.find(match[1].upper()) if match else -1
+        if match and place >= 0 and match[2] in (None, "", texts[place]):
+            return letters[place]
+    return None
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _plain(text: str) -> str:
+    """Without what stands around an answer: `Answer:`, dollars, asterisks, fonts, a stop at the end."""
+    text = WRAPPED.sub(r"\1", re.sub(r"\\[ ,;]|~", " ", text))
+    text = PREFIX.sub("", text.strip().strip("*$ "))
+    return _words(text.strip("*$ ").rstrip("."))
