@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr import __version__
 from rlvr.config import imports, schema
 from rlvr.config.explain import BAD_INPUT, explain
-from rlvr.config.overrides import check, command_line
+from rlvr.config.overrides import check, command_line, key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.identity import ADDED, GROWTH, LINES, NAMING
@@ -89,6 +89,9 @@ def carried_out(
 
     options = command_line(quoted(words))
     check(options.overrides, registry.groups())
+    for key in map(key_of, options.overrides):
+        if "adapt" not in about and key.split(".")[0] == "policy":
+            raise ValueError(f"{key} is of evaluations, and this trains. Evaluate by `python -m rlvr.evaluate SOURCE`.")
     session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
     with session.current(), _hydra_of_its_own():
         # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.
@@ -130,7 +133,7 @@ def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
     """ValueError for what has an effect on a sweep alone."""
     if (sweeper := choices.get("hydra/sweeper")) != "grid":
         raise ValueError(f"hydra/sweeper={sweeper} has no effect on a single run. Search with -m, or drop it.")
-    for key in (override.partition("=")[0] for override in overrides):
+    for key in map(key_of, overrides):
         if key in (*LINES, *GROWTH, *ADDED):
             raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
 
@@ -161,9 +164,9 @@ def _quoted(word: str) -> str:
     key, _, value = word.partition("=")
     if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
-    if key in (*GROWTH, *ADDED, *NAMING):
+    if key_of(word) in (*GROWTH, *ADDED, *NAMING):
         return f"{key}={_as_text(value)}"
-    if key not in LINES:
+    if key_of(word) not in LINES:
         return word
     return f"{key}=[" + ",".join(_as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
 

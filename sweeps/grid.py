@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from hydra.core.override_parser.types import Override
 
-from rlvr.config.overrides import Point, alternatives, cross, key_of, parse, value_of
-from rlvr.ledger.identity import ADDED, GROWTH, LINES
+from rlvr.config.overrides import Point, alternatives, cross, key_of, read, value_of
+from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH, LINES, NAMING
 
+OF_ALL = (*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED, "tracker", "hydra")  # what a sweep has, and none of its points
 Usual = Callable[[str], object]  # the value that all points have that do not set this key
 
 
@@ -36,7 +37,7 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     """
     given = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*LINES, *GROWTH, *ADDED))
     own = set(own) or {key for key, values in given.items() if len(values) > 1}
-    arms = [alternatives(parse(shlex.split(line))) for line in rules.also]
+    arms = [_of_points(f"also={line!r}", _words(f"also={line!r}", line)) for line in rules.also]
     if any("study" in arm for arm in arms):
         raise ValueError("also adds arms to this sweep, and a study is another one. Launch studies one by one.")
     pairs = _pairs(rules.zip, [given, *arms])
@@ -86,6 +87,34 @@ def _distinct(points: Iterable[Point]) -> list[Point]:
     return list({tuple(point.values()): point for point in points}.values())
 
 
+# --- lines
+
+
+def _words(told: str, text: str) -> list[str]:
+    """ValueError, with the line that it is about, for quotes that are not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise ValueError(f"{told}: a quote is not closed. Close it or drop it.") from None
+
+
+def _alternatives(told: str, words: Sequence[str]) -> dict[str, list[str]]:
+    """The same for words that are no overrides."""
+    try:
+        return alternatives(map(read, words))
+    except ValueError as error:
+        raise ValueError(f"{told}: {error}") from None
+
+
+def _of_points(told: str, words: Sequence[str]) -> dict[str, list[str]]:
+    """The same for keys that no point of a sweep has."""
+    if whole := [word for word in words if key_of(word).split(".")[0] in OF_ALL]:
+        raise ValueError(
+            f"{told}: {key_of(whole[0])} is of the whole sweep, not of some points. Type it outside of the line."
+        )
+    return _alternatives(told, words)
+
+
 # --- rules
 
 
@@ -112,10 +141,10 @@ class Rule:
 
 def _condition(kind: str, line: str, condition: str) -> Rule:
     told = f"{kind}={line!r}"
-    words = shlex.split(condition)
+    words = _words(told, condition)
     if not words or any("=" not in word for word in words):
         raise ValueError(f"{told}: a condition is key=value, several separated by spaces, such as loss=grpo eta=1,2.")
-    wanted = alternatives(parse(words))
+    wanted = _alternatives(told, words)
     return Rule(told, {key: [value_of(one) for one in values] for key, values in wanted.items()})
 
 
@@ -127,8 +156,9 @@ def when(line: str) -> Rule:
             "eta if loss=lad, or cluster.gpus=2 if loss=ppo."
         )
     rule = _condition("when", line, condition)
-    rule.only = [key_of(word) for word in shlex.split(what) if "=" not in word]
-    settings = alternatives(parse([word for word in shlex.split(what) if "=" in word]))
+    words = _words(rule.told, what)
+    rule.only = [key_of(word) for word in words if "=" not in word]
+    settings = _of_points(rule.told, [word for word in words if "=" in word])
     if swept := [key for key, values in settings.items() if len(values) > 1]:
         raise ValueError(f"{rule.told} gives {swept[0]} several values: a rule sets one. Sweep it in `also`.")
     rule.sets = {key: values[0] for key, values in settings.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import NAMING
-from rlvr.ledger.sweeps import NO_STUDY, Ledger
+from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
 from sweeps.planned import Planned
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -38,7 +38,7 @@ def check_free(
 
     studies: those that can be launched by their name.
     """
-    if name in (NO_STUDY, *studies):
+    if name in (*OWN_STUDIES, *studies):
         raise ValueError(f"name={name} is the name of a study. Type another one.")
     for other in ledger.sweeps():
         if other.sweep_id == sweep_id or name not in (other.name, other.study):

@@ -18,6 +18,7 @@ from rlvr.config.checks import Checker
 from rlvr.config.compose import Composed, Points
 from rlvr.config.freeze import arm_name, frozen, group_id, group_of, run_name
 from rlvr.config.overrides import key_of
+from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import EXPECTED, NAMING, run_id
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, sweep_id
 from sweeps.naming import RunNames, check_words, is_naming
@@ -78,10 +79,11 @@ def plan(points: Sequence[Composed], *, command: str, checker: Checker | None = 
     """
     checker = checker or Checker()
     runs: dict[str, Planned] = {}
+    trainings: dict[str, Planned] = {}
     for run in _planned(points, checker):
-        if run.run_id in runs:
-            raise ValueError(_twins(runs[run.run_id], run))
-        runs[run.run_id] = run
+        if (training := _training(run)) in trainings:
+            raise ValueError(_twins(trainings[training], run))
+        runs[run.run_id] = trainings[training] = run
     swept = _swept([run.overrides for run in runs.values()])
     named = tuple(
         replace(run, name=run_name(run.config, run.overrides, swept), arm=arm_name(run.config, run.overrides, swept))
@@ -202,11 +204,16 @@ def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:
     return f" (in the grid point {' '.join(overrides)})" if len(points) > 1 else ""
 
 
+def _training(run: Planned) -> str:
+    """What a run does: its identity less the shorthands, whose values stand where they are read too."""
+    return run_id({key: value for key, value in run.config.items() if key not in (*SHORTHANDS, "lr")})
+
+
 def _twins(first: Planned, second: Planned) -> str:
     a, b = _pairs(first.overrides), _pairs(second.overrides)
     keys = [k for k in b if a.get(k) != b[k]]
     if keys:
-        values = ", ".join(f"{k}={a.get(k)} and {k}={b[k]}" for k in keys)
+        values = ", ".join(f"{k}={a[k]} and {k}={b[k]}" if k in a else f"no {k} and {k}={b[k]}" for k in keys)
         return f"{values} make the same run: the sweep of {', '.join(keys)} changes nothing. Drop one."
     return f"The point {' '.join(second.overrides)} stands twice in the grid. Drop one."
 

@@ -105,6 +105,29 @@ MISTAKES = {
     ),
     "a syntax error": (["eta=[1,"], "eta=[1,: the value cannot be read. Type KEY=VALUE"),
     "a knob of another option": (["task=classes", "task.class=3"], "Did you mean task.classes?"),
+    "a sweep's word on a single run, with a plus": (["++until=decided"], "until has no effect on a single run."),
+    "a policy in a training": (["+policy.chat=true"], "policy.chat is of evaluations, and this trains. Evaluate by"),
+    "a group without its option": (["loss="], "loss=: loss takes the name of an option."),
+    "a group of Hydra's own": (["hydra/job_logging=default"], "hydra/job_logging=default has no effect on a run."),
+    "a learning rate that nobody reads": (
+        ["-m", "lr=1e-3,1e-4", "trainer.lr=5e-4"],
+        "lr=0.001 has no effect with trainer.lr=0.0005. Drop one of them.",
+    ),
+    "one training twice in a grid": (
+        ["-m", "eta=null,0.25"],
+        "eta=null and eta=0.25 make the same run: the sweep of eta changes nothing. Drop one.",
+    ),
+    "one training twice, by a line": (
+        ["-m", "loss=lad", "also=loss=lad eta=0.25"],
+        "no eta and eta=0.25 make the same run",
+    ),
+    "how an option is called": (["loss._partial_=false"], "loss._partial_=false is no knob: the option says how it is"),
+    "a sweep's word without its value": (["-m", "seed=0,1", "tune="], "tune= has no value. Give it one, or drop it."),
+    "a knob of some of the options": (
+        ["-m", "task=maze,bandit", "task.test_problems=64"],
+        'task.test_problems is no knob of task=bandit. Give it to the others alone: when="task.test_problems=64 if '
+        'task=maze".',
+    ),
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),

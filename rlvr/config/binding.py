@@ -42,6 +42,11 @@ class Written:
         """Those that its loss reads."""
         return tuple(name for name in registry.SHORTHANDS if registry.reads(self._config.loss, name))
 
+    @functools.cached_property
+    def reads_lr(self) -> bool:
+        """Is the learning rate of the top level anybody's? A typed `trainer.lr` takes its place."""
+        return registry.reads(self._config, "lr")
+
 
 def components(config: DictConfig, section: str) -> Iterator[tuple[str, DictConfig]]:
     """(dotted path, node) of every node of a top-level key that has a `_target_`."""

@@ -113,6 +113,7 @@ class Checker:
         for section in fresh:
             for path in written.components(section):
                 bind(path, values.at(plain, path), usual)
+                _check_flags(path, values.at(plain, path), usual)
         values.check_finite(fresh)
         self._bound.update(map(parts.__getitem__, fresh))
 
@@ -127,6 +128,17 @@ class Checker:
                 f"{name}={knobs[name]} has no effect with loss={choices.get('loss')}. "
                 f"Losses that read {name}: {', '.join(readers) or 'none'}. {advice}"
             )
+        usual = {self.registry.as_written(choices, key) for key in ("lr", "paper.lr", "study.lr")}
+        if not written.reads_lr and knobs.lr not in usual:
+            raise ValueError(f"lr={knobs.lr} has no effect with trainer.lr={knobs.trainer.lr}. Drop one of them.")
+
+
+def _check_flags(path: str, node: Mapping[str, Any], usual: Callable[[str], object]) -> None:
+    """ValueError for a change of how an option is called: as a function of its knobs, or of data too."""
+    for flag in ("_partial_", "_convert_"):
+        if usual(f"{path}._target_") is not None and node.get(flag) != usual(f"{path}.{flag}"):
+            came = f"{path}.{flag}={values.typed(node.get(flag))}"
+            raise ValueError(f"{came} is no knob: the option says how it is called. Drop it.")
 
 
 def built(node: Mapping[str, Any], choices: Choices) -> Abilities:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_origin
 
@@ -58,6 +58,8 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
         key = unknown.group(1)
         if idle := _idle(key, key.split(".")[0], losses, registry):
             yield idle
+        if lacking := _lacking(key, keys, registry):
+            yield lacking
         if (typed := f"{key}={keys.get(key, '...')}") and _is_entry(key):
             yield f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
         yield f"{key} is not a knob.{_near(key, arguments, registry)} {LIST_ALL}"
@@ -128,6 +130,20 @@ def _not_merged(key: str, text: str, registry: Registry) -> str:
     return (
         f"{key}: a list cannot take the place of a mapping, nor a mapping that of a list. Type {key}=VALUE for one "
         f"value, {key}={{name: value}} to set entries of a mapping, ~{key}.name to drop one."
+    )
+
+
+def _lacking(key: str, keys: Mapping[str, str], registry: Registry) -> str:
+    """Of a knob that some of the options have between which a sweep chooses; else ""."""
+    group, _, knob = key.partition(".")
+    options = [option for option in keys.get(group, "").split(",") if option in registry.options(group)]
+    having = [option for option in options if knob.split(".")[0] in registry.node(group, option)]
+    if not having or having == options:
+        return ""
+    lacking = ",".join(option for option in options if option not in having)
+    return (
+        f"{key} is no knob of {group}={lacking}. Give it to the others alone: "
+        f'when="{key}={keys.get(key, "...")} if {group}={",".join(having)}".'
     )
 
 

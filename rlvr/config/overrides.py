@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
-OF_HYDRA = ("hydra.sweeper.", "hydra.searchpath", "hydra.verbose")  # keys of Hydra that are read here
+OF_HYDRA = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys of Hydra that are read here
 MOST_POINTS = 100_000  # of a launch: composing and checking them takes ten minutes
 Point = dict[str, str]  # key -> override, such as {"eta": "eta=0.5"}
 
@@ -55,25 +55,31 @@ def key_of(word: str) -> str:
 def check(words: Sequence[str], groups: Collection[str]) -> None:
     """ValueError for a word that is no override, in words of our own, or that a run's groups cannot take."""
     for word in words:
-        try:
-            override = parse([word])[0]
-            if not override.key_or_group:
-                raise HydraException
-        except HydraException:
-            raise ValueError(_not_read(word)) from None
+        override = read(word)
         key, value = override.key_or_group, override.value()
-        if key.startswith("hydra.") and not key.startswith(OF_HYDRA):
+        if key.startswith(("hydra.", "hydra/")) and not key.startswith(OF_HYDRA):
             raise ValueError(f"{word} has no effect on a run. Of Hydra's own: {', '.join(OF_HYDRA)}.")
         if key == "study" and override.is_sweep_override():
             raise ValueError(f"{word}: a study brings axes, arms and claims of its own. Launch studies one by one.")
         if key not in groups or isinstance(value, dict) or override.is_delete():
             continue
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or value == "" or isinstance(value, bool | int | float):
             raise ValueError(f"{word}: {key} takes the name of an option. `python -m rlvr.run --help` lists them.")
         if isinstance(value, list):
             several = ",".join(map(str, cast("list[object]", value)))
             raise ValueError(f"{word} chooses several of {key}, and a run has one. Sweep them: -m {key}={several}.")
-    check_once(words, groups)
+    check_once(words)
+
+
+def read(word: str) -> Override:
+    """ValueError, in words of our own, for a word that is no override."""
+    try:
+        override = parse([word])[0]
+        if not override.key_or_group:
+            raise HydraException
+    except HydraException:
+        raise ValueError(_not_read(word)) from None
+    return override
 
 
 def _not_read(word: str) -> str:
@@ -90,16 +96,16 @@ def _not_read(word: str) -> str:
     return f"{word}: the value cannot be read. {GRAMMAR}"
 
 
-def check_once(words: Sequence[str], groups: Collection[str]) -> None:
-    """ValueError for a group that a command line chooses twice: one of the two would be ignored."""
-    chosen: dict[str, str] = {}
+def check_once(words: Sequence[str]) -> None:
+    """ValueError for a key that a command line gives two values: one of them would be ignored."""
+    given: dict[str, str] = {}
     for word in words:
-        group, is_override, _ = word.lstrip("+").partition("=")
-        if not is_override or group not in groups:
+        key = key_of(word)
+        if word.startswith("~"):  # an entry of a mapping is dropped, and may be set anew
             continue
-        if group in chosen:
-            raise ValueError(f"{chosen[group]} and {word}: {group} is given twice. Keep one of them.")
-        chosen[group] = word
+        if given.get(key, word) != word:
+            raise ValueError(f"{given[key]} and {word}: {key} is given twice. Keep one of them.")
+        given[key] = word
 
 
 def alternatives(overrides: Iterable[Override]) -> dict[str, list[str]]:

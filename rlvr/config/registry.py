@@ -189,7 +189,7 @@ def _paths(prefix: str, node: object) -> list[str]:
 
 
 def reads(node: DictConfig, shorthand: str) -> bool:
-    """Does a loss, as it is written, read a shorthand of the top level?"""
+    """Does a loss or a whole config, as it is written, read a shorthand of the top level?"""
     return f"${{{shorthand}}}" in json.dumps(OmegaConf.to_container(node, resolve=False))
 
 

@@ -26,6 +26,8 @@ Compose = Callable[[Settings], Plan]  # of overrides, checked
 
 def check(config: DictConfig, *, evaluates: bool) -> None:
     """ValueError for a budget of nothing, and for what trains nothing."""
+    if empty := [word for word in (*GROWTH, *ADDED) if config[word] == ""]:
+        raise ValueError(f"{empty[0]}= has no value. Give it one, or drop it.")
     words = [word for word in (*GROWTH, *ADDED) if config[word]]
     if words and evaluates:
         raise ValueError(f"{words[0]} has no effect on an evaluation, which trains nothing. Drop it.")

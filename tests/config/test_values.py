@@ -62,6 +62,8 @@ TYPED = {
     "+rollout.foo=1": "rollout.foo is not a knob.",
     "study=eta study=alpha": "study=eta and study=alpha: study is given twice. Keep one of them.",
     "loss=grpo loss=lad": "loss=grpo and loss=lad: loss is given twice.",
+    "-m lr=1e-4,1e-3 ++lr=5": "lr=1e-4,1e-3 and ++lr=5: lr is given twice.",
+    "cluster.threads=1 cluster.threads=2": "cluster.threads is given twice. Keep one of them.",
     "-m eta=1,2,1": "eta=1,2,1: 1 stands twice on this axis. Drop one.",
     "hydra.output_subdir=x": "hydra.output_subdir=x has no effect on a run.",  # wrote a directory, in a dry run too
     "-m seed=range(1000000)": "seed=range(1000000) has more than 100000 values, and a launch has at most ",

@@ -11,6 +11,7 @@ import pytest
 
 from tests.end_to_end.test_sweep import deterministic, python, runs
 from tests.slurm.place import wait_for
+from tests.support.words import newest
 
 real = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -35,7 +36,7 @@ HUNGRY = ["loss._target_=tests.support.hungry.hungry", "trainer.token_budget=32"
 
 
 def launch(home: Path, *overrides: str) -> tuple[int, str]:
-    process = python("-m", "rlvr.run", *overrides, home=home)
+    process = python("-m", "rlvr.run", *newest(overrides), home=home)
     out, _ = process.communicate(timeout=250)
     return process.returncode, out
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.words import newest
+
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 # The smallest world that still has everything: dynamic sampling, several updates, two evaluations, checkpoints.
@@ -44,7 +46,7 @@ def python(*arguments: str, home: Path, **options: Any) -> subprocess.Popen[str]
 
 
 def sweep(*overrides: str, home: Path) -> tuple[int, str]:
-    process = python("-m", "rlvr.run", *GRID, *SMALL, *overrides, home=home)
+    process = python("-m", "rlvr.run", *newest([*GRID, *SMALL, *overrides]), home=home)
     out, _ = process.communicate(timeout=500)
     return process.returncode, out
 
@@ -204,7 +206,7 @@ def test_two_ranks_train_the_same_run_as_one(undisturbed: Path, tmp_path: Path, 
     final: list[dict[str, float]] = []
     for ranks in (1, 2):
         home = beside(undisturbed, tmp_path / str(ranks))
-        process = python("-m", "rlvr.run", *SMALL, *mixed, f"cluster.ranks={ranks}", home=home)
+        process = python("-m", "rlvr.run", *newest([*SMALL, *mixed]), f"cluster.ranks={ranks}", home=home)
         out, _ = process.communicate(timeout=500)
         assert process.returncode == 0, out
         (run_dir,) = runs(home).values()
@@ -261,7 +263,7 @@ def test_an_installed_wheel_runs_from_any_directory(site: Path, tmp_path: Path) 
     assert "rlvr.loss.lad.lad" in rlvr("run", "--cfg", "job", "study=eta")
     shown = rlvr("run", "study=eta", "cluster=local", "--dry-run")
     assert re.search(r"^eta [0-9a-f]{8}: 45 runs, 0 finished, 45 to do", shown, re.MULTILINE)
-    rlvr("run", *SMALL, "steps=1", "loss=grpo")
+    rlvr("run", *newest([*SMALL, "steps=1", "loss=grpo"]))
     (run_json,) = tmp_path.glob("runs/*/run.json")
     assert json.loads(run_json.read_text())["git_sha"] == ""  # its code is no checkout's
     assert "1 finished" in rlvr("status")

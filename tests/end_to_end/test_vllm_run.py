@@ -24,6 +24,7 @@ from tests.end_to_end.test_sweep import deterministic
 from tests.rollout.test_native import check_logp, make_sampling
 from tests.rollout.test_vllm import start as serve
 from tests.support import network
+from tests.support.words import newest
 
 PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -65,7 +66,7 @@ ACCURACY = "evaluation/maze_5x5/avg_at_32"
 
 def start(home: Path, *overrides: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "RLVR_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "rlvr.run", *MAZE, *overrides]
+    command = [sys.executable, "-m", "rlvr.run", *newest([*MAZE, *overrides])]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

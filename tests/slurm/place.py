@@ -16,6 +16,7 @@ import psutil
 
 from slurm.local_cluster import cluster as local
 from slurm.local_cluster.settings import Settings
+from tests.support.words import newest
 
 BANDIT = [
     "-m",
@@ -63,7 +64,7 @@ class Place:
         return subprocess.Popen([sys.executable, *arguments], env=self.environment, stdout=silent, stderr=silent)
 
     def launch(self, *overrides: str, world: Sequence[str] = BANDIT) -> str:
-        code, out = self.python("-m", "rlvr.run", *world, *overrides)
+        code, out = self.python("-m", "rlvr.run", *newest([*world, *overrides]))
         assert code == 0, out
         return out
 

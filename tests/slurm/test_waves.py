@@ -18,6 +18,7 @@ from sweeps.plan import write
 from sweeps.search import runs as search
 from sweeps.slurm.submissions import LATER, Queue, history, joined, record_waves, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
+from tests.support.words import newest
 from tests.sweeps.test_plan import planned
 
 REFUSED = (
@@ -143,7 +144,9 @@ def test_a_sweep_of_nine_runs_where_four_jobs_may_be_queued_is_finished_by_its_j
         assert "5 later, by those jobs, when the queue has room" in out
         assert sorted(run["state"] for run in place.status().values()) == ["queued"] * 9
         # Those in the queue are to ask for more, which SLURM would not hear.
-        code, out = place.python("-m", "rlvr.run", *BANDIT, *short, "seed=0,1,2,3,4,5,6,7,8", "cluster.time_min=9")
+        code, out = place.python(
+            "-m", "rlvr.run", *newest([*BANDIT, *short, "seed=0,1,2,3,4,5,6,7,8", "cluster.time_min=9"])
+        )
         assert code == 2, out
         assert "4 of 9 runs have a job that asked for cluster.time_min=10, not 9. End it with `python -m sweeps" in out
         place.client("scontrol", "update", "PartitionName=main", "State=UP")

@@ -110,6 +110,13 @@ def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
         ("a=1,2", {"when": ["a"]}, "write the axis or the setting"),
         ("a=1,2", {"when": ["b=1,2 if a=1"]}, "gives b several values"),
         ("a=1,2", {"when": ["b=1 if a=3"]}, "matches no point"),
+        ("a=1,2", {"also": ["b=1 c=1e-4="]}, "also='b=1 c=1e-4=': c=1e-4=: the value cannot be read. Type KEY=VALUE"),
+        ("a=1,2", {"also": ["'b=1"]}, "a quote is not closed"),
+        ("a=1,2", {"also": ["b=1 +until=decided"]}, "until is of the whole sweep, not of some points."),
+        ("a=1,2", {"when": ["tracker.uri=x if a=1"]}, "tracker.uri is of the whole sweep"),
+        ("a=1,2", {"when": ["b='1 if a=1"]}, 'when="b=\'1 if a=1": a quote is not closed'),
+        ("a=1,2", {"exclude": ["a=é"]}, "exclude='a=é': a=é: letters and signs of other scripts stand in quotes."),
+        ("a=1,2", {"exclude": ["a=("]}, "exclude='a=(': a=(: the value cannot be read."),
         ("a=interval(0,1)", {}, "hydra/sweeper=optuna"),
     ],
 )

@@ -22,6 +22,8 @@ from tests.sweeps.test_plan import planned
         (["name=a,b"], "name=a,b is not allowed"),
         (["tags=pilot,"], "tags=pilot, is not allowed. Each tag has"),
         (["name=main"], "name=main is the name of a study. Type another one."),
+        (["name=search"], "name=search is the name of a study. Type another one."),
+        (["name=evaluation"], "name=evaluation is the name of a study. Type another one."),
         (["name=eta"], "name=eta is the name of a study. Type another one."),
     ],
 )

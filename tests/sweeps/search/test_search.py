@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.test_sweep import attempts, deterministic
+from tests.support.words import newest
 from tests.test_run import Told, rlvr, told
 
 __all__ = ["told"]  # a fixture
@@ -130,7 +131,7 @@ def real(test: Any) -> Any:
 def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "RLVR_HOME": str(home), "COLUMNS": "120"}
     return subprocess.Popen(
-        [sys.executable, "-m", "rlvr.run", *arguments],
+        [sys.executable, "-m", "rlvr.run", *newest(arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
