@@ -37,7 +37,8 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
         plain["task"][knob] = _absolute(plain["task"][knob])
     if "/" in ((engine := plain["rollout"]["engine"]).get("python") or ""):  # a link stays one: an environment's
         engine["python"] = str(Path(engine["python"]).absolute())
-    for node in (plain.get("model") or {}, plain["task"].get("reader") or {}):
+    readers: list[dict[str, Any]] = [plain.get("model") or {}, plain["task"].get("reader") or {}]
+    for node in readers:
         if node.get("path"):
             node["path"] = _directory(node["path"])
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
