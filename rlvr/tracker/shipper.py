@@ -160,8 +160,11 @@ class Shipper:
     def _compare(self, client: Client, run: Run, *, repair: bool) -> tuple[str, int]:
         """(how its MLflow run differs from its journal, "" if it does not; rows that are equal)."""
         cursor = Cursor.load(run.directory, self.uri)
-        if not _is_valid(client, cursor):
-            return "it is not in MLflow", 0
+        try:
+            if not _is_valid(client, cursor):
+                return "it is not in MLflow", 0
+        except Refused as error:  # its experiment is deleted: restored, it has all that the cursor names
+            return self._clean(error), 0
         try:
             stored = client.rows(cursor.mlflow_run_id)  # before the journal, which may grow meanwhile
         except Refused as error:

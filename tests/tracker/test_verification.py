@@ -104,6 +104,24 @@ def test_rows_that_vanish_from_mlflow_are_named_and_sent_again(local: Store, hom
     assert stored(local.database)["r"] == expected(range(5))
 
 
+def test_a_deleted_experiment_is_said_of_its_runs_and_restored_it_is_whole(local: Store, home: Path) -> None:
+    run = make_run(home, "r", steps=5)
+    shipper = Shipper(home, local.uri)
+    shipper.ship([run])
+    assert len(query(local.database, "select 1 from experiments where lifecycle_stage = 'active'")) == 1
+    for stage in ("deleted", "active"):
+        connection = sqlite3.connect(local.database)
+        connection.execute("update experiments set lifecycle_stage = ?", (stage,))
+        connection.commit()
+        connection.close()
+        if stage == "deleted":
+            for repair in (False, True):
+                unequal, equal = Shipper(home, local.uri).verify([run], repair=repair)
+                assert (list(unequal), equal) == ([NAME], 0)
+                assert "Restore it: mlflow experiments restore" in unequal[NAME]
+    assert Shipper(home, local.uri).verify([run]) == ({}, 3 * 5)
+
+
 def test_a_lost_run_json_and_a_lost_run_make_no_second_run_that_counts_and_leave_none_running(
     local: Store, home: Path
 ) -> None:
