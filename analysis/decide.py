@@ -12,6 +12,7 @@ from typing import Any
 
 from analysis.frames.load import catalogue, frames
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
+from analysis.scores.metric import check_ahead
 from analysis.scores.question import Question, questions
 from analysis.scores.sequential import levels, schedule
 from analysis.scores.tuning import run_scores
@@ -29,6 +30,11 @@ def rule(first: int, last: int, parts: int) -> dict[str, Any]:
     spending = "O'Brien-Fleming type (Lan and DeMets 1983)"
     shared = {"alpha": alpha, "spending": spending, "parts": parts}
     return {**shared, "seeds": seeds, "levels": levels(seeds, alpha / parts)}
+
+
+def check_metric(name: str, evaluations: Sequence[str], samples: int) -> None:
+    """LookupError for a metric that runs with these evaluations will not measure."""
+    check_ahead(name, evaluations, samples)
 
 
 def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:

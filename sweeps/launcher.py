@@ -88,6 +88,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     everything = replace(first, runs=tuple(each.run for each in record.candidates))
     _check_shared(everything, on_slurm=on_slurm)
     _check_machine(everything, on_slurm=on_slurm, dry_run=now.dry_run)
+    check_store(master.tracker)
     check_name(everything, ledger)
     outcome, told = Outcome(), tuple[str, ...]()
     if now.dry_run:
@@ -135,6 +136,7 @@ def launch(planned: Plan) -> Outcome:
     on_slurm = is_for_slurm(cluster.backend)
     _check_shared(planned, on_slurm=on_slurm)
     _check_machine(planned, on_slurm=on_slurm, dry_run=now.dry_run)
+    check_store(tracker)
     check_name(planned, ledger)
     outcome = Outcome()
     if not now.dry_run:
@@ -167,6 +169,12 @@ def check_name(planned: Plan, ledger: Ledger) -> None:
     if planned.name:
         studies = session.current().registry.options("study")
         check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
+
+
+def check_store(tracker: Any) -> None:
+    """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is none of a store."""
+    if tracker.enabled:
+        store.resolve(home(), tracker.uri)
 
 
 def _check_shared(planned: Plan, *, on_slurm: bool) -> None:

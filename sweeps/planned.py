@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -11,8 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
 from rlvr.ledger.runs import to_yaml
 from rlvr.ledger.sweeps import Ledger
+from rlvr.metrics import VALIDATION
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,19 @@ class Planned:
         about = {"run_id": self.run_id, "name": self.name, "arm": self.arm, "group_id": self.group_id}
         about |= {"control": self.control} if self.control else {}
         return {**about, "seed": self.config["seed"], "overrides": list(overrides), "index": index}
+
+
+def evaluated(config: Mapping[str, Any] | DictConfig) -> list[str]:
+    """Names that the evaluations of a run measure; the validation split's begin with VALIDATION."""
+    from rlvr.rollout.evaluation import held_out, metric_names
+
+    told, task = config["evaluation"], instantiate(config["task"])
+    names = functools.partial(metric_names, task, samples=told["samples"], k=list(told["k"]))
+    known = names(held_out(task, told["problems"]))
+    if told["validation"] is not None:
+        known += names(held_out(task, told["validation"], "validation"), prefix=VALIDATION)
+    task.close()
+    return known
 
 
 def write_runs(runs: Sequence[Planned], ledger: Ledger, about: Mapping[str, Any]) -> None:

@@ -103,6 +103,10 @@ MISTAKES = {
         ["cluster.nodes=2", "cluster.ranks=2", "cluster=local"],
         "cluster.nodes=2 needs SLURM",
     ),
+    "a store that is none, on paper too": (
+        ["tracker.uri=foo", "cluster=local", "--dry-run"],
+        "tracking URI 'foo' has no usable scheme.",
+    ),
     "a syntax error": (["eta=[1,"], "eta=[1,: the value cannot be read. Type KEY=VALUE"),
     "a knob of another option": (["task=classes", "task.class=3"], "Did you mean task.classes?"),
     "a sweep's word on a single run, with a plus": (["++until=decided"], "until has no effect on a single run."),

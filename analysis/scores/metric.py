@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -90,7 +90,11 @@ def distinct(n: int) -> Metric:
 
 def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[list[str], list[Metric]]:
     """(benchmarks, metrics) that evaluations of these runs report: every avg@n, then every pass@k, by k."""
-    matches = [re.fullmatch(r"evaluation/(.+)/(avg|pass)_at_(\d+)", name) for name in evaluated(frames, run_ids)]
+    return _judged(evaluated(frames, run_ids))
+
+
+def _judged(evaluations: Iterable[str]) -> tuple[list[str], list[Metric]]:
+    matches = [re.fullmatch(r"evaluation/(.+)/(avg|pass)_at_(\d+)", name) for name in evaluations]
     found = [(m[1], m[2], int(m[3])) for m in matches if m]
     metrics = {avg(k) if kind == "avg" else pass_at(k) for _, kind, k in found}
     return sorted({source for source, _, _ in found}), sorted(metrics, key=lambda m: (m.kind, m.k))
@@ -154,7 +158,27 @@ def _one(name: str, frames: Frames, run_ids: list[str]) -> Metric:
         return _evaluation(name)
     if name in steps:
         return Metric(Kind.TRAINING, name, name)
-    names = [*known, "distinct-3", *steps, *evaluations]
+    raise _not_measured(name, [*known, "distinct-3", *steps, *evaluations])
+
+
+def _not_measured(name: str, names: list[str]) -> LookupError:
     near = difflib.get_close_matches(name, names, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise LookupError(f"--metrics {name}: no run measured it.{hint} Measured: {', '.join(dict.fromkeys(names))}.")
+    return LookupError(f"--metrics {name}: no run measured it.{hint} Measured: {', '.join(dict.fromkeys(names))}.")
+
+
+def check_ahead(name: str, evaluations: Sequence[str], samples: int) -> None:
+    """LookupError for a metric that a run which has not begun will not measure. Names of training steps, such as
+    policy/kl_base, the first step shows.
+
+    evaluations: names that it logs; samples: of a problem.
+    """
+    if "/" in name and not name.startswith((EVALUATION, VALIDATION)):
+        return
+    _, judged = _judged(evaluations)
+    ks = [pass_at(k) for k in range(1, samples + 1)] if judged else []
+    of_task = [RIGHT_ANSWERS, *map(distinct, range(1, 10))] if judged else [TOTAL_VARIATION, MODES_COVERED]
+    kinds = [str(metric.kind) for metric in widest(judged)]
+    names = [*kinds, *map(str, [*judged, *of_task, ENTROPY, LENGTH, HOURS]), *evaluations]
+    if name not in [*names, *map(str, ks)]:
+        raise _not_measured(name, names)

@@ -18,6 +18,8 @@ from analysis.scores.selection import default_reference, ordered
 from analysis.scores.sequential import chances
 from analysis.scores.verdict import name_of, verdicts
 
+NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
+
 
 @dataclass(frozen=True)
 class Question:
@@ -46,7 +48,7 @@ def questions(frames: Frames, about: str, level: float, closed: Collection[str] 
     """How each stands at this level of confidence. about: CLAIMS, a metric's name, or "" for the first of the usual.
 
     closed: names of those that were decided before; they stay what they were and are left out. LookupError for a metric
-    that no run measured.
+    that no run measured, or that no two arms can be compared by.
     """
     found = _of_claims(frames, level) if about == CLAIMS else _of_differences(frames, about, level)
     return [question for question in found if question.name not in closed]
@@ -70,8 +72,15 @@ def _outcome(verdict: Verdict) -> Outcome:
 def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
     """Each at this level by itself: its share of the 5 % is the caller's business."""
     ids = [run.run_id for run in frames.rows]
-    metric = (parse(about, frames, ids) if about else usual(frames, ids))[0]
-    return [question for setting in by_setting(frames) for question in _of_setting(frames, setting, metric, level)]
+    measured = parse(about, frames, ids) if about else usual(frames, ids)
+    if not measured:
+        raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
+    metric = measured[0]
+    settings = by_setting(frames, on_problems=metric.per_problem)
+    found = [question for setting in settings for question in _of_setting(frames, setting, metric, level)]
+    if not found:
+        raise LookupError(f"nothing to decide: no setting has two arms that measured {metric}.{NAME_ANOTHER}")
+    return found
 
 
 def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: float) -> list[Question]:

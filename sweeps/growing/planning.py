@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -9,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
+from analysis.scores.claim import CLAIMS
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
-from sweeps.growing import stopping, tuning
+from sweeps.growing import results, stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, Record, first_wave
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
+from sweeps.planned import evaluated
 
 Settings = Sequence[Sequence[str]]  # overrides of each run
 Compose = Callable[[Settings], Plan]  # of overrides, checked
@@ -86,6 +90,8 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
 def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, first: Plan) -> dict[str, Any]:
     """first: a run of each arm."""
     about = stopping.read_until(str(master.until), has_claims=bool(master.claims))
+    if about not in ("", CLAIMS):
+        _check_metric(about, first)
     if len(points.arms) < 2:
         raise ValueError("until=decided compares arms, and this sweep has one. Sweep a knob, as in loss=grpo,rloo.")
     budget = stopping.read_budget(master.budget)
@@ -101,6 +107,14 @@ def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, first:
         runs = int(budget.hours / each)
     found = stopping.rule(about, len(points.arms), len(points.seeds), runs, spent=spent)
     return {**found, "budget": str(master.budget), "hours": budget.hours}
+
+
+def _check_metric(name: str, first: Plan) -> None:
+    """ValueError for a metric that the evaluations of some arm do not measure."""
+    settings = {repr((run.config["task"], run.config["evaluation"])): run.config for run in first.runs}
+    for config in settings.values():
+        with contextlib.suppress(InstantiationException):  # a dry run without the task's data, which it says
+            results.check_metric(name, evaluated(config), config["evaluation"]["samples"])
 
 
 def _candidates(

@@ -4,8 +4,9 @@ plans a sweep, or asks how it stands, does not wait for pandas.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,23 @@ def rule(first: int, last: int, parts: int) -> dict[str, Any]:
     return _analysis().rule(first, last, parts)
 
 
+def check_metric(name: str, evaluations: Sequence[str], samples: int) -> None:
+    """ValueError for a metric that runs with these evaluations will not measure. samples: of a problem."""
+    with _told():
+        _analysis().check_metric(name, evaluations, samples)
+
+
 def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:
     """{name, outcome, measured, groups} of each question that is not closed. ValueError: a metric nobody measured."""
-    try:
+    with _told():
         return _analysis().look(home, sweep_id, about, level, closed)
+
+
+@contextlib.contextmanager
+def _told() -> Generator[None, None, None]:
+    """What of a metric is wrong, in the words of a launch."""
+    try:
+        yield
     except LookupError as error:
         raise ValueError(str(error.args[0]).replace("--metrics ", "until=decided:")) from error
 

@@ -30,7 +30,7 @@ from sweeps import launcher, local, session
 from sweeps.grid_sweep import usual
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
-from sweeps.planned import Planned
+from sweeps.planned import Planned, evaluated
 from sweeps.session import Launch
 from sweeps.verdict import Outcome
 
@@ -97,6 +97,7 @@ class SearchSweep:
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
+        launcher.check_store(self.base.tracker)
         launcher.check_name(planned, Ledger(home()))
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
@@ -116,7 +117,7 @@ class SearchSweep:
         if unknown := [word for word in self.directions if word not in ("maximize", "minimize")]:
             raise ValueError(f"hydra.sweeper.directions={unknown[0]} must be {ways}.")
         if not self.metrics:
-            known = _evaluated(self.base)
+            known = evaluated(self.base)
             raise ValueError(
                 f"nothing says what to optimise: pass hydra.sweeper.metrics={known[0]} hydra.sweeper.directions="
                 f"maximize. Evaluations measure {', '.join(known)}; the metrics of training steps will do, too."
@@ -220,7 +221,7 @@ class SearchSweep:
 
     def _check_metrics(self, config: Mapping[str, Any]) -> None:
         """Evaluations are known beforehand; the first training step shows the rest (controller.py)."""
-        known = _evaluated(OmegaConf.create(dict(config)))
+        known = evaluated(config)
         for name in self.metrics:
             if name.startswith((EVALUATION, VALIDATION)) and name not in known:
                 match = close_match(name, known)
@@ -272,18 +273,6 @@ class SearchSweep:
 
 def _outcome(search: Search, *, interrupted: bool) -> Searched:
     return Searched(complete=search.counts["complete"], done=search.done, interrupted=interrupted and not search.done)
-
-
-def _evaluated(config: DictConfig) -> list[str]:
-    from rlvr.rollout.evaluation import held_out, metric_names
-
-    told, task = config.evaluation, instantiate(config.task)
-    names = functools.partial(metric_names, task, samples=told.samples, k=list(told.k))
-    known = names(held_out(task, told.problems))
-    if told.validation is not None:
-        known += names(held_out(task, told.validation, "validation"), prefix=VALIDATION)
-    task.close()
-    return known
 
 
 def _words(told: str | Sequence[str] | None) -> list[str]:

@@ -12,7 +12,7 @@ from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.scores.arm import Arm, arms
 from analysis.scores.measured import Point
-from analysis.scores.metric import avg, pass_at
+from analysis.scores.metric import avg, check_ahead, pass_at
 from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
 from analysis.tables import frontier
 from tests.analysis.ledger_factory import config, counts, write_run
@@ -29,6 +29,25 @@ def test_a_curve_crosses_between_two_evaluations():
     assert crossing(rising, 0.2) is None  # it begins above
     assert crossing(rising, 0.8) is None
     assert crossing([(0, 0.25), (20, 0.5), (40, 0.25), (60, 0.75)], 0.4) == Point(0, 20, pytest.approx(0.6))
+
+
+@pytest.mark.parametrize(
+    "name", ["avg", "avg@8", "pass", "pass@1", "pass@7", "entropy", "distinct-3", "policy/kl_base"]
+)
+def test_what_runs_will_measure_is_known_before_they_begin(name: str):
+    check_ahead(name, ["evaluation/maze7/avg_at_8", "evaluation/maze7/pass_at_8"], 8)
+
+
+@pytest.mark.parametrize("name", ["avg@3", "pass@64", "foo", "avg,pass", "modes covered", "evaluation/nosuch/avg_at_8"])
+def test_what_they_will_not_measure_is_too(name: str):
+    with pytest.raises(LookupError, match=f"{name}: no run measured it"):
+        check_ahead(name, ["evaluation/maze7/avg_at_8", "evaluation/maze7/pass_at_8"], 8)
+
+
+def test_a_bandit_is_measured_by_its_policy_and_not_by_samples():
+    check_ahead("modes covered", ["evaluation/bandit/expected_reward"], 8)
+    with pytest.raises(LookupError, match="pass@1: no run measured it"):
+        check_ahead("pass@1", ["evaluation/bandit/expected_reward"], 8)
 
 
 def run(home: Path, loss: str, right: tuple[tuple[int, ...], ...], seed: int = 0, **training: list[float]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from analysis.figures import tuning as tuning_figure
 from analysis.frames.load import load
 from analysis.scores.findings import findings
+from analysis.scores.question import questions
 from analysis.tables import tuning as tuning_table
 from rlvr.ledger.sweeps import Ledger
 from sweeps.growing import stopping, tuning
@@ -92,6 +93,25 @@ def test_seeds_go_to_what_is_open_until_it_is_decided(tmp_path: Path) -> None:
     assert len(ledger.sweep("s").runs) == 9 + 3 * 2
     assert advance(ledger, "s", print) == []
     assert ledger.sweep("s").info["until"] == info  # nothing is looked at again
+
+
+def test_where_nothing_can_be_compared_nothing_is_decided(tmp_path: Path) -> None:
+    """Two sizes of maze are two settings of one arm each."""
+    for size in (7, 9):
+        for seed in range(3):
+            made = config("grpo", seed=seed, task={"size": size})
+            write_run(tmp_path, made, {40: {"maze": counts(4, 4)}}, study="study", name=f"grpo-{size}-s{seed}")
+    with pytest.raises(LookupError, match="no setting has two arms that measured avg@8. Name a metric"):
+        questions(load(tmp_path, study="study"), "", 0.95)
+
+
+def test_a_bandit_is_decided_by_its_expected_reward(tmp_path: Path) -> None:
+    for loss, reward in (("grpo", 0.5), ("rloo", 0.9)):
+        for seed in range(3):
+            logged = {"evaluation/bandit/expected_reward": reward + 0.01 * reward * seed}
+            write_run(tmp_path, config(loss, seed=seed), {}, study="study", logged_at={40: logged})
+    (found,) = questions(load(tmp_path, study="study"), "", 0.95)
+    assert found.outcome == "above"
 
 
 def test_a_controller_killed_after_a_look_goes_on_from_it(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ def info(home: Path) -> dict[str, object]:
         (["-m", "loss=grpo,rloo", "until=decided"], "until=decided needs a budget: pass the most runs in all"),
         (["-m", "loss=grpo,rloo", "budget=9"], "budget=9 has no effect without until=decided"),
         (["-m", "loss=grpo,rloo", "until=decided", "budget=3h"], "no finished run of the ledger is like these"),
+        (
+            ["-m", "loss=grpo,rloo", "until=decided:pass@64", "budget=9", "--dry-run"],
+            "until=decided:pass@64: no run measured it. Did you mean pass@8",
+        ),
+        (["-m", "loss=grpo,rloo", "until=decided:foo", "budget=9"], "until=decided:foo: no run measured it."),
         (["loss=grpo", "until=decided", "budget=9"], "until has no effect on a single run"),
     ],
 )
