@@ -133,12 +133,15 @@ def _carry_out(verb: str, arguments: list[str]) -> int:
     from analysis.frames.bundle import write
     from analysis.paper import command as paper
     from analysis.report import report
+    from analysis.scores import verdict
 
     if verb in ("findings", "paper"):
         (findings.main if verb == "findings" else paper.main)(arguments)
         return DONE
     frames, file = exchange.bundle(arguments) if verb == "bundle" else exchange.import_dump(arguments)
     report.page(frames, report.build(frames), {})
+    if verb == "bundle":
+        verdict.measure(frames)
     write(frames, file)
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file.name}")
     return DONE

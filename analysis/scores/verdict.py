@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from analysis.frames.frames import Frames
 from analysis.scores import study, words
 from analysis.scores.arm import Arm
 from analysis.scores.cell import Cell, averaged, combine
+from analysis.scores.cell import cell as last_cell
 from analysis.scores.claim import Claim, Outcome, Verdict, Where, read
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare
@@ -55,6 +57,18 @@ def verdicts(
         else:
             found += _of(frames, claim, settings, level)
     return [_as_looked(study.stopping_rule(frames), verdict) for verdict in found]
+
+
+def measure(frames: Frames) -> None:
+    """Have every arm measured in what the claims are of. A bundle may hold a part of a study, whose claims are judged
+    together with the other parts: its arms need not be those that a claim can be judged of here.
+    """
+    for setting in by_setting(frames, on_problems=False):
+        for content in study.claims(frames):
+            with contextlib.suppress(ValueError, LookupError):
+                (metric,) = parse(read(content).metric, frames, [i for arm in setting.arms for i in arm.run_ids])
+                for arm in setting.arms:
+                    last_cell(frames, arm, metric, setting.sources)
 
 
 def _as_written(content: Mapping[str, Any]) -> Claim:

@@ -63,9 +63,14 @@ def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
             ends = {"maze7": counts(*(right + (0, 1, -1)[(i + seed) % 3] for i in range(30)))}
             run_id = write_run(tmp_path, config(loss, seed=seed), {0: {"maze7": counts(*(2,) * 30)}, 40: ends})
             plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
-    write_sweep(tmp_path, "s", plan)
+    of_texts = {"says": "PACS repeats itself", "metric": "distinct-3", "arm": "loss=pacs", "relation": "<"}
+    write_sweep(tmp_path, "s", plan, claims=[of_texts | {"against": "loss=grpo"}])
     home = ["--home", str(tmp_path), "--out"]
     assert command.main([*home, str(tmp_path / "whole"), "--no-figures"]) == 0
+    capsys.readouterr()
+    assert command.main(["--home", str(tmp_path), "--claims"]) == 0
+    verdict = capsys.readouterr().out.partition("\n")[2]
+    assert "saturated: 1.8 to 1.8 %" in verdict  # one of the 8 x 7 phrases of three words
     for loss in ("grpo", "pacs"):
         runs = [run_id for run_id, name, _ in plan if name.startswith(loss)]
         assert command.main(["bundle", *runs, *home, str(tmp_path / f"{loss}.rlvr")]) == 0
@@ -75,6 +80,8 @@ def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
     assert parts.read_text() == (tmp_path / "whole/default/tables/comparison.csv").read_text()
     assert "▲" in parts.read_text()
     capsys.readouterr()
+    assert command.main([*both, "--claims"]) == 0
+    assert verdict.strip() in capsys.readouterr().out
     assert command.main(["bundle", "nobody", "--home", str(tmp_path)]) == 2
     assert "There is no run nobody" in capsys.readouterr().err
 
