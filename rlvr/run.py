@@ -184,7 +184,7 @@ def deferred(words: Sequence[str], registry: Registry) -> list[str]:
     if not MULTIRUN & set(words):
         return list(words)
     values = dict(word.split("=", 1) for word in words if "=" in word)
-    late = {key for key, value in values.items() if "," in value}
+    late = {key for key, value in values.items() if "," in value or value.startswith(("glob(", "choice("))}
     if "loss" in late:
         groups = {key.split(".")[0] for key in values if "." in key}
         late |= {group for group in groups if registry.losses_with(group)}
@@ -200,7 +200,10 @@ def _of_the_points(word: str) -> str:
 
 
 def compose(words: Sequence[str] = ()) -> DictConfig:
-    """The config of a run: what `--cfg job` shows. ValueError: the line that the command would print."""
+    """The config of a run: what `--cfg job` shows. ValueError: the line that the command would print.
+
+    Names and types of knobs are checked; whether they go together, a launch or its dry run says.
+    """
     options, overrides = _split(words)
     with one_line_errors(words) as registry:
         if "--dry-run" in options or MULTIRUN & set(options):
@@ -264,6 +267,9 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """(options that have a meaning from Python, overrides). ValueError for others, and for a bare string."""
     if isinstance(words, str):
         raise ValueError(f'pass a list of words: ["{words}"].')
+    given: object = words
+    if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f'{given!r} is no list of words such as ["loss=grpo", "seed=1"].')
     options: list[str] = []
     overrides: list[str] = []
     rest = iter(words)

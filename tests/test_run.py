@@ -132,6 +132,7 @@ MISTAKES = {
         'task.test_problems is no knob of task=bandit. Give it to the others alone: when="task.test_problems=64 if '
         'task=maze".',
     ),
+    "a knob of other options, which are named": (["task.classes=3"], "task.classes is a knob of task=classes"),
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
@@ -152,6 +153,7 @@ def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
     words = ["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]
     assert deferred(words, REGISTRY) == ["-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1"]
     assert deferred(["loss=grpo", "loss.clip_low=0.1"], REGISTRY) == ["loss=grpo", "loss.clip_low=0.1"]
+    assert deferred(["-m", "loss=glob(dph_r*)", "loss.coef=0.1"], REGISTRY)[-1] == "loss.coef=choice(0.1)"
     # Some losses bring a group along, which the default loss does not have
     of_losses = deferred(["-m", "loss=dph_js,dph_none", "presample.problems=64"], REGISTRY)
     assert of_losses[-1] == "presample.problems=choice(64)"

@@ -98,7 +98,7 @@ def arms(frames: Frames) -> list[Arm]:
 def _arms(runs: Sequence[Run]) -> list[Arm]:
     swept = words.swept_within(runs)
     apart = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
-    settings = {run.run_id: describe(run, apart) for run in runs}
+    settings = _settings(runs, apart)
     found: list[Arm] = []
     for setting, here in _parts(runs, lambda run: settings[run.run_id]).items():
         groups = {
@@ -125,6 +125,14 @@ def _arms(runs: Sequence[Run]) -> list[Arm]:
                     )
                 )
     return sorted(found, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_last(a.eta), a.variant))
+
+
+def _settings(runs: Sequence[Run], apart: Sequence[str]) -> dict[str, str]:
+    """By run, its setting in words; long values are cut where none other reads alike then."""
+    whole = {run.run_id: describe(run, apart, shown=words.whole) for run in runs}
+    cut = {run.run_id: describe(run, apart) for run in runs}
+    alike = Counter(cut[i] for i in {text: i for i, text in whole.items()}.values())
+    return {i: cut[i] if alike[cut[i]] == 1 else whole[i] for i in whole}
 
 
 def _parts(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
@@ -183,11 +191,11 @@ def _differing(runs: Sequence[Run], keys: Iterable[str]) -> list[str]:
     return [k for k in keys if len({repr(run.config[k]) for run in runs if k in run.config}) > 1]
 
 
-def describe(run: Run, keys: Iterable[str]) -> str:
+def describe(run: Run, keys: Iterable[str], shown: Callable[[Any], str] = words.short) -> str:
     """`lr=1e-05, task.size=17`: these keys of a run in words."""
     told: dict[str, str] = {}
     for key in sorted(k for k in keys if run.config.get(k) not in (None, "")):
-        name, value = key, words.short(run.config[key])
+        name, value = key, shown(run.config[key])
         if key.endswith("._target_"):
             name, value = key.removesuffix("._target_"), value.rpartition(".")[2]
         told[name] = value

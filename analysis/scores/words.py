@@ -113,7 +113,7 @@ def _told(run: Run, own: Mapping[str, str], varied: Sequence[str], several: Coll
 def _configured(run: Run, key: str) -> str | None:
     """The value that holds for a run that was not told; None where the knob is not its own, or off."""
     value = run.knob(key)
-    return None if value in (None, "") or str(value) in ("none", "None") else short(value)
+    return None if value in (None, "") or str(value) in ("none", "None") else whole(value)
 
 
 def _told_apart(
@@ -201,9 +201,12 @@ def number(value: str) -> float:
         return math.nan
 
 
+def whole(value: Any) -> str:
+    """A value of a config, by which arms are told apart and compared."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def short(value: Any) -> str:
-    """A value of a config, at most 40 characters."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = str(value)
+    """The same to be shown, at most 40 characters."""
+    text = whole(value)
     return text if len(text) <= 40 else f"…{text[-39:]}"

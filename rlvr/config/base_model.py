@@ -44,6 +44,7 @@ def check(config: Knobs) -> None:
         value = model.architecture.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"model.architecture.{name}={value}: a whole number is expected, 1 or more.")
+    _check_heads(model)
     rank, architecture = config.trainer.get("lora_rank"), memory.of_model(model)
     if rank is not None and architecture is not None and rank > architecture.hidden:
         raise ValueError(
@@ -56,6 +57,27 @@ def check(config: Knobs) -> None:
         fault = _fault(str(model.path), chat=bool(model.chat), system=model.system, cwd=os.getcwd())  # noqa: PTH109
         if fault:
             raise (NotAtHand if fault == OFFLINE else ValueError)(f"model.path={model.path}: {fault}")
+
+
+def _check_heads(model: Knobs) -> None:
+    """ValueError for heads of attention that no layer can have."""
+    given: object = model.get("architecture")
+    if not isinstance(given, Mapping | DictConfig):
+        return
+    numbers = cast("Mapping[str, Any]", given)
+    if not {"num_attention_heads", "hidden_size"} <= set(numbers):
+        return
+    heads, hidden = numbers["num_attention_heads"], numbers["hidden_size"]
+    came, of_keys = f"model.architecture.num_attention_heads={heads}", numbers.get("num_key_value_heads")
+    width = numbers.get("head_dim") or hidden // heads
+    if not numbers.get("head_dim") and hidden % heads:
+        raise ValueError(f"{came}: the width, model.architecture.hidden_size={hidden}, is no multiple of it.")
+    if width % 2:
+        raise ValueError(f"{came}: a head is {width} wide, and rotary positions turn pairs: an even width is needed.")
+    if of_keys and heads % of_keys:
+        raise ValueError(
+            f"model.architecture.num_key_value_heads={of_keys} does not divide num_attention_heads={heads}."
+        )
 
 
 def check_context(config: Knobs, choices: Mapping[str, str | None], task: Abilities) -> None:

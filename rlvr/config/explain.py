@@ -6,10 +6,11 @@ import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_origin
+from typing import cast, get_origin
 
 import yaml
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from rlvr.config import schema, values
@@ -62,6 +63,8 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
             yield lacking
         if (typed := f"{key}={keys.get(key, '...')}") and _is_entry(key):
             yield f"{typed}: a new entry of a mapping is typed with a plus: +{typed}"
+        if others := _options_with(key, registry):
+            yield f"{key} is a knob of {key.split('.')[0]}={', '.join(others)}. Pass one of them, or drop {key}."
         yield f"{key} is not a knob.{_near(key, arguments, registry)} {LIST_ALL}"
     if mixed := re.search(r"Error merging override \+*([\w./]+)=(.*)", text):
         yield _not_merged(mixed.group(1), mixed.group(2), registry)
@@ -170,6 +173,23 @@ def _idle(said: str, group: str, losses: str, registry: Registry) -> str:
         f"{said} has no effect with loss={losses}. Losses that take a {group}: {', '.join(bringing)}. "
         f"Drop {said.partition('=')[0]} or pass loss={bringing[0]}."
     )
+
+
+def _options_with(key: str, registry: Registry) -> list[str]:
+    """The options of its group that have this knob."""
+    group, _, knob = key.partition(".")
+    if not knob or group not in registry.groups():
+        return []
+    return [option for option in registry.options(group) if _has(registry.node(group, option), knob)]
+
+
+def _has(node: DictConfig, knob: str) -> bool:
+    inner: object = OmegaConf.to_container(node, resolve=False)
+    for name in knob.split("."):
+        if not isinstance(inner, dict) or name not in inner:
+            return False
+        inner = cast("dict[str, object]", inner)[name]
+    return True
 
 
 def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:

@@ -1,6 +1,6 @@
 """The durable local journal of a run's metrics: one JSON line per step. Standard library only.
 
-    {"step":12,"time":1795992000.25,"attempt":1,"metrics":{"reward/mean":0.5},"crc":"9a0364b9"}
+    {"step":12,"time":1795992000.25,"attempt":1,"metrics":{"reward/mean":0.5},"crc":"89edbc10"}
 
 `crc` is the CRC-32 of the bytes before `,"crc"`, so a torn or rotten line is told from a good one without a parser's
 help. Lines are strict JSON: NaN and the infinities, which JSON lacks, are the strings "nan", "inf" and "-inf".

@@ -131,7 +131,10 @@ class SearchSweep:
             raise ValueError(f"{useless[0]} changes no result: there is nothing to search in it. Give it one value.")
         for line in ("also", "zip", "exclude"):
             if self.base[line]:
-                raise ValueError(f"{line} shapes a grid, not a search. Drop it; `when` makes an axis conditional.")
+                raise ValueError(
+                    f"{line} shapes a grid, not a search. Drop it, or pass {line}=[] where a study brings it; `when` "
+                    "makes an axis conditional."
+                )
         for word in (*GROWTH, *ADDED):
             if self.base[word]:
                 raise ValueError(f"{word} is of a grid, not of a search. Drop it, or drop hydra/sweeper.")

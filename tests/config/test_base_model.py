@@ -98,6 +98,19 @@ def test_a_model_that_no_job_could_start_from_is_refused(said: str, whole: Path,
     assert said in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("num_attention_heads=3", "model.architecture.num_attention_heads=3: the width"),
+        ("num_attention_heads=64", "a head is 1 wide"),
+        ("num_key_value_heads=3", "model.architecture.num_key_value_heads=3 does not divide num_attention_heads=2"),
+    ],
+)
+def test_heads_that_no_layer_can_have_are_refused(typed: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check(f"model.architecture.{typed}")
+
+
 def test_a_chat_template_is_there_and_can_be_read(whole: Path, tmp_path: Path) -> None:
     asked = ["model=hf", "model.chat=true"]
     with pytest.raises(ValueError, match="no chat template, and model.chat=true asks for one"):

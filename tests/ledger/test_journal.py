@@ -47,6 +47,12 @@ def test_a_line_is_strict_json_with_the_fields_of_the_ledger_and_a_crc_of_what_p
     assert line["crc"] == f"{zlib.crc32(checked):08x}"
 
 
+def test_the_examples_in_the_documents_are_lines_that_can_be_read():
+    for text in (spool.__doc__, (Path(__file__).parents[2] / "docs/tracking.md").read_text(encoding="utf-8")):
+        example = next(line.strip() for line in str(text).splitlines() if line.strip().startswith('{"step"'))
+        assert decode(example.encode()).step == 12
+
+
 @given(st.dictionaries(names, floats, max_size=8), st.integers(0, 10**9), st.floats(0, 4e9))
 def test_every_float_comes_back_bit_for_bit(metrics, step, seconds):
     record = decode(encode(step, seconds, 2, metrics)[:-1])

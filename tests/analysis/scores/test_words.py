@@ -44,6 +44,12 @@ def test_several_references_are_said_in_a_few_words():
     assert words.together([one, "base policy (step 0)"]) == f"{one} or base policy (step 0)"
 
 
+def test_settings_whose_long_values_end_alike_are_two(tmp_path):
+    test = "a-folder-of-a-long-name/and-another-one/test.jsonl"
+    sweep(tmp_path, [(config("grpo", task={"test": f"{i}/{test}"}), ["loss=grpo", f"n={i}"]) for i in (1, 2)])
+    assert sorted(arm.setting for arm in arms(load(tmp_path))) == [f"task.test={i}/{test}" for i in (1, 2)]
+
+
 def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
     points = [
         (config("grpo", lr=lr, seed=seed), ["loss=grpo", f"lr={text}", f"seed={seed}"])
