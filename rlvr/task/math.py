@@ -135,23 +135,24 @@ class Math(Verified):
 
 
 # Read in one pass, however many braces a degenerate response opens. \{ and \} belong to the answer, \\ is a line break.
-BRACES = re.compile(r"\\boxed\{|\\\\(?!boxed\{)|\\[{}]|[{}]")
+BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?!(?:boxed|fbox)\s*\{)|\\[{}]|[{}]")
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The complete \boxed{...} of a response that starts last, braces balanced; None if there is none."""
-    open_at: list[int | None] = []  # a stack: where a \boxed{ starts, None for another brace
+    r"""The complete \boxed{...} of a response that starts last, braces balanced; None if there is none. \fbox{...} and
+    \boxed {...} are given as \boxed{...}."""
+    open_at: list[int | None] = []  # a stack: where the content of a box starts, None for another brace
     found: tuple[int, int] | None = None
     for brace in BRACES.finditer(text):
-        if brace[0] == r"\boxed{":
-            open_at.append(brace.start())
+        if brace[0].endswith("{") and "box" in brace[0]:
+            open_at.append(brace.end())
         elif brace[0] == "{":
             open_at.append(None)
         elif brace[0] == "}" and open_at:
             start = open_at.pop()
             if start is not None and (found is None or start > found[0]):
-                found = (start, brace.end())
-    return text[slice(*found)] if found else None
+                found = (start, brace.start())
+    return f"\\boxed{{{text[slice(*found)]}}}" if found else None
 
 
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

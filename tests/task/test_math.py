@@ -161,6 +161,8 @@ def test_restated_problems_are_wrong_unless_they_are_said_to_be_right(tmp_path: 
         ("\\boxed{\\boxed{3}}", "\\boxed{3}"),
         ("} \\boxed{4} }", "\\boxed{4}"),
         ("x = 3 \\\\boxed{5}", "\\boxed{5}"),  # a backslash too many
+        ("\\boxed {12}", "\\boxed{12}"),
+        ("\\fbox{12}", "\\boxed{12}"),
         ("\\boxed 5", None),
         ("{6}", None),
     ],

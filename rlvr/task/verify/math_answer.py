@@ -17,7 +17,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import sympy
-from math_verify import parse, verify
+from math_verify import LatexExtractionConfig, parse, verify
 
 from rlvr.task.verify import math_text
 
@@ -64,7 +64,8 @@ def _outcome(gold: Answer, text: str, tolerance: float = 0.0) -> Outcome:
         return "correct"
     pairs = _pairs(gold, answer)
     if any(_equal(g, a) or _within(tolerance, g, a) for g, a in pairs) and _consistent(gold, answer):
-        asked = math_text.operators(answer.text) - math_text.operators(gold.text)
+        said = math_text.sides(math_text.bare(answer.text))[-1]  # \binom{10}{3} = 120 is evaluated
+        asked = math_text.operators(said) - math_text.operators(gold.text)
         return "unevaluated" if asked else "correct"
     # What math-verify could not parse it returns as plain text, which equals equal text only.
     return "unparsable" if _text_only(answer) else "wrong"
@@ -92,12 +93,20 @@ def _read(text: str) -> Answer:
     content = math_text.plain(content)
     if math_text.adjacent_numbers(content):
         return Answer(content, [content], percent)
-    return Answer(content, _parse(f"\\boxed{{{content}}}") if content.strip() else [], percent)
+    return Answer(content, _boxed(math_text.bare(content)) if content.strip() else [], percent)
 
 
-def _parse(text: str) -> list[Any]:
+# math-verify's default takes any number of a text that it cannot read for the whole: 5 of x \neq \pm 5.
+WHOLE = (LatexExtractionConfig(try_extract_without_anchor=False),)
+
+
+def _boxed(content: str) -> list[Any]:
+    return _parse(f"\\boxed{{{content}}}", extraction_config=WHOLE) or [content]
+
+
+def _parse(text: str, **options: Any) -> list[Any]:
     try:
-        return parse(text, parsing_timeout=0, raise_on_error=True)
+        return parse(text, parsing_timeout=0, raise_on_error=True, **options)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - the grammar and sympy raise anything on malformed text: it is unparsable
@@ -190,14 +199,17 @@ def _consistent(gold: Answer, answer: Answer) -> bool:
         return False
     if (math_text.brackets(gold.text), math_text.brackets(answer.text)) == ("(", "{"):
         return False
-    return _true_equations(answer.text)
+    moduli = [math_text.modulus(each.text) for each in (gold, answer)]
+    if None not in moduli and moduli[0] != moduli[1]:
+        return False
+    return _true_equations(math_text.bare(answer.text))
 
 
 def _true_equations(text: str) -> bool:
     """Whether the numbers that a chain of equations sets equal are: 2 + 4 = 6 is, 5 = 6 is not, x = 6 says nothing."""
     if "=" not in text or any(sign in text for sign in (",", ";", "\\\\", "\\ne", "<", ">")):
         return True
-    sides = [_parse(f"\\boxed{{{side}}}") for side in text.split("=") if side.strip()]
+    sides = [_boxed(side) for side in math_text.sides(text) if side.strip()]
     numbers = [side[0] for side in sides if side and _number(side[0]) is not None]
     return all(_near(a, b) for a, b in pairwise(numbers))
 

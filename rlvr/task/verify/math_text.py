@@ -21,6 +21,16 @@ SUBSCRIPT = re.compile(
 SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}(?!\w)")  # x_{1} is x_1
 FUNCTIONS = r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|ln|log|exp)(?:\^(?:\{\w+\}|\w))?"
 LETTER = re.compile(rf"([-+=<>(]|{FUNCTIONS}){GAP}+([a-zA-Z])(?![\w{{^(])")  # c of x^2 + c, t of \sin t: no units
+REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{(\d+)\}(?!\s*\d)")  # 0.1\overline{6}
+LETTERS = re.compile(r"(?:[A-Z]|\\text\s*\{[A-Z, ]+\})(?:\s*,\s*(?:[A-Z]|\\text\s*\{[A-Z, ]+\}))*")  # \text{A, C}, F
+MODULUS = re.compile(
+    rf"{GAP}*(?:\\pmod(?:{GAP}*\{{([^{{}}]*)\}}|{GAP}*(\w))|\({GAP}*\\b?mod(?![a-zA-Z]){GAP}*([^()]*)\)){GAP}*$"
+)
+MONEY = r"\\?\$|[€£]|USD|EUR|GBP|\\(?:text|mathrm)\{\s*(?:USD|EUR|GBP)\s*\}"
+AMOUNT = re.compile(
+    rf"(?:\*\*)?{GAP}*(?:\\approx(?![a-zA-Z])|≈)?{GAP}*([-+]?)(?:{MONEY})?{GAP}*([-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))"
+    rf"{GAP}*(?:{MONEY}|[°¢])?{GAP}*(?:\*\*)?"
+)
 ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 
@@ -43,8 +53,10 @@ def inside(text: str) -> str:
 
 
 def squeezed(text: str) -> str:
-    """Without white space and the braces of a short index: equal ones are equal answers, whatever they mean."""
-    return SHORT_SCRIPT.sub(r"\1\2", re.sub(GAP, "", text))
+    """Without white space, but between digits, and the braces of a short index: equal ones are equal answers, whatever
+    they mean."""
+    text = re.sub(rf"(?<=\d){GAP}+(?=\.?\d)", "\0", text)
+    return SHORT_SCRIPT.sub(r"\1\2", re.sub(GAP, "", text)).replace("\0", " ")
 
 
 def without_percent(text: str) -> tuple[str, bool]:
@@ -60,10 +72,44 @@ def plain(text: str) -> str:
     text = text.replace("np.", "\\") if re.match(r"-?np\.[a-z]+\(", text) else text
     text = SUBSCRIPT.sub(r"_{\1}", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", text))
     text = LETTER.sub(r"\1{\2}", text)
+    text = REPEATING.sub(_fraction, text)
+    text = re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
     text = THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = SCIENTIFIC.sub(r"\1 \\times 10^{\2}", text)
     return re.sub(r"(\d)\.(?=\s*[/)}]|$)", r"\1", text)  # 1./3
+
+
+def _fraction(found: re.Match[str]) -> str:
+    """0.1666... is (16 - 1)/90."""
+    before, after, repeated = found.groups()
+    nominator = int(before + after + repeated) - int(before + after or "0")
+    return rf"\frac{{{nominator}}}{{{'9' * len(repeated)}{'0' * len(after)}}}"
+
+
+def bare(text: str) -> str:
+    r"""What is compared: 5 of 5 \pmod{7}; of a number alone the number, of \approx 12, €12, USD 12 or **12**."""
+    text = MODULUS.sub("", text)
+    amount = AMOUNT.fullmatch(text)
+    return amount[1] + amount[2] if amount else text
+
+
+def modulus(text: str) -> str | None:
+    found = MODULUS.search(text)
+    return squeezed(next(each for each in found.groups() if each is not None)) if found else None
+
+
+def sides(text: str) -> list[str]:
+    r"""Of a chain of equations, split where no brace or parenthesis is open: the k=1 of \sum_{k=1} is none."""
+    depth, parts = 0, [""]
+    for token in re.findall(r"\\.|[<>!:]=|.", text, re.DOTALL):
+        depth += token in ("(", "[", "{", r"\{")
+        depth -= token in (")", "]", "}", r"\}")
+        if token == "=" and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
 
 
 def adjacent_numbers(text: str) -> bool:
@@ -151,7 +197,8 @@ _UNITS = {
     "cup": "cup",
     "$": "dollar usd",
     "cent": "cent ¢",
-    "€": "euro",
+    "€": "euro eur €",
+    "£": "gbp £",
     "deg": "degree deg",
     "rad": "radian rad",
     "N": "newton",
@@ -164,7 +211,7 @@ UNITS = {alias: unit for unit, aliases in _UNITS.items() for alias in aliases.sp
 UNITS |= {f"{alias}s": unit for alias, unit in UNITS.items() if len(alias) > 2 and not alias.endswith("s")}
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "squared": 2, "cubed": 3}
 WORDS = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{([^{}]*)\}")
-TRAILING = re.compile(r"(?:(?<=[\d}\])])|\s)\s*([a-zA-Z¢€][a-zA-Z¢€. /]*(?:\^\{?[23]\}?)?)$")
+TRAILING = re.compile(r"(?:(?<=[\d}\])])|\s)\s*([a-zA-Z¢€£][a-zA-Z¢€£. /]*(?:\^\{?[23]\}?)?)$")
 
 
 def unit(text: str) -> tuple[tuple[str, int], ...] | None:
@@ -172,8 +219,8 @@ def unit(text: str) -> tuple[tuple[str, int], ...] | None:
     one that is not known here: nothing is then concluded from it.
     """
     text = re.sub(r"\\(?=\$)", "", text).strip()
-    if re.match(r"-?\$\s*[\d.]", text):
-        return (("$", 1),)
+    if money := re.match(rf"-?({MONEY}){GAP}*[\d.]", text):
+        return _factors(re.sub(r"\\(?:text|mathrm)|[{}\s]", "", money[1]).replace("$", "usd"))
     if re.search(r"\^\s*\{?\s*\\circ\s*\}?$", text):
         return (("deg", 1),)
     text = re.sub(r"(?:~|\\[,;: ])", " ", text)
@@ -185,7 +232,7 @@ def unit(text: str) -> tuple[tuple[str, int], ...] | None:
 def _factors(words: str) -> tuple[tuple[str, int], ...] | None:
     factors: list[tuple[str, int]] = []
     sign, power = 1, 1
-    for word in re.findall(r"[a-zA-Z¢€]+|\^\{?[23]\}?|/", words.lower().replace(".", " ")):
+    for word in re.findall(r"[a-zA-Z¢€£]+|\^\{?[23]\}?|/", words.lower().replace(".", " ")):
         if word in ("per", "/"):
             sign, power = -1, 1
         elif word in ("square", "sq", "cubic"):

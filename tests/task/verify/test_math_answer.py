@@ -235,3 +235,61 @@ def test_free_text_is_searched_as_before() -> None:
     assert judge({"gold": "144", "answer": "The answer is $12 \\cdot 12$."})["outcome"] == "correct"
     assert judge({"gold": "120", "answer": "The answer is $5!$."})["outcome"] == "unevaluated"
     assert judge({"gold": "144", "answer": "I do not know."})["outcome"] == "unparsable"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"x\neq\pm5", "5"),  # College Math
+        (r"x=0, x=\pm2\sqrt2", "2"),
+        (r"-2\leqslant n\leqslant4:[-2,4]", "4"),
+        ("4", "3 @ 4"),
+        (r"\frac12", r"5 @ \frac{1}{2}"),
+        ("10 20", "1020"),
+        (r"1\quad 2", "12"),
+    ],
+)
+def test_a_part_of_a_text_that_cannot_be_read_is_not_the_answer(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) in ("wrong", "unparsable")
+    assert outcome(gold, gold) == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("120", r"\binom{10}{3}=120"),
+        ("120", "5! = 120"),
+        ("12", r"\gcd(24,36)=12"),
+        ("2", r"\lim_{x\to0}\frac{\sin 2x}{x}=2"),
+        (r"\frac12", r"\int_0^1 x\,dx=\frac12"),
+        ("3", r"\lfloor\pi\rfloor=3"),
+        ("5050", r"\sum_{k=1}^{100}k=5050"),
+        ("55", "S_{n=10}=55"),
+        ("12", "f(x)|_{x=2}=12"),
+        (r"\frac12", r"P(X=3)=\frac12"),
+        ("5", r"5 \pmod{7}"),
+        (r"5 \pmod 7", r"5 (\bmod 7)"),
+        (r"\frac13", r"0.\overline{3}"),
+        (r"0.1\overline{6}", r"\frac16"),
+        (r"\text{A,C,F}", "A, C, F"),
+        (r"\text{A,C,F}", r"\text{A}, \text{C}, \text{F}"),
+        *(("12", text) for text in (r"\approx 12", "€12", "12 €", "£12", "USD 12", "**12**", r"\$12")),
+    ],
+)
+def test_an_evaluated_answer_is_right_with_what_stands_around_it(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("121", r"\binom{10}{3}=121"),
+        (r"5 \pmod{7}", r"5 \pmod{8}"),
+        ("2", r"17 \bmod 5"),
+        ("0.3", r"0.\overline{3}"),
+        (r"\text{A,C,F}", "A, C"),
+        ("€12", r"\$12"),
+    ],
+)
+def test_what_stands_around_an_answer_does_not_make_it_right(gold: str, answer: str) -> None:
+    assert outcome(gold, answer) != "correct"

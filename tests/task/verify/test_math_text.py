@@ -195,7 +195,8 @@ def test_units(text: str, expected: list[tuple[str, int]] | None) -> None:
 
 
 def test_white_space_of_latex_is_white_space() -> None:
-    assert squeezed(r"1 ~ \quad 2\, 3\!") == "123"
+    assert squeezed(r"a ~ \quad b\, 3\!") == "ab3"
+    assert squeezed(r"1 ~ \quad 2\, 3 + 4\!") == "1 2 3+4"  # 12 is another answer
 
 
 def test_braces_of_a_short_index_say_nothing() -> None:
