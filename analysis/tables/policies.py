@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.frames.counts import Judged
 from analysis.frames.frames import Frames
@@ -129,20 +130,32 @@ def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
     benchmark = np.zeros(len(problems), dtype=np.int64)
     cells: dict[str, Cell] = {}
     for name, solved_before in ((KEEP, True), (EXPLORE, False)):
-        values = [np.where((p.first.c > 0) == solved_before, (p.now.c > 0).astype(float), np.nan) for p in pairs]
+        values = [
+            np.where(_known(p) & ((p.first.c > 0) == solved_before), (p.now.c > 0).astype(float), np.nan) for p in pairs
+        ]
         cells[name] = _cell(Scores(seeds, problems, np.stack(values), benchmark), planned)
     return cells
 
 
+def _known(pair: Pair) -> NDArray[np.bool_]:
+    """[P] Problems of which both have judged samples."""
+    return (pair.first.n > 0) & (pair.now.n > 0)
+
+
 def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
     """Samples with which a policy covers what all samples of the other do."""
-    values = [_samples_to_reach(pair.now, float((pair.first.c > 0).mean())) for pair in pairs]
+    values = []
+    for pair in pairs:
+        known = _known(pair)
+        now = replace(pair.now, n=pair.now.n[known], c=pair.now.c[known])
+        target = float((pair.first.c[known] > 0).mean()) if known.any() else math.nan
+        values.append(_samples_to_reach(now, target))
     return _cell(Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None]), planned)
 
 
 def _samples_to_reach(judged: Judged, target: float) -> float:
     """The fewest k with pass@k of at least `target`; NaN if all samples cover less."""
-    low, high = 1, int(judged.n.min())
+    low, high = 1, int(judged.n.min()) if judged.n.size else 0
 
     def covers(k: int) -> bool:
         return float(pass_at_k(judged.n, judged.c, k).mean()) >= target - 1e-12

@@ -125,6 +125,10 @@ def _settle(config: DictConfig, keys: Mapping[str, str]) -> None:
                 f"evaluation.temperature=0 gives one answer, and evaluation.samples={wanted.samples} would be "
                 "copies of it. Drop evaluation.samples."
             )
+        if "evaluation.k" in keys and wanted.k not in ([1], 1):
+            raise ValueError(
+                f"evaluation.temperature=0 gives one answer, and evaluation.k={wanted.k} needs more. Drop evaluation.k."
+            )
         wanted.samples = 1
     if "evaluation.k" not in keys or wanted.temperature == 0:
         wanted.k = [2**i for i in range(wanted.samples.bit_length())]

@@ -213,6 +213,7 @@ def rated(everything: Sequence[Problem], ratings: Path, contestants: Path | None
     known = pd.read_csv(ratings, dtype={"problem_id": str})
     if not {"problem_id", "rating"} <= set(known.columns):
         raise ValueError(f"--ratings {ratings} has no columns problem_id and rating.")
+    known = known.dropna(subset=["rating"])
     of_problem = dict(zip(known["problem_id"], known["rating"].astype(float), strict=True))
     others = None if contestants is None else np.loadtxt(contestants, ndmin=1)
     rows = [p for p in everything if p.id in of_problem]

@@ -141,7 +141,10 @@ def messages(problem: str, responses: Sequence[str]) -> list[dict[str, str]]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": filled}]
 
 
+VERDICT = re.compile(r"\W*(?:score|rating)?\W*(?<!-)([1-5])(?:\.0+)?(?:\s*/\s*5)?(?:\s+\1)*\W*", re.IGNORECASE)
+
+
 def score(said: str) -> float:
-    """The number from 1 to 5 that a verdict is; NaN of anything else. `4/5`, `Score: 4` and `**4**` are 4."""
-    found = re.search(r"(?<![\d.])([1-5])(?:\.0+)?(?![\d.]*\d)", said)
+    """The number from 1 to 5 that the last line of a verdict is; NaN of anything else. `4/5` and `Score: 4` are 4."""
+    found = VERDICT.fullmatch(next((line for line in reversed(said.splitlines()) if line.strip()), ""))
     return float(found[1]) if found else float("nan")

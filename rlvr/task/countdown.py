@@ -84,7 +84,7 @@ def parse(words: Sequence[str]) -> tuple[Expression, list[int]]:
         return number(int(word))
 
     def chain(kind: str, part: Callable[[], Expression]) -> Expression:
-        signs = "+-" if kind == "sum" else "*/"
+        signs = ("+", "-") if kind == "sum" else ("*", "/")
         result = part()
         while left and left[-1] in signs:
             inverse = left.pop() == signs[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
@@ -185,6 +186,8 @@ def _answer(cell: Cell) -> str:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
         raise cell.refuse("a text or a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise cell.refuse("a finite number")
     text = str(value)
     if "####" in text:
         text = text.rpartition("####")[2].replace(",", "")

@@ -6,6 +6,7 @@ import difflib
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, Row]]:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield f"{path}:{number}", _object(line)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}:{number}: {error}") from None
 
 
@@ -73,7 +74,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
 
     try:
         rows = parquet.ParquetFile(path).read().to_pylist()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path}: {error}") from None
     for number, row in enumerate(rows, 1):
         yield f"{path}, row {number}", row

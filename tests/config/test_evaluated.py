@@ -84,6 +84,8 @@ def test_the_most_likely_answer_is_asked_for_once() -> None:
         check("evaluation.temperature=-0.1")
     with pytest.raises(ValueError, match="copies of it"):
         evaluation("evaluation.temperature=0", "evaluation.samples=8", of=run)
+    with pytest.raises(ValueError, match=r"evaluation\.k=\[1, 4\] needs more"):
+        evaluation("evaluation.temperature=0", "evaluation.k=[1,4]", of=run)
     with pytest.raises(ValueError, match=r"policy\.chat=true"):
         evaluation("policy.system=Think.", of=run)
 

@@ -25,13 +25,24 @@ CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 
 @pytest.mark.parametrize(
     ("said", "expected"),
-    [("4", 4), ("Score: 3", 3), ("**2**", 2), ("4/5", 4), ("5.0", 5), ("1.", 1), ("4 4 4", 4), ("I say 2 of 5", 2)],
+    [
+        ("4", 4),
+        ("Score: 3", 3),
+        ("**2**", 2),
+        ("4/5", 4),
+        ("5.0", 5),
+        ("1.", 1),
+        ("4 4 4", 4),
+        ("They differ:\n4\n", 4),
+    ],
 )
 def test_a_verdict_is_a_number_from_one_to_five(said: str, expected: int) -> None:
     assert score(said) == expected
 
 
-@pytest.mark.parametrize("said", ["", "none", "6", "0", "3.5", "12", "45"])
+@pytest.mark.parametrize(
+    "said", ["", "none", "6", "0", "3.5", "12", "45", "On a scale from 1 to 5, I would rate this 4."]
+)
 def test_anything_else_is_no_verdict(said: str) -> None:
     assert math.isnan(score(said))
 

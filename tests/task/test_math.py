@@ -266,6 +266,7 @@ GOOD = '{"problem": "?", "answer": "1"}\n'
         (GOOD + "\n" + '["?", "1"]\n', r"x\.jsonl:3: a JSON object is expected, not \[\"\?\", \"1\"\]"),
         (GOOD + '{"problem": "?"}\n', r"x\.jsonl:2: answer is None, expected a text or a number"),
         (GOOD + '{"problem": " ", "answer": 1}\n', r"x\.jsonl:2: problem is ' ', expected a text or one chat message"),
+        (GOOD + '{"problem": "?", "answer": NaN}\n', r"x\.jsonl:2: answer is nan, expected a finite number"),
         (GOOD + '{"problem": "?", "answer": ["1", "2"]}\n', r"x\.jsonl:2: answer is \['1', '2'\]"),
         ("", r"x\.jsonl has no rows"),
         ('{"ask": "?", "answer": "1"}\n', r"no column any of prompt, problem, question. It has: ask, answer\."),
@@ -283,6 +284,20 @@ def test_truncated_binary_files_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(GOOD.encode() * 1000)[:40])
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         make_math(str(tmp_path / name))
+
+
+def test_damaged_binary_files_are_named(tmp_path: Path) -> None:
+    """A wrong byte in the middle: zlib's own error; pyarrow's is an OSError."""
+    zipped = bytearray(gzip.compress(GOOD.encode() * 1000))
+    zipped[10] = 0xFF
+    (tmp_path / "x.jsonl.gz").write_bytes(zipped)
+    parquet.write_table(pa.table({"problem": ["?"] * 1000}), tmp_path / "x.parquet")
+    table = bytearray((tmp_path / "x.parquet").read_bytes())
+    table[4:40] = b"\xff" * 36
+    (tmp_path / "x.parquet").write_bytes(table)
+    for name in ("x.jsonl.gz", "x.parquet"):
+        with pytest.raises(ValueError, match=name):
+            make_math(str(tmp_path / name))
 
 
 def test_a_bad_utf8_line_is_named(tmp_path: Path) -> None:

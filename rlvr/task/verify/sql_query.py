@@ -7,6 +7,7 @@ and the query is interrupted when its time is up. What still hangs is killed by 
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -70,7 +71,7 @@ def _outcome(request: dict[str, Any], gold: Table, query_s: float, max_rows: int
         return "wrong"
     if request["match"] == "set":
         return "correct" if set(answer.rows) == set(gold.rows) else "wrong"
-    ordered = "order by" in request["gold"].lower()
+    ordered = re.search(r"\border\s+by\b", request["gold"], re.IGNORECASE) is not None
     return "correct" if same_table(gold.rows, answer.rows, ordered=ordered) else "wrong"
 
 
