@@ -97,7 +97,7 @@ def test_the_curve_ends_at_coverage(home: Path) -> None:
     figure = figure_room.figure(frames)
     assert figure is not None
     (axes,) = [axes for axes in figure.axes if axes.get_visible()]
-    ends = {line.get_ydata()[-1] for line in axes.get_lines()}
+    ends = {np.asarray(line.get_ydata())[-1] for line in axes.get_lines()}
     assert ends == {50.0}
     arm = evaluations(frames)[0]
     assert cell(frames, arm, pass_at(8), ("maze7",)).mean == 0.5
