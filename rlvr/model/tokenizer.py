@@ -68,7 +68,7 @@ def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """What the tokenizer itself puts before a text, and so what the model has always read there: Llama's and Gemma's
     token of the beginning. Nothing for models without one.
     """
-    begin = tokenizer.bos_token_id
+    begin: Any = tokenizer.bos_token_id
     return [begin] if begin is not None and tokenizer("")["input_ids"][:1] == [begin] else []
 
 
