@@ -38,6 +38,7 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
     against = ask.against if ask else ""
     records = []
     named: dict[str, None] = {}
+    unjudged: dict[str, tuple[int, int]] = {}
     for setting in settings(found):
         here = ordered([arm for arm in found if arm.setting == setting], swept(frames))
         sources, metrics = benchmarks(frames, [i for arm in here for i in arm.run_ids])
@@ -46,6 +47,7 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
         named |= {label(arm): None for arm in reference.values() if arm is not base}
         for source in sources:
             title = ", ".join(part for part in (setting, source) if part)
+            unjudged[title] = _unjudged(frames, here, source)
             for arm in here:
                 cells = _cells(frames, arm, base, reference.get(arm.group_id), source, metrics)
                 records += written(title, label(arm), cells)
@@ -57,6 +59,11 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
         "exploration rate: of those it does not, the share solved now; both at equal numbers of samples. Samples to "
         "reach the base: the fewest k at which pass@k is what all samples of the base policy cover.",
         *_about_reference(named),
+        *(
+            f"{title}: these rates leave out {number} of {every} problems, of which some policy has no judged sample."
+            for title, (number, every) in unjudged.items()
+            if number
+        ),
         "Differences and what decides them: the table Comparison.",
         *interval_notes(seeds),
     )
@@ -135,6 +142,17 @@ def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
         ]
         cells[name] = _cell(Scores(seeds, problems, np.stack(values), benchmark), planned)
     return cells
+
+
+def _unjudged(frames: Frames, arms: Iterable[Arm], source: str) -> tuple[int, int]:
+    """(problems whose samples of some policy nobody could judge, all problems)."""
+    each = [
+        (problem, n)
+        for arm in arms
+        for _, judged in _judged(frames, arm, source)
+        for problem, n in zip(judged.problems, judged.n, strict=True)
+    ]
+    return len({problem for problem, n in each if n == 0}), len({problem for problem, _ in each})
 
 
 def _known(pair: Pair) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import threading
@@ -17,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +136,22 @@ class Judge:
         raise RuntimeError(f"the judge at {self.url} does not answer ({trouble}). The same command goes on from here.")
 
 
+def scale(count: int) -> str:
+    """The question with the scale for so many responses: of the most common approach the paper's shares of 16."""
+    least = [math.ceil(share * count / RESPONSES) for share in (4, 7, 11, 14)]
+    ranges = [f"{low}-{above - 1}" if above - 1 > low else str(low) for low, above in pairwise(least)]
+    filled = USER.replace("14+ responses", f"{least[-1]}+ responses")
+    filled = filled.replace("≤3 responses", f"≤{least[0] - 1} responses")
+    for printed, own in zip(("4-6", "7-10", "11-13"), ranges, strict=True):
+        filled = filled.replace(f"• {printed} responses", f"• {own} responses")
+    return filled
+
+
 def messages(problem: str, responses: Sequence[str]) -> list[dict[str, str]]:
     """The question of Box C.0."""
     listed = "\n\n".join(f"[Response {i}]\n{text}" for i, text in enumerate(responses, start=1))
-    filled = USER.replace("{count}", str(len(responses))).replace("{problem}", problem).replace("{responses}", listed)
+    filled = scale(len(responses)).replace("{count}", str(len(responses)))
+    filled = filled.replace("{problem}", problem).replace("{responses}", listed)
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": filled}]
 
 

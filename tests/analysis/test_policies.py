@@ -112,3 +112,19 @@ def test_a_problem_that_cannot_be_judged_is_left_out_of_both_policies() -> None:
     pairs = [policies.Pair(0, first, now)]
     assert policies._reached(pairs, 1).mean == 1
     assert policies._kept(pairs, 1)[policies.KEEP].mean == 1
+
+
+def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:
+    planned = []
+    for name, found in (("base", counts(8, 8, 0)), ("lad@40", [*counts(8, 4), (0, 0, 8)])):
+        frozen = {**config("grpo"), "policy": {"name": name, "digest": name, "step": 0, "path": "/x"}, "steps": 1}
+        frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
+        run_id = write_run(tmp_path, frozen, {1: {"maze7": found}}, name=f"{name}-s0", study="evaluation")
+        planned.append((run_id, f"{name}-s0", [f"policy={name}", "seed=0"]))
+    write_sweep(tmp_path, "abcd1234", planned, study="evaluation")
+    table = policies.table(load(tmp_path, study="evaluation"))
+    assert table is not None
+    assert "maze7: these rates leave out 1 of 3 problems, of which some policy has no judged sample." in table.notes
+    rates = table.cells.set_index(["row", "column"])["mean"]
+    assert rates["lad@40", policies.KEEP] == 1
+    assert rates["lad@40", policies.REACH] == 5  # both of the others, in 5 of 8 samples of which 4 are right

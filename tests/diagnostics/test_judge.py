@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rlvr.diagnostics.judge import Judge, messages, score
+from rlvr.metrics import approach_score
 
 CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 
@@ -53,6 +55,27 @@ def test_the_question_is_that_of_the_paper() -> None:
     assert "PROBLEM: What is {count}?" in user["content"]
     assert "2 SOLUTION ATTEMPTS:\n[Response 1]\nfirst {problem}\n\n[Response 2]\nsecond" in user["content"]
     assert user["content"].endswith("Return ONLY a number from 1 to 5.")
+
+
+@pytest.mark.parametrize("count", [8, 16, 17, 32])
+def test_its_scale_is_the_rules_at_any_number_of_responses(count: int) -> None:
+    """Each number of responses with one approach lies in the range of one score, the one that the rule gives."""
+    content = messages("p", ["r"] * count)[1]["content"]
+    ranges = re.findall(r"Score \d - .*\n(?:• No.*\(≤|• )([\d-]+)(\+?) responses", content)
+    assert len(ranges) == 5
+    for most in range(1, count + 1):
+        fits = []
+        for score_, (said, above) in enumerate(ranges, start=1):
+            low, _, high = said.partition("-")
+            bounds = (1, int(low)) if score_ == 5 else (int(low), count if above else int(high or low))
+            fits += [score_] if bounds[0] <= most <= bounds[1] else []
+        assert fits == [approach_score(["x"] * most + list(range(count - most)))]
+
+
+def test_of_16_responses_it_is_the_papers() -> None:
+    content = messages("p", ["r"] * 16)[1]["content"]
+    for printed in ("14+ responses", "11-13 responses", "7-10 responses", "4-6 responses", "(≤3 responses"):
+        assert printed in content
 
 
 def make_model(path: Path) -> Path:

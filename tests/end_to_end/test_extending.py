@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.words import newest
+
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
@@ -100,9 +102,8 @@ MISTAKES = {
 def test_mistakes_are_told_as_of_what_is_built_in(mine: Path, mistake: str, tmp_path: Path) -> None:
     words, message = MISTAKES[mistake]
     more = ["rollout.prompts=1"] if "task=bandit" in words else []
-    chosen = {word.partition("=")[0] for word in words}
-    usual = [word for word in ONE if word.partition("=")[0] not in chosen]
-    code, out = rlvr("run", "--config-dir", str(mine), *usual, *more, *words, home=tmp_path, cwd=tmp_path)
+    typed = newest([*ONE, *more, *words])
+    code, out = rlvr("run", "--config-dir", str(mine), *typed, home=tmp_path, cwd=tmp_path)
     assert code == 2
     (line,) = out.splitlines()
     assert re.search(message.replace("(", r"\(").replace("?", r"\?"), line), line
