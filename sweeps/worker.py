@@ -286,9 +286,13 @@ def tagged(tag: str) -> list[int]:
 
 
 def kill_tagged(tag: str, patience_s: float = 20.0) -> None:
-    """SIGKILL everything whose tag begins so, until nothing is left: new ones may be born meanwhile."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline and (pids := tagged(tag)):
+    """SIGKILL everything whose tag begins so, until two looks find nothing: new ones may be born meanwhile, and one that
+    begins a program has no environment for a moment.
+    """
+    deadline, empty = time.monotonic() + patience_s, 0
+    while time.monotonic() < deadline and empty < 2:
+        pids = tagged(tag)
+        empty = 0 if pids else empty + 1
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -370,7 +370,7 @@ def test_tagged_processes_are_found_whatever_session_they_are_in() -> None:
     tag = workers.new_tag()
     environment = {**os.environ, workers.TAG: f"{tag}-3"}
     with subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as process:
-        assert workers.tagged(tag) == [process.pid]
+        wait_for(lambda: workers.tagged(tag) == [process.pid])
         workers.kill_tagged(tag)
         assert process.wait(5) == -signal.SIGKILL
 
