@@ -262,7 +262,7 @@ def test_an_installed_wheel_runs_from_any_directory(site: Path, tmp_path: Path) 
     assert rlvr("--version").startswith("rlvr ")
     assert "rlvr.loss.lad.lad" in rlvr("run", "--cfg", "job", "study=eta")
     shown = rlvr("run", "study=eta", "cluster=local", "--dry-run")
-    assert re.search(r"^eta [0-9a-f]{8}: 45 runs, 0 finished, 45 to do", shown, re.MULTILINE)
+    assert re.search(r"^eta [0-9a-f]{8}: 50 runs, 0 finished, 50 to do", shown, re.MULTILINE)
     rlvr("run", *newest([*SMALL, "steps=1", "loss=grpo"]))
     (run_json,) = tmp_path.glob("runs/*/run.json")
     assert json.loads(run_json.read_text())["git_sha"] == ""  # its code is no checkout's
