@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hydra.core.override_parser.types import Override
 
 from rlvr.config.overrides import Point, alternatives, cross, key_of, read, value_of
+from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH, LINES, NAMING
 
 OF_ALL = (*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED, "tracker", "hydra")  # what a sweep has, and none of its points
@@ -48,10 +49,11 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     points = _distinct(_with_own_axes(point, whens, usual) for point in grid)
     # What the user sweeps beside the study's own axes (seeds, say) repeats its further arms too.
     repeats = _distinct({k: v for k, v in point.items() if k not in own} for point in grid)
-    points += _distinct(
+    added = _distinct(
         _with_own_axes({k: v for k, v in repeat.items() if k not in arm} | arm, whens, usual, keep=arm)
         for arm, repeat in itertools.product(further, repeats)
     )
+    points += _without_repeats(points, added, usual)
     points = [point for point in points if not [rule for rule in excluded if rule.holds(point, usual)]]
     if not points:
         raise ValueError(f"exclude leaves no point of the sweep. Drop one of: {'; '.join(rules.exclude)}.")
@@ -85,6 +87,19 @@ def _with_own_axes(point: Point, whens: Sequence[Rule], usual: Usual, keep: Coll
 
 def _distinct(points: Iterable[Point]) -> list[Point]:
     return list({tuple(point.values()): point for point in points}.values())
+
+
+def _without_repeats(points: Sequence[Point], added: Sequence[Point], usual: Usual) -> list[Point]:
+    """Those of the added points that are none of the others with a shorthand at the value that holds anyway: under a
+    recipe that clips at 0.28 an arm with clip_high=0.28 is the plain one.
+    """
+
+    def told(point: Point) -> frozenset[str]:
+        return frozenset(v for k, v in point.items() if k not in SHORTHANDS or value_of(v) != usual(k))
+
+    plain = [point for point in (*points, *added) if told(point) == frozenset(point.values())]
+    known = set(map(told, plain))
+    return [point for point in added if point in plain or told(point) not in known]
 
 
 # --- lines

@@ -286,7 +286,7 @@ def tagged(tag: str) -> list[int]:
 
 
 def kill_tagged(tag: str, patience_s: float = 20.0) -> None:
-    """SIGKILL everything whose tag begins so, until two looks find nothing: new ones may be born meanwhile, and one that
+    """SIGKILL everything whose tag begins so, until two looks find nothing: new ones may be born meanwhile, and what
     begins a program has no environment for a moment.
     """
     deadline, empty = time.monotonic() + patience_s, 0

@@ -130,12 +130,14 @@ def test_large_eta_turns_lad_towards_the_policy_gradient() -> None:
 
 
 def test_the_penalty_is_part_of_the_weight() -> None:
-    """k1 adds kl·(logp − logp_ref): its derivative is kl per token, so each response loses kl·n/N."""
+    """k1 adds kl·(logp − logp_ref) with k2's derivative, as much per token: each response loses its sum."""
     batch = on_policy()
+    assert batch.logp_ref is not None
     N = int(batch.mask.sum())
     n = batch.mask.sum(1)
+    beyond = torch.where(batch.mask, batch.logp_old - batch.logp_ref, 0.0).sum(1)
     with_penalty = measured(reinforce, batch, kl=0.5, kl_estimator="k1")
-    assert np.allclose(with_penalty.weight, ((batch.advantage - 0.5) * n / N).numpy(), atol=1e-6)
+    assert np.allclose(with_penalty.weight, ((batch.advantage * n - 0.5 * beyond) / N).numpy(), atol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_is_shown_as_such() -> None:

@@ -270,14 +270,14 @@ def test_a_baseline_beside_a_recipe_is_clipped_as_printed(
 
 
 @pytest.mark.parametrize(
-    ("study", "recipe", "bound"),
+    ("study", "recipe", "bounds"),
     [
-        *[("eta", "lad_math", 0.28), ("divergence", "lad_math", 0.28), ("dph_baselines", "dph_math_qwen", 0.2)],
-        ("eta", None, 0.2),
+        *[("eta", "lad_math", {0.28}), ("divergence", "lad_math", {0.28}), ("dph_baselines", "dph_math_qwen", {0.2})],
+        *[("eta", None, {0.2, 0.28}), ("baselines", "lad_math", {0.28}), ("baselines", None, {0.2, 0.28})],
     ],
 )
 def test_a_studys_grpo_is_clipped_as_its_recipe_has_it(
-    study: str, recipe: str | None, bound: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    study: str, recipe: str | None, bounds: set[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of what is planned, with the lines of `also`; the arm of `divergence` without clipping is its own."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -286,7 +286,7 @@ def test_a_studys_grpo_is_clipped_as_its_recipe_has_it(
     with runs.one_line_errors(words) as registry:
         (launch,) = runs.carried_out(words, registry, dry_run=True).launches
     clipped = {run.config["loss"]["clip_high"] for run in launch.plan.runs if run.config["choices"]["loss"] == "grpo"}
-    assert clipped - {1000} == {bound}
+    assert clipped - {1000} == bounds
 
 
 def test_a_bound_typed_for_a_loss_that_has_none_is_refused_and_a_recipes_is_not() -> None:

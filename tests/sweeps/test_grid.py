@@ -82,6 +82,21 @@ def test_an_arm_keeps_an_axis_that_it_sets_itself() -> None:
     assert made[4:] == ["s=0 loss=grpo lr=3", "s=1 loss=grpo lr=3", "s=0 loss=rloo", "s=1 loss=rloo"]
 
 
+def test_an_arm_that_is_another_by_what_holds_anyway_is_left_out() -> None:
+    """Under a recipe that clips at 0.28 an arm with that bound is the plain one, in whatever order they stand."""
+    for also in (["loss=grpo", "loss=grpo clip_high=0.28"], ["loss=grpo clip_high=0.28", "loss=grpo"]):
+        made = points("loss=lad eta=1,2", also=also, usual={"clip_high": 0.28})
+        assert made[2:] == ["loss=grpo"]
+        assert set(points("loss=lad eta=1,2", also=also)[2:]) == {"loss=grpo", "loss=grpo clip_high=0.28"}
+    assert points("loss=grpo s=0,1", also=["loss=grpo s=0,1 clip_high=0.28"], usual={"clip_high": 0.28}) == [
+        "loss=grpo s=0",
+        "loss=grpo s=1",
+    ]
+    # a knob of an option has another default in another option: only the shorthands of all are looked at
+    made = points("loss=lad eta=1,2", also=["loss=js", "loss=js loss.coef=1"], usual={"loss.coef": 1})
+    assert made[2:] == ["loss=js", "loss=js loss.coef=1"]
+
+
 def test_rules_hold_for_arms_and_for_what_no_point_of_the_grid_sets() -> None:
     """The study's grid is of its default loss, lad; an arm adds grpo. Each rule must see both."""
     made = points(
