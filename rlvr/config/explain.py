@@ -138,9 +138,9 @@ def _not_merged(key: str, text: str, registry: Registry) -> str:
 
 def _lacking(key: str, keys: Mapping[str, str], registry: Registry) -> str:
     """Of a knob that some of the options have between which a sweep chooses; else ""."""
-    group, _, knob = key.partition(".")
+    group = key.partition(".")[0]
     options = [option for option in keys.get(group, "").split(",") if option in registry.options(group)]
-    having = [option for option in options if knob.split(".")[0] in registry.node(group, option)]
+    having = [option for option in options if option in _options_with(key, registry)]
     if not having or having == options:
         return ""
     lacking = ",".join(option for option in options if option not in having)

@@ -29,11 +29,16 @@ def home(tmp_path: Path) -> Path:
 
 def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: str = "") -> Path:
     """How many of 8 samples of each problem are right."""
+    return judged(tmp_path, {name: counts(*correct) for name, correct in policies.items()}, baseline)
+
+
+def judged(tmp_path: Path, policies: Mapping[str, Sequence[tuple[int, int, int]]], baseline: str = "") -> Path:
+    """Samples of each problem, those that are right, and those that nobody could judge."""
     planned = []
-    for name, correct in policies.items():
+    for name, found in policies.items():
         frozen = {**config("grpo"), "policy": {"name": name, "digest": name, "step": 0, "path": "/x"}, "steps": 1}
         frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
-        run_id = write_run(tmp_path, frozen, {1: {"maze7": counts(*correct)}}, name=f"{name}-s0", study="evaluation")
+        run_id = write_run(tmp_path, frozen, {1: {"maze7": found}}, name=f"{name}-s0", study="evaluation")
         planned.append((run_id, f"{name}-s0", [f"policy={name}", "seed=0"]))
     write_sweep(tmp_path, "abcd1234", planned, study="evaluation", baseline=baseline)
     return tmp_path
@@ -115,13 +120,7 @@ def test_a_problem_that_cannot_be_judged_is_left_out_of_both_policies() -> None:
 
 
 def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:
-    planned = []
-    for name, found in (("base", counts(8, 8, 0)), ("lad@40", [*counts(8, 4), (0, 0, 8)])):
-        frozen = {**config("grpo"), "policy": {"name": name, "digest": name, "step": 0, "path": "/x"}, "steps": 1}
-        frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
-        run_id = write_run(tmp_path, frozen, {1: {"maze7": found}}, name=f"{name}-s0", study="evaluation")
-        planned.append((run_id, f"{name}-s0", [f"policy={name}", "seed=0"]))
-    write_sweep(tmp_path, "abcd1234", planned, study="evaluation")
+    judged(tmp_path, {"base": counts(8, 8, 0), "lad@40": [*counts(8, 4), (0, 0, 8)]})
     table = policies.table(load(tmp_path, study="evaluation"))
     assert table is not None
     assert "maze7: these rates leave out 1 of 3 problems, of which some policy has no judged sample." in table.notes
