@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,13 +31,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from rlvr.diagnostics.judge import Judge
-from rlvr.ledger import layout, terminal
+from rlvr.ledger import journal, layout, terminal
 from rlvr.ledger.files import whole
 from rlvr.ledger.runs import read_config, read_info
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import approach_score, distinct_n, elo_rating, embedding_diversity, percentile
 
 COLUMNS = ["source", "problem_id", "measure", "value"]
+COUNTED = re.compile(r"evaluation/(.+)/distinct_correct_at_\d+")
 WHOLE = ""  # in the place of a problem: a number of the whole benchmark
 ARTICLES = ("sample", "prompt", "response", "answer", "outcome", "num_tokens")
 
@@ -120,7 +122,9 @@ def measure(run_dir: Path, options: argparse.Namespace) -> None:
     if not sets:
         few = f"{read_info(run_dir).name} has {most} samples of a problem"
         print(f"{few}: distinct-n and the rule are left out. Pass --set {most} for sets of that size.", file=sys.stderr)
-    rows = [*lexical(sets, options.set), *by_rule(sets, options.set), *cost(everything)]
+    named = with_several_answers(run_dir)
+    rows = [*lexical(sets, options.set), *cost(everything)]
+    rows += by_rule([problem for problem in sets if problem.source in named], options.set)
     if options.embedder:
         rows += embedded(sets, options.set, options.embedder, layout.embeddings(run_dir, options.embedder))
     if options.judge:
@@ -129,6 +133,14 @@ def measure(run_dir: Path, options: argparse.Namespace) -> None:
     if options.ratings:
         rows += rated(everything, options.ratings, options.contestants)
     _add(layout.diversity(run_dir), pd.DataFrame(rows, columns=COLUMNS))
+
+
+def with_several_answers(run_dir: Path) -> set[str]:
+    """The benchmarks of an evaluation whose tasks count different right answers. Where a problem has one, ways to write
+    it are not approaches."""
+    records = journal.read(layout.journal(run_dir)).records
+    found = {COUNTED.fullmatch(name) for record in records for name in record.metrics}
+    return {match[1] for match in found if match}
 
 
 def problems(file: Path) -> Iterator[Problem]:

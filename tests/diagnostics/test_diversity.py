@@ -31,7 +31,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         frozen = {**config("grpo"), "policy": {"name": name, "digest": name, "path": "/x"}, "steps": 1}
         frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
         evaluation = {1: {"maze7": counts(4, 0, n=5)}}
-        run_id = write_run(tmp_path, frozen, evaluation, name=f"{name}-s0", study="evaluation")
+        counted = {1: {"evaluation/maze7/distinct_correct_at_5": 1.5}}
+        run_id = write_run(
+            tmp_path,
+            frozen,
+            evaluation,
+            name=f"{name}-s0",
+            study="evaluation",
+            logged_at=counted if name == "base" else {},
+        )
         file = layout.evaluation(layout.run(tmp_path, run_id), 1)
         rows = pd.read_parquet(file)
         rows["response"], rows["answer"] = [*TEXTS[0], *TEXTS[1]], [*ANSWERS[0], *ANSWERS[1]]
@@ -53,9 +61,9 @@ def make_embedder(path: Path) -> Path:
     return path
 
 
-def measured(home: Path) -> dict[tuple[str, str], float]:
+def measured(home: Path, name: str = "base") -> dict[tuple[str, str], float]:
     """By problem and measure."""
-    rows = pd.read_parquet(layout.diversity(layout.run(home, "id-base-s0")))
+    rows = pd.read_parquet(layout.diversity(layout.run(home, f"id-{name}-s0")))
     return {(p, m): v for p, m, v in rows[["problem_id", "measure", "value"]].itertuples(index=False)}
 
 
@@ -76,6 +84,7 @@ def test_words_rules_cost_and_rating_are_counted(home: Path, tmp_path: Path) -> 
     assert found["maze7-1", "distinct-3 of 4"] == 1 / 4
     assert np.isnan(found["maze7-0", "distinct-4 of 4"])  # no response has four words
     assert found["maze7-0", "rule of 4"] == 3  # x is half of the right ones, 8 of 16
+    assert "rule of 4" not in {measure for _, measure in measured(home, "lad@40")}  # whose task has one right answer
     assert ("maze7-1", "rule of 4") not in found
     assert found["", "tokens per right answer"] == 10 * 6 / 4
     # 0.4 of problems of 1500: 400 log10(2/3) = -70.44 below
