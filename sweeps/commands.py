@@ -57,7 +57,9 @@ def parser() -> terminal.Parser:
     status.add_argument("--json", action="store_true", help="for programs: a list of sweeps with their runs")
     command("watch", _watch, "status, redrawn until all runs have ended").add_argument("sweep", nargs="?", help=which)
 
-    cancel = command("cancel", _cancel, "end the SLURM jobs of a sweep or run; they save first")
+    cancel = command(
+        "cancel", _cancel, "end a launch of this machine, or the SLURM jobs of a sweep or run; they save first"
+    )
     retry = command("retry", _retry, "start what has not finished of a sweep or run again")
     for each in (cancel, retry):
         each.add_argument("name", metavar="sweep-or-run", help="name, id or its beginning, or a study")
@@ -224,12 +226,27 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
+    from slurm.client import is_configured
+    from sweeps import local
     from sweeps.slurm.launch import cancel
 
     try:
-        run_ids, what = ledger.resolve_sweep(options.name).run_ids, "sweep"
+        sweep = ledger.resolve_sweep(options.name)
+        run_ids, what, sweeps = sweep.run_ids, "sweep", [sweep]
     except ValueError:
         run_ids, what = [ledger.resolve_run(options.name)], "run"
+        sweeps = [each for each in ledger.sweeps() if run_ids[0] in each.run_ids]
+    for each in sweeps:
+        if what == "run" and len(each.run_ids) > 1:
+            continue  # a launch ends as a whole
+        if pid := local.stop(ledger, each.sweep_id):
+            print(f"Process {pid} of this machine was told to stop: runs finish their step and save.")
+            return 0
+    if not is_configured():
+        raise ValueError(
+            f"no launch of this machine works on {what} {options.name} alone, and there is no SLURM here: nothing is "
+            "cancelled. `python -m sweeps cancel SWEEP` ends a launch with all of its runs."
+        )
     found = cancel(ledger, run_ids)
     asked = [run_id for run_id in found if run_id in run_ids]
     beside = f", with {len(found) - len(asked)} runs that are packed into the same jobs" if found != asked else ""

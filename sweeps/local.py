@@ -127,11 +127,23 @@ def run_local(
 def _at_work_on(sweep_dir: Path) -> Generator[None, None, None]:
     """Hold the sweep's lock, that others see that its runs wait for us. Another launch may be at work on it, too."""
     held = lock.lock(layout.lock(sweep_dir), patience_s=0)
+    if held is not None:
+        lock.sign(held)
     try:
         yield
     finally:
         if held is not None:
             lock.unlock(held)
+
+
+def stop(ledger: Ledger, sweep_id: str) -> int | None:
+    """Tell the launch that is at work on a sweep on this machine to stop, as Ctrl-C does. Its process number; None if
+    there is none.
+    """
+    pid = lock.holder(layout.lock(ledger.sweep_dir(sweep_id)))
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+    return pid
 
 
 class Launch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -91,3 +92,19 @@ def unlock(fd: int) -> None:
     if fd in _held:  # not so in a forked child, which dropped its copy
         _held.discard(fd)
         os.close(fd)
+
+
+def sign(held: int) -> None:
+    """Write into a lock which process holds it: this one."""
+    pid = os.getpid()
+    os.ftruncate(held, 0)
+    os.pwrite(held, json.dumps({"pid": pid, "process_start": process_start(pid), **machine()}).encode(), 0)
+
+
+def holder(path: Path) -> int | None:
+    """Number of the process on this machine that holds a signed lock; None: no such, or it cannot be told."""
+    try:
+        signed = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return signed["pid"] if lock_is_held(path) and is_alive(signed) else None

@@ -20,7 +20,7 @@ from rlvr.ledger import lock
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
-from sweeps import local
+from sweeps import commands, local
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
 from sweeps.verdict import Outcome
@@ -233,6 +233,24 @@ def test_a_stopped_sweep_ends_with_the_same_command(tmp_path: Path) -> None:
     for run_id in "abc":
         taken = (ledger.run_dir(run_id) / "steps.txt").read_text().split()
         assert [int(step) for step in taken] == list(range(1, 51))  # none twice, none left out
+
+
+@pytest.mark.real
+def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = plan(tmp_path, **{each: {"steps": 500, "pause": 0.02} for each in "ab"})
+    cancel = ["cancel", "--home", str(tmp_path)]
+    monkeypatch.setenv("PATH", "/nowhere")  # without SLURM
+    with launching(ledger, workers=2) as parent:
+        wait_for(lambda: running(ledger, "a", "b"))
+        assert commands.main([*cancel, "a"]) == 2  # it is one of two
+        assert "no launch of this machine works on run a alone" in capsys.readouterr().err
+        assert commands.main([*cancel, "s"]) == 0
+        assert f"Process {parent.pid} of this machine was told to stop" in capsys.readouterr().out
+        parent.communicate(timeout=20)
+    assert [ledger.state(run_id).state for run_id in "ab"] == ["preempted", "preempted"]
+    assert commands.main([*cancel, "s"]) == 2  # the lock that it signed is free
 
 
 @pytest.mark.real
