@@ -103,8 +103,9 @@ def carried_out(
             config_name="run",
         )
         if session.single is not None:
-            overrides, _, choices = session.single
+            overrides, config, choices = session.single
             _refuse_sweeping(overrides, choices)
+            _refuse_study(config, choices, session.axes)
             launcher.launch(plan([session.single], command=session.command, checker=session.checker))
         for launch in session.launches if dry_run else []:
             print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, registry=registry))
@@ -125,6 +126,7 @@ def _single_point_of(session: Session) -> Callable[[DictConfig], None]:
         assert isinstance(typed, list)
         overrides = [str(override) for override in typed]
         session.single = overrides, config, {str(key): value for key, value in choices.items()}
+        session.axes = tuple(hydra_config.sweeper.get("params") or ())
 
     return take
 
@@ -136,6 +138,13 @@ def _refuse_sweeping(overrides: Sequence[str], choices: dict[str, Any]) -> None:
     for key in map(key_of, overrides):
         if key in (*LINES, *GROWTH, *ADDED):
             raise ValueError(f"{key} has no effect on a single run. Sweep with -m, or drop it.")
+
+
+def _refuse_study(config: DictConfig, choices: dict[str, Any], axes: Sequence[str]) -> None:
+    """ValueError for a study that sweeps, as a single run: its file lacks the mode."""
+    if choices.get("study") and (axes or any(config[key] for key in (*LINES, *GROWTH, *ADDED))):
+        study = choices["study"]
+        raise ValueError(f"study={study} sweeps: write `mode: MULTIRUN` under `hydra` in its file, or type -m.")
 
 
 @contextlib.contextmanager

@@ -32,12 +32,13 @@ class Rules:
 
 
 def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, usual: Usual) -> list[list[str]]:
-    """Every point of a sweep. `own`: keys that the study sweeps itself, which `also` does not repeat.
+    """Every point of a sweep. `own`: keys that the study sweeps itself, which `also` does not repeat; without a study
+    what is swept, but for seeds.
 
     Raises ValueError for a rule that cannot be meant: what came, what is allowed, what to type.
     """
     given = alternatives(o for o in overrides if key_of(o.get_key_element()) not in (*LINES, *GROWTH, *ADDED))
-    own = set(own) or {key for key, values in given.items() if len(values) > 1}
+    own = set(own) or {key for key, values in given.items() if len(values) > 1 and key != "seed"}
     arms = [_of_points(f"also={line!r}", _words(f"also={line!r}", line)) for line in rules.also]
     if any("study" in arm for arm in arms):
         raise ValueError("also adds arms to this sweep, and a study is another one. Launch studies one by one.")

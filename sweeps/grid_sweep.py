@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config.overrides import parse
+from rlvr.config.overrides import key_of, parse
 from rlvr.ledger.identity import LINES
 from sweeps import grid
 from sweeps.launcher import launch_points
@@ -27,7 +27,9 @@ class GridSweep:
     def points(self, arguments: Sequence[str]) -> list[list[str]]:
         overrides = parse([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         rules = grid.Rules(**{name: list(self.config[name]) for name in LINES})
-        return grid.expand(overrides, set(self.params), rules, functools.partial(usual, self.config))
+        # Seeds that are typed beside a study repeat its further arms too.
+        own = set(self.params) - ({"seed"} & set(map(key_of, arguments)))
+        return grid.expand(overrides, own, rules, functools.partial(usual, self.config))
 
 
 def usual(config: DictConfig, key: str) -> object:

@@ -45,6 +45,7 @@ class Session:
     dry_run: bool = False  # launches are planned and shown, nothing is written or started
     one_run: bool = False  # a sweep is refused
     single: Composed | None = None  # the point of a command without -m
+    axes: tuple[str, ...] = ()  # that its study would sweep
     program: str = "rlvr.run"
     adapt: Callable[[Sequence[Composed]], list[Composed]] | None = None  # of the points of a sweep, to those launched
     launches: list[Launch] = field(default_factory=list[Launch])

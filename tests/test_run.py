@@ -149,6 +149,16 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: 
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
 
 
+@pytest.mark.parametrize("text", ["hydra: {sweeper: {params: {loss: 'grpo,rloo'}}}", "also: [loss=rloo]"])
+def test_a_study_that_sweeps_is_no_single_run(text: str, told: Told, tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/mine.yaml").write_text(f"# @package _global_\n{text}\n", encoding="utf-8")
+    words = ["--config-dir", str(tmp_path), "study=mine", "cluster=local", "--dry-run"]
+    code, _, (line,) = told(*words, home=tmp_path)
+    assert (code, line) == (2, "rlvr: study=mine sweeps: write `mode: MULTIRUN` under `hydra` in its file, or type -m.")
+    assert told(*words, "-m", home=tmp_path)[0] == 0
+
+
 def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
     words = ["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]
     assert deferred(words, REGISTRY) == ["-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1"]

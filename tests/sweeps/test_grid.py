@@ -8,6 +8,8 @@ import pytest
 
 from rlvr.config.overrides import parse
 from sweeps.grid import Rules, expand
+from sweeps.grid_sweep import GridSweep
+from tests.support.composed import composed
 
 
 def points(words: str, *, own: tuple[str, ...] = (), usual: dict[str, object] | None = None, **rules: list[str]):
@@ -74,6 +76,22 @@ def test_an_arm_may_sweep_and_its_own_values_win() -> None:
 
 def test_beside_a_grid_of_the_command_line_arms_repeat_what_is_fixed() -> None:
     assert points("loss=lad eta=1,2 steps=9", also=["loss=grpo"])[2:] == ["steps=9 loss=grpo"]
+
+
+def test_seeds_of_the_command_line_repeat_every_arm_that_has_none_of_its_own() -> None:
+    assert points("loss=lad eta=1,2 seed=0,1", also=["loss=grpo", "loss=rloo seed=5"])[4:] == [
+        "seed=0 loss=grpo",
+        "seed=1 loss=grpo",
+        "loss=rloo seed=5",
+    ]
+
+
+@pytest.mark.usefixtures("composing")
+def test_seeds_typed_beside_a_study_take_the_place_of_its_own() -> None:
+    """dph_baselines has seed 0 among its axes."""
+    master, _ = composed("study=dph_baselines", "task.train=t", "task.test=t")
+    made = GridSweep(master, {"loss": "dph_forward_kl", "seed": "0"}).points(["seed=1,2"])
+    assert [point for point in made if "loss=grpo" in point] == [["seed=1", "loss=grpo"], ["seed=2", "loss=grpo"]]
 
 
 def test_an_arm_keeps_an_axis_that_it_sets_itself() -> None:
