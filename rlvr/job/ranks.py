@@ -24,8 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from rlvr.ledger.runs import Unreadable, read_config
-from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
+from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token, own_ip
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
 FAREWELL_S = (
@@ -67,7 +69,22 @@ def _meeting(nodes: int, meet: str, directory: Path) -> dict[str, str]:
     if nodes == 1:
         return {STORE: str(directory / "store")}
     host, _, port = meet.rpartition(":")
-    return {"MASTER_ADDR": host, "MASTER_PORT": port}
+    return {"MASTER_ADDR": host, "MASTER_PORT": port, **_interface(meet)}
+
+
+def _interface(meet: str) -> dict[str, str]:
+    """By which gloo of other nodes reaches this one, if it is not named. Left to itself gloo takes that of the host's
+    name, which on many systems is the loopback device.
+    """
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return {}
+    interfaces = psutil.net_if_addrs()
+    named = os.environ.get("NCCL_SOCKET_IFNAME")
+    if named in interfaces:  # NCCL takes beginnings of names, too
+        return {"GLOO_SOCKET_IFNAME": named}
+    ip = own_ip(meet)
+    found = [name for name, every in interfaces.items() if ip in {each.address for each in every}]
+    return {"GLOO_SOCKET_IFNAME": found[0]} if found else {}
 
 
 def workers_of(words: Sequence[str]) -> int:

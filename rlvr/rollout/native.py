@@ -59,14 +59,15 @@ class NativeEngine:
     ) -> None:
         """model: a directory in Hugging Face format, loaded to `device`, or the engine's own copy, where it is.
 
-        It is cast to `dtype` and changed by `sync`.
+        Its parameters are cast to `dtype` and changed by `sync`.
         max_batch_sequences: responses sampled at once. max_cache_gb: keys and values of a batch, at full length.
         """
         if max_batch_sequences < 1 or max_cache_gb <= 0:
             raise ValueError(f"{max_batch_sequences=} and {max_cache_gb=} must be positive")
         if isinstance(model, Path):
             model, _ = load(model, dtype=torch.float32, device=device or "cpu")
-        model.to(parse_dtype(dtype))  # type: ignore[arg-type] - decorated without its signature
+        for parameter in model.parameters():  # buffers stay: rotary frequencies in half precision are other positions
+            parameter.data = parameter.data.to(parse_dtype(dtype))
         self.model = model.eval().requires_grad_(False)
         self.eos = torch.tensor(sorted(eos_token_ids), device=model.device)
         self.pad_token_id = pad_token_id

@@ -233,9 +233,9 @@ class VllmEngine:
                 return work(self._conversation_with(child))
             except Lost as lost:
                 was_ready, code = self._ready, self._drop(child)
-                # What raised by itself will most likely raise again.
-                raised = code > 0 and (not was_ready or attempt > 1)
-                if raised or attempt == ATTEMPTS:
+                # What raised by itself may have met another process of this node (the memory that one was about to give
+                # back, its half-written cache of compiled code); what does so twice will most likely raise again.
+                if (code > 0 and attempt > 1) or attempt == ATTEMPTS:
                     event = "was lost" if was_ready else "did not start"
                     advice = " Lower rollout.engine.max_cache_gb." if "out of memory" in str(lost) else ""
                     raise EngineLost(f"vLLM ({self._python}) {event}: {lost}{advice}") from lost
@@ -527,6 +527,7 @@ def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every rank's threads are bound to the same cores
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "TRITON_F32_DEFAULT": "ieee",  # else its attention rounds float32 to 10 bits: 1e-3 nats off and more
     }
     if eager:
         chosen["TORCHDYNAMO_DISABLE"] = "1"  # else small functions are still compiled: 20 s at the first token

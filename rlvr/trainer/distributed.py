@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore, HashStore, Store
+from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
@@ -30,7 +30,10 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # supervisor's to find.
 TIMEOUT = timedelta(days=1)
 MEET_LOOK_S = 0.05
-GPU_TIMEOUT = timedelta(minutes=25)  # nobody judges while GPUs talk: this long, a rank is lost
+MEET = timedelta(minutes=30)  # for all ranks to have started, on the slowest of file systems
+GPU_TIMEOUT = timedelta(
+    minutes=40
+)  # nobody judges while GPUs talk: this long, a rank is lost. A new vLLM takes up to 30
 
 
 def join_group() -> tuple[int, int, torch.device]:
@@ -46,13 +49,14 @@ def join_group() -> tuple[int, int, torch.device]:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         file = os.environ.get("RLVR_STORE")
         if world > 1 and file is None:  # of several nodes: where to meet is in the environment too
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = TCPStore(host, port, world, rank == 0, timeout=MEET, wait_for_workers=False)
         else:
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
             store = HashStore() if file is None else FileStore(file, world)
-            _meet(store, rank, world)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
-        _be_less_patient(device)
+        _meet(store, rank, world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=MEET)
+        _set_patience(device)
     return dist.get_rank(), dist.get_world_size(), device
 
 
@@ -61,22 +65,20 @@ def _meet(store: Store, rank: int, world: int) -> None:
     may have ended before it came.
     """
     store.set(f"here/{rank}", "1")
-    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    deadline = time.monotonic() + MEET.total_seconds()
     while not store.check([f"here/{each}" for each in range(world)]):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the {world} ranks of this run have not met within {TIMEOUT}")
+            raise RuntimeError(f"the {world} ranks of this run have not met within {MEET}")
         time.sleep(MEET_LOOK_S)
 
 
-def _be_less_patient(device: torch.device) -> None:
-    """With what carries tensors of GPUs between ranks, if they have some."""
-    if device.type != "cuda":
-        return
+def _set_patience(device: torch.device) -> None:
+    """Of what carries tensors between ranks, once they are connected."""
     world = dist.group.WORLD
     assert world is not None
-    backend: Any = world._get_backend(device)
-    if backend.name() == "nccl":
-        backend._set_default_timeout(GPU_TIMEOUT)
+    for each in {torch.device("cpu"), device}:
+        backend: Any = world._get_backend(each)
+        backend._set_default_timeout(GPU_TIMEOUT if backend.name() == "nccl" else TIMEOUT)
 
 
 def _device() -> torch.device:

@@ -45,7 +45,7 @@ class Nodes:
             probe.bind(("", 0))
             other.bind(("", 0))
             port, ray = probe.getsockname()[1], other.getsockname()[1]
-        write_json(self._file(), {"host": socket.gethostname(), "port": port, "ray": f"{own_ip()}:{ray}"})
+        write_json(self._file(), {"host": own_ip(), "port": port, "ray": f"{own_ip()}:{ray}"})
         status = self._run(start, around, hangs).status
         deadline = time.monotonic() + 2 * FAREWELL_S
         while (

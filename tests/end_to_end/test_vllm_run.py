@@ -269,8 +269,7 @@ def start_on(
     """A node's part of a run: a rank, or on the third workers alone."""
     number = int(node.name.rsplit("-", 1)[1])
     place = ("--nodes=2", f"--node={number}", "--sampling=1", f"--meet={first.ip}:6000", f"--ray={first.ip}:6001")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": network.INTERFACE}
-    environment |= {"RAY_AUTH_TOKEN": token}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN": token}
     command = node.command([*of_ranks(int(number < 2), place=place), str(run)])
     return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
 

@@ -117,12 +117,30 @@ def test_the_trial_refuses_an_attention_that_differs(monkeypatch: pytest.MonkeyP
     assert make_engine(model).decoder is RecomputingDecoder
 
 
+def rounded(model: PreTrainedModel) -> PreTrainedModel:
+    """In float32, of weights rounded to bfloat16: only the arithmetic differs from that of an engine in bfloat16."""
+    made = copy.deepcopy(model)
+    for parameter in made.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    return made
+
+
 def test_bfloat16_stays_close_to_float32() -> None:
     model = make_model(initializer_range=0.1)
-    rounded = copy.deepcopy(model).bfloat16().float()  # the same rounded weights: only the arithmetic differs
+    expected = rounded(model)
     engine = make_engine(model, dtype="bfloat16")
     assert engine.decoder is SharedPromptDecoder
-    check_logp(rounded, engine, make_sampling(), 0.05)
+    check_logp(expected, engine, make_sampling(), 0.05)
+
+
+def test_frequencies_of_positions_are_float32_as_the_trainer_s_are() -> None:
+    model = make_model(rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    before = {name: each.clone() for name, each in model.named_buffers() if each.is_floating_point()}
+    after = dict(make_engine(model, dtype="bfloat16").model.named_buffers())
+    assert before
+    for name, each in before.items():
+        assert after[name].dtype == torch.float32
+        assert torch.equal(after[name], each)
 
 
 def test_tokens_do_not_depend_on_batch_order_or_size() -> None:
@@ -297,7 +315,7 @@ def test_sync_casts_to_the_dtype_of_the_engine() -> None:
     engine = make_engine(make_model(seed=0), dtype="bfloat16")
     engine.sync(model.named_parameters())
     assert {parameter.dtype for parameter in engine.model.parameters()} == {torch.bfloat16}
-    check_logp(copy.deepcopy(model).bfloat16().float(), engine, make_sampling(), 0.05)
+    check_logp(rounded(model), engine, make_sampling(), 0.05)
 
 
 def test_sync_does_not_alias_the_weights_of_the_trainer() -> None:
