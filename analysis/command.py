@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"analysis: {terminal.one_line(error)}", file=sys.stderr)
         return BAD_INPUT
-    if not options.exit_code or outcomes <= {"holds"}:
+    if not options.exit_code or outcomes == {"holds"}:
         return DONE
     return CONTRADICTED if "contradicted" in outcomes else OPEN
 
@@ -91,7 +91,9 @@ def parser() -> terminal.Parser:
     )
     made.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
     made.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
-    made.add_argument("--tables", metavar="NAMES", help="only these tables, as in eta,divergence")
+    made.add_argument(
+        "--tables", metavar="NAMES", help="only these tables, as in eta,divergence; in reports/<study>-part/"
+    )
     made.add_argument(
         "--metrics", metavar="NAMES", default="", help="columns of the comparison, as in avg@8,pass@4,policy/kl_base"
     )
@@ -99,12 +101,12 @@ def parser() -> terminal.Parser:
         "--against", metavar="ARM", default="", help="what arms are compared to, as in 'loss=grpo lr=1e-4', or base"
     )
     made.add_argument("--across", metavar="KNOB", default="", help="the knob whose values stand as columns")
-    made.add_argument("--no-figures", action="store_true", help="tables only: a few seconds faster")
+    made.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
     made.add_argument("--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing")
     made.add_argument(
         "--exit-code",
         action="store_true",
-        help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested",
+        help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested, or if there is none",
     )
     return made
 
@@ -143,7 +145,7 @@ def _carry_out(verb: str, arguments: list[str]) -> int:
     if verb == "bundle":
         verdict.measure(frames)
     write(frames, file)
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file.name}")
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB). For anyone who has it: python -m analysis {file}")
     return DONE
 
 
@@ -193,9 +195,11 @@ def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Con
 def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
     from analysis.report import remembered
 
-    name = frames.title.replace(", sweep ", "-")
+    name = frames.title
     if options.files:  # never in the place of a report on runs of ours
-        name = f"{'-'.join(file.stem for file in options.files)}-bundle"
+        name = f"{remembered.joined([file.stem for file in options.files])}-bundle"
+    if options.tables or options.no_figures:  # never in the place of the whole report
+        name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / remembered.folder_name(name)
     asked = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
     before = remembered.Report.of(frames, out, asked, console)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 BUNDLE_EXAMPLES = """\
 examples:
   python -m analysis bundle                                 the newest study, to <study>.rlvr
-  python -m analysis bundle study=eta --out eta.rlvr        one study; sweep=ID: one sweep
+  python -m analysis bundle study=eta --out eta.rlvr        one study
+  python -m analysis bundle sweep=first-try                 one sweep, to <study>-first-try.rlvr
   python -m analysis bundle grpo-s0 lad-hd-eta0.5-s0        these runs, by name or id
   python -m analysis eta.rlvr                               its tables and page, anywhere, without the runs
 """
@@ -37,21 +38,24 @@ def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
         description="Write one file from which anyone rebuilds a study's tables and page, without its runs.",
         epilog=BUNDLE_EXAMPLES,
     )
-    parser.add_argument("what", nargs="*", help="study=NAME, sweep=ID, a study's name, or runs (default: newest study)")
+    parser.add_argument(
+        "what", nargs="*", help="a study, a sweep, or runs; study=NAME, sweep=ID (default: newest study)"
+    )
     parser.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
-    parser.add_argument("--out", type=Path, help="the file (default: <study>.rlvr, here)")
+    parser.add_argument("--out", type=Path, help="the file (default: as in the examples, here)")
     options = parser.parse_args(arguments)
     try:
         home = terminal.home(options.home)
     except ValueError as error:
         raise LookupError(str(error)) from None
-    frames = _chosen(home, options.what)
-    return frames, _file(options.out or Path(remembered.folder_name(frames.study)))
+    frames, name = _chosen(home, options.what)
+    return frames, _file(options.out or Path(remembered.folder_name(name)))
 
 
 def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     """(one run of another trainer, the file to write). LookupError: the dump cannot be read."""
     from analysis.frames import dumps
+    from analysis.report import remembered
 
     parser = terminal.Parser(
         "python -m analysis import",
@@ -71,25 +75,33 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     o = parser.parse_args(arguments)
     dump = dumps.Dump(o.dump, o.format, o.arm, o.seed, o.source, o.reward, o.correct_from)
     frames = dumps.frames(dump)
-    return frames, _file(o.out or Path(frames.rows[0].name))
+    return frames, _file(o.out or Path(remembered.folder_name(frames.rows[0].name)))
 
 
-def _chosen(home: Path, what: Sequence[str]) -> Frames:
+def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:
+    """(what to bundle, a name for its file)."""
     from analysis.frames.load import catalogue, frames
+    from analysis.report.remembered import joined
 
-    everything = catalogue(home)
-    if not what:
-        return frames(everything)
-    key, sign, name = what[0].partition("=")
-    if sign and key in ("study", "sweep") and len(what) == 1:
-        return frames(everything, study=name) if key == "study" else frames(everything, sweep=name)
-    if len(what) == 1 and what[0] in everything.studies():
-        return frames(everything, study=what[0])
-    try:
-        return frames(everything, runs=[Ledger(home).resolve_run(run) for run in what])
-    except ValueError as error:
-        known = ", ".join(everything.studies()) or "none"
-        raise LookupError(f"{error} Studies here: {known} (bundle study=NAME).") from None
+    everything, ledger = catalogue(home), Ledger(home)
+    word = what[0] if len(what) == 1 else ""
+    key, _, name = word.partition("=")
+    if not what or word in everything.studies():
+        found = frames(everything, study=word or None)
+    elif key == "study":
+        found = frames(everything, study=name)
+    elif key == "sweep" or ledger.resolve_sweeps(word):
+        found = frames(everything, sweep=name or word)
+    else:
+        try:
+            found = frames(everything, runs=[ledger.resolve_run(run) for run in what])
+        except ValueError as error:
+            known = ", ".join(everything.studies()) or "none"
+            raise LookupError(
+                f"{error} Studies here: {known} (bundle study=NAME; of a sweep, bundle sweep=ID)."
+            ) from None
+        return found, joined([run.name for run in found.rows])
+    return found, found.title
 
 
 def _file(out: Path) -> Path:

@@ -2,8 +2,9 @@
 
 python -m rlvr.evaluate SOURCE... [KEY=VALUE ...]
 
-  SOURCE   a run (id, name or directory), a study or sweep (all its runs), a checkpoint, an export, the directory of a
-           model in Hugging Face format, or its name on the hub, OWNER/MODEL
+  SOURCE   a run (id, name or directory), a study or sweep (its runs that are at their last step, but for those of
+           tune=), a checkpoint, an export, the directory of a model in Hugging Face format, or its name on the hub,
+           OWNER/MODEL
 
 Of a run it takes task, engine, length and evaluation as it was trained with, where nothing else is typed:
 
@@ -38,13 +39,14 @@ from rlvr.config.evaluated import check_words, evaluated
 from rlvr.config.freeze import frozen
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
-from rlvr.ledger import layout, terminal
+from rlvr.ledger import layout, state, terminal
+from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import run_id
 from rlvr.ledger.policies import HUB_NAME, digest_of, downloaded, is_checkpoint
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import recorded_stages
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import TUNING, Ledger
 
 STUDY = "evaluation"  # where evaluations stand that belong to no other
 BASE = "base"  # in tables, the policy that runs started from
@@ -135,7 +137,7 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
         elif (path / "config.json").is_file():
             policies.append(Policy(path.resolve(), path.resolve().name, digest_of(path), 0))
         elif layout.info(path).is_file():
-            policies += _of_run(path.resolve(), which, with_base=with_base)
+            policies += _of_one(path.resolve(), which, with_base=with_base)
         elif _is_hub_name(path):
             snapshot = downloaded(source)
             policies.append(Policy(snapshot, path.name, digest_of(snapshot), 0))
@@ -151,15 +153,22 @@ def _is_hub_name(path: Path) -> bool:
 
 
 def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:
-    """Of a run, or of all runs of a study or sweep that have what is wanted; the others are named."""
-    sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study, sweep.name)]
+    """Of a run, or of all runs of a study or sweep that have what is wanted; the others are named.
+
+    Of runs that chose a value for others (`tune=`) none, as in the analysis, unless there are no others yet.
+    """
+    sweeps = ledger.resolve_sweeps(source)
     if not sweeps:
-        return _of_run(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
+        return _of_one(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
     policies: list[Policy] = []
     missing: list[str] = []
-    for each in dict.fromkeys(run for sweep in sweeps for run in sweep.run_ids):
+    lines = [line for sweep in sweeps for line in sweep.runs]
+    wanted = [line for line in lines if line.get("stage") != TUNING] or lines
+    for run_dir in dict.fromkeys(ledger.run_dir(line["run_id"]) for line in wanted):
         try:
-            policies += _of_run(ledger.run_dir(each), which, with_base=with_base)
+            if short := _short_of_its_end(run_dir, which):
+                raise ValueError(f"{short} To evaluate it there, name the run itself.")
+            policies += _of_run(run_dir, which, with_base=with_base)
         except ValueError as error:
             missing.append(str(error))
     if not policies:
@@ -167,6 +176,22 @@ def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> lis
     for line in missing:
         print(f"left out: {line}", file=sys.stderr)
     return policies
+
+
+def _of_one(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
+    """Of a run that is named itself: as it is, which is said where it is not at its end."""
+    if short := _short_of_its_end(run_dir, which):
+        print(f"{short} Its newest checkpoint is evaluated.", file=sys.stderr)
+    return _of_run(run_dir, which, with_base=with_base)
+
+
+def _short_of_its_end(run_dir: Path, which: str) -> str:
+    """A sentence on a run whose newest checkpoint is not that of its end, where that one is asked for; else ""."""
+    kept = checkpoints(layout.checkpoints(run_dir))
+    if which != "newest" or not kept or (stands := state.read(run_dir)).state is State.FINISHED:
+        return ""
+    step, steps = layout.step_of(kept[-1]) or 0, read_config(run_dir).get("steps") or 0
+    return f"{stands.name} ({stands.state}) stands at {step} of {steps} steps." if step < steps else ""
 
 
 def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:

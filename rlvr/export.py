@@ -21,7 +21,7 @@ def chosen(typed: str, *, best: bool) -> Path:
     source = Path(typed).expanduser()
     if not source.exists():
         ledger = Ledger(layout.home())
-        source = ledger.run_dir(ledger.resolve_run(typed.removeprefix("runs/")))
+        source = ledger.run_dir(ledger.resolve_run(typed))
     if layout.trainer_state(source).is_file():
         return source
     directory = layout.checkpoints(source)

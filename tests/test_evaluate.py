@@ -18,6 +18,7 @@ from rlvr.evaluate import found, main
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
+from tests.analysis.ledger_factory import config, write_run, write_sweep
 from tests.support.hub_cache import cached
 
 PROBLEMS, STEPS = 32, 4
@@ -243,6 +244,28 @@ def test_sources_are_runs_studies_checkpoints_models_and_base_policies(home: Pat
     ):
         with pytest.raises(ValueError, match=message):
             found([source], ledger, which)
+
+
+def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 40 steps: one finished, one that failed at 20, one still at work at its last, and one of tuning."""
+    plan = []
+    for seed, (step, cause) in enumerate(((40, "ok"), (20, "error"), (40, None), (40, "ok"))):
+        run_id = write_run(tmp_path, config("grpo", seed=seed), {}, cause=cause)
+        layout.checkpoint(layout.checkpoints(layout.run(tmp_path, run_id)), step).mkdir(parents=True)
+        plan.append((run_id, f"grpo-s{seed}", ["loss=grpo"]))
+    write_sweep(tmp_path, "7c46ff00", plan, study="eta")
+    manifest = layout.manifest(layout.sweep(tmp_path, "7c46ff00"))
+    *lines, tuning = map(json.loads, manifest.read_text().splitlines())
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {**tuning, "stage": "tuning"}]))
+    for source in ("eta", "7c46"):
+        policies = found([source], Ledger(tmp_path), "newest")
+        assert [policy.path.parents[1].name for policy in policies] == ["id-grpo-s0", "id-grpo-s2"]
+        assert "left out: grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
+    assert [policy.name for policy in found(["runs/grpo-s1"], Ledger(tmp_path), "newest")] == ["grpo@20"]
+    assert "grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
+    assert len(found(["eta"], Ledger(tmp_path), "all")) == 3
 
 
 def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(

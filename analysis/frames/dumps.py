@@ -187,13 +187,13 @@ def _ours(dump: Dump) -> Iterator[Sample]:
         if outcome is not None and outcome not in OUTCOMES:
             raise LookupError(f"{file}: outcome {outcome!r} is not one of {', '.join(OUTCOMES)}.")
         yield Sample(
-            _step(row.get("step", UNNUMBERED), file),
+            _whole(row, "step", file, UNNUMBERED),
             str(row.get("source") or dump.source or "dump"),
             str(problem),
             _text(row.get("prompt")),
             _text(row.get("response")),
             str(outcome) if outcome is not None else _judged(row, dump.reward or "reward", dump, file),
-            int(row.get("num_tokens") or 0),
+            _whole(row, "num_tokens", file),
         )
 
 
@@ -202,7 +202,7 @@ def _verl(dump: Dump) -> Iterator[Sample]:
         prompt = _text(_need(row, "input", file))
         reward = dump.reward or ("acc" if row.get("acc") is not None else "score")
         yield Sample(
-            _step(row.get("step", _step_in(file)), file),
+            _whole(row, "step", file, _step_in(file)),
             str(row.get("data_source") or dump.source or "verl"),
             _named(prompt, row.get("gts")),
             prompt,
@@ -221,7 +221,7 @@ def _trl(dump: Dump) -> Iterator[Sample]:
             known = ", ".join(rewards) or "none"
             raise LookupError(f"{file}: which of its columns judges? --reward NAME, one of: {known}.")
         yield Sample(
-            _step(row.get("step", UNNUMBERED), file),
+            _whole(row, "step", file, UNNUMBERED),
             dump.source or "trl",
             _named(prompt),
             prompt,
@@ -238,7 +238,7 @@ def _prime_rl(dump: Dump) -> Iterator[Sample]:
         source = str(row.get("env_name") or row.get("task") or dump.source or "prime-rl")
         error = row.get("error") not in (None, "", False)
         yield Sample(
-            _step(row.get("step", _step_in(file)), file),
+            _whole(row, "step", file, _step_in(file)),
             source,
             str(_need(row, "example_id", file)),
             _text(row.get("prompt")),
@@ -257,24 +257,27 @@ def _of_episode(row: Mapping[str, Any], dump: Dump, file: Path) -> Iterator[Samp
     if again or work.get("type") == "train" or "train" in (file.parent.name, file.parents[1].name):
         return
     env, task = _part(row, "env"), _part(row, "task")
-    traces = [trace for trace in row["traces"] if trace.get("dropped") is None]
+    traces = [_part({"trace": trace}, "trace") for trace in row["traces"]]
+    traces = [trace for trace in traces if trace.get("dropped") is None]
     agents = {str(_part(trace, "agent").get("name")) for trace in traces}
     data = _part(task, "data")
     known = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     problem = next((str(each) for each in known if each is not None), "")
     for trace in traces or [{}]:  # an episode that failed before any answer is one that was not judged
-        nodes = [_part({"node": node}, "node") for node in trace.get("nodes", [])]
+        nodes = [_part({"node": node}, "node") for node in trace.get("nodes") or []]
         messages = [(bool(node.get("sampled")), _part(node, "message")) for node in nodes]
         name = str(env.get("name") or env.get("id") or dump.source or "prime-rl")
         prompt = _text([message for sampled, message in messages if not sampled])
         yield Sample(
-            _step(work.get("step", _step_in(file)), file),
+            _whole(work, "step", file, _step_in(file)),
             f"{name}/{_part(trace, 'agent').get('name')}" if len(agents) > 1 else name,
             problem or _named(prompt),
             prompt,
-            trace.get("root_reply") or _text([message for sampled, message in messages if sampled]),
-            _judged({"reward": _reward(trace, dump.reward)}, "reward", dump, file) if trace.get("ok") else "error",
-            int(trace.get("num_output_tokens") or 0),
+            _text(trace.get("root_reply")) or _text([message for sampled, message in messages if sampled]),
+            _judged({"reward": _reward(trace, dump.reward, file)}, "reward", dump, file)
+            if trace.get("ok")
+            else "error",
+            _whole(trace, "num_output_tokens", file),
         )
 
 
@@ -284,7 +287,7 @@ def _part(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], found) if isinstance(found, dict) else {}
 
 
-def _reward(trace: Mapping[str, Any], name: str) -> float:
+def _reward(trace: Mapping[str, Any], name: str, file: Path) -> float:
     """The weighted sum of a trace's rewards, or the score of one of them; NaN where it was not judged."""
     rewards = _part(trace, "rewards")
     if name and name not in rewards:
@@ -292,7 +295,12 @@ def _reward(trace: Mapping[str, Any], name: str) -> float:
     chosen = [rewards[name]] if name else list(rewards.values())
     if not chosen or any(each is None for each in chosen):
         return math.nan
-    return sum(each["score"] * (1.0 if name else each.get("weight", 1.0)) for each in chosen)
+    terms = [(_part({"reward": each}, "reward"), each) for each in chosen]
+    for reward, each in terms:
+        weight, score = reward.get("weight", 1.0), reward.get("score")
+        if not isinstance(score, int | float) or not isinstance(weight, int | float):
+            raise LookupError(f"{file}: reward {each!r} has no score, or no weight, that is a number.")
+    return sum(reward["score"] * (1.0 if name else reward.get("weight", 1.0)) for reward, _ in terms)
 
 
 _READERS: dict[str, Callable[[Dump], Iterator[Sample]]] = {
@@ -381,10 +389,14 @@ def _named(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _step(value: Any, file: Path) -> int:
-    if isinstance(value, int | float) and value == int(value):
-        return int(value)
-    raise LookupError(f"{file}: step {value!r} is no whole number.")
+def _whole(row: Mapping[str, Any], name: str, file: Path, default: int = 0) -> int:
+    """A whole number from 0 to 2³¹ − 1; the default where there is none, as in a column of Parquet with gaps."""
+    value = row.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or not 0 <= value < 2**31 or value != int(value):
+        raise LookupError(f"{file}: {name} is {value!r}, and must be a whole number from 0 to {2**31 - 1}.")
+    return int(value)
 
 
 def _step_in(file: Path) -> int:

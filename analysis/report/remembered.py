@@ -18,9 +18,16 @@ from rlvr.ledger import layout
 from rlvr.ledger.files import read_json, write_json
 
 
-def folder_name(study: str) -> str:
-    """A study's name as one folder name."""
-    return re.sub(r"[^\w.-]+", "-", study).strip("-.") or "study"
+def folder_name(title: str) -> str:
+    """The title of a study, or of a sweep of one, as one folder name."""
+    return re.sub(r"[^\w.-]+", "-", title.replace(", sweep ", "-")).strip("-.") or "study"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as one; of more than three the first, how many more there are, and a hash of all: a file name is short."""
+    if len(names) <= 3:
+        return "-".join(names)
+    return f"{names[0]}-and-{len(names) - 1}-more-{hashlib.sha256(repr(list(names)).encode()).hexdigest()[:8]}"
 
 
 @dataclass

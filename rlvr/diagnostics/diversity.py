@@ -21,7 +21,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,15 @@ class Problem:
         return self.samples[self.samples["outcome"] == "correct"]
 
 
+@dataclass(frozen=True)
+class Ratings:
+    """of_problem: rating by problem, from `file`; contestants: their ratings [N], None where they were not given."""
+
+    file: Path
+    of_problem: Mapping[str, float]
+    contestants: np.ndarray | None
+
+
 Measured = Iterator[tuple[str, str, str, float]]  # COLUMNS
 
 
@@ -64,11 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal.write_ascii_where_needed()
     options = _parser().parse_args(arguments)
     try:
+        ratings = read_ratings(options.ratings, options.contestants)
         for run_dir in evaluations(options.sources, Ledger(layout.home())):
-            measure(run_dir, options)
+            measure(run_dir, options, ratings)
             print(f"{read_info(run_dir).name}: {layout.diversity(run_dir)}")
-    except ValueError as error:
-        print(f"rlvr.diagnostics.diversity: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(f"rlvr.diagnostics.diversity: {terminal.one_line(error)}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         print(f"rlvr.diagnostics.diversity: {error}", file=sys.stderr)
@@ -94,7 +104,7 @@ def evaluations(sources: Iterable[str], ledger: Ledger) -> list[Path]:
     """Directories of finished evaluations. Raises ValueError for a source that has none."""
     found: dict[Path, None] = {}
     for source in sources:
-        sweeps = [sweep for sweep in ledger.sweeps() if source in (sweep.sweep_id, sweep.study, sweep.name)]
+        sweeps = ledger.resolve_sweeps(source)
         if layout.info(Path(source)).is_file():
             ids = [Path(source).resolve()]
         else:
@@ -107,7 +117,7 @@ def evaluations(sources: Iterable[str], ledger: Ledger) -> list[Path]:
     return list(found)
 
 
-def measure(run_dir: Path, options: argparse.Namespace) -> None:
+def measure(run_dir: Path, options: argparse.Namespace, ratings: Ratings | None) -> None:
     """Measure what was asked for, beside what was measured before."""
     if options.set < 2:
         raise ValueError(f"--set {options.set}: at least two responses are compared.")
@@ -130,8 +140,8 @@ def measure(run_dir: Path, options: argparse.Namespace) -> None:
     if options.judge:
         judge = Judge(options.judge, options.judge_model, layout.judgements(layout.home_of_run(run_dir)))
         rows += judged(sets, options.set, judge)
-    if options.ratings:
-        rows += rated(everything, options.ratings, options.contestants)
+    if ratings is not None:
+        rows += rated(everything, ratings)
     _add(layout.diversity(run_dir), pd.DataFrame(rows, columns=COLUMNS))
 
 
@@ -220,24 +230,32 @@ def judged(sets: Sequence[Problem], size: int, judge: Judge) -> Measured:
         yield problem.source, problem.id, f"judge of {size}, {judge.model}", value
 
 
-def rated(everything: Sequence[Problem], ratings: Path, contestants: Path | None) -> Measured:
-    """A rating of each benchmark whose problems have one, and the share of contestants below it."""
-    known = pd.read_csv(ratings, dtype={"problem_id": str})
+def read_ratings(file: Path | None, contestants: Path | None) -> Ratings | None:
+    """Of --ratings and --contestants. Raises ValueError, or OSError, for files that cannot be read."""
+    if file is None:
+        if contestants is not None:
+            raise ValueError("--contestants is for the percentile of a rating: pass --ratings FILE too.")
+        return None
+    known = pd.read_csv(file, dtype={"problem_id": str})
     if not {"problem_id", "rating"} <= set(known.columns):
-        raise ValueError(f"--ratings {ratings} has no columns problem_id and rating.")
+        raise ValueError(f"--ratings {file} has no columns problem_id and rating.")
     known = known.dropna(subset=["rating"])
     of_problem = dict(zip(known["problem_id"], known["rating"].astype(float), strict=True))
-    others = None if contestants is None else np.loadtxt(contestants, ndmin=1)
-    rows = [p for p in everything if p.id in of_problem]
+    return Ratings(file, of_problem, None if contestants is None else np.loadtxt(contestants, ndmin=1))
+
+
+def rated(everything: Sequence[Problem], ratings: Ratings) -> Measured:
+    """A rating of each benchmark whose problems have one, and the share of contestants below it."""
+    rows = [p for p in everything if p.id in ratings.of_problem]
     if not rows:
-        raise ValueError(f"--ratings {ratings} has a rating of none of the problems, such as {everything[0].id}.")
+        raise ValueError(f"--ratings {ratings.file} has a rating of none of the problems, such as {everything[0].id}.")
     for source in dict.fromkeys(problem.source for problem in rows):
         own = [problem for problem in rows if problem.source == source]
         solved = [len(problem.right) / len(problem.samples) for problem in own]
-        rating = elo_rating(solved, [of_problem[problem.id] for problem in own])
+        rating = elo_rating(solved, [ratings.of_problem[problem.id] for problem in own])
         yield source, WHOLE, "rating", rating
-        if others is not None and not math.isnan(rating):
-            yield source, WHOLE, "percentile", percentile(rating, others)
+        if ratings.contestants is not None and not math.isnan(rating):
+            yield source, WHOLE, "percentile", percentile(rating, ratings.contestants)
 
 
 # --- the record

@@ -7,6 +7,7 @@ everything else goes on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -189,10 +190,12 @@ class Ledger:
     # --- what people type
 
     def resolve_run(self, text: str) -> str:
-        """The run id that an id, a name or the beginning of one stands for. Raises ValueError if none or several.
+        """The run id that an id, a name or the beginning of one, or any as `runs/ID`, stands for. Raises ValueError if
+        none or several.
 
         Of runs that have one name, in sweeps of another time, it stands for the one of the newest sweep.
         """
+        text = text.removeprefix("runs/")
         names = {run_id: self._name(run_id) for run_id in self.runs()}
         namesakes = [r for r, name in names.items() if name == text]
         for matches in (
@@ -225,6 +228,13 @@ class Ledger:
             return read_info(self.run_dir(run_id)).name
         except Unreadable:
             return ""
+
+    def resolve_sweeps(self, text: str) -> list[Sweep]:
+        """All sweeps of a study or of a name, or the one that an id or its beginning stands for; [] if none does."""
+        exact = [s for s in self.sweeps() if text and text in (s.sweep_id, s.study, s.name)]
+        with contextlib.suppress(ValueError):
+            return exact or [self.resolve_sweep(text)]
+        return []
 
     def resolve_sweep(self, text: str) -> Sweep:
         """As `the_sweep`, of this ledger."""

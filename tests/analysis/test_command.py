@@ -52,12 +52,25 @@ def test_a_report_opens_with_its_verdicts(tmp_path, capsys):
     assert command.main(["--home", home, "--no-figures", "--exit-code"]) == 0
     shown = capsys.readouterr().out
     assert shown.index("holds: PACS ends more accurate") < shown.index("Comparison")
-    page = (tmp_path / "reports" / "default" / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "reports" / "default-part" / "index.html").read_text(encoding="utf-8")
     assert page.index("<b>holds</b>PACS ends more accurate") < page.index('id="table-comparison"')
 
 
+def test_a_part_of_a_report_leaves_the_whole_one_as_it_is(tmp_path, capsys):
+    home = str(study(tmp_path, (6, 6, 7)))
+    whole = tmp_path / "reports" / "default" / "index.html"
+    whole.parent.mkdir(parents=True)
+    whole.write_text("all of it")
+    for part in (["--no-figures"], ["--tables", "comparison", "--no-figures"]):
+        assert command.main(["--home", home, *part]) == 0
+        assert f"{tmp_path}/reports/default-part/index.html" in capsys.readouterr().out
+    assert whole.read_text() == "all of it"
+
+
 def test_without_claims_it_says_where_they_stand(tmp_path, capsys):
-    assert command.main(["--home", str(study(tmp_path, (6, 6, 7), claimed=False)), "--claims", "--exit-code"]) == 0
+    home = str(study(tmp_path, (6, 6, 7), claimed=False))
+    assert command.main(["--home", home, "--claims"]) == 0
+    assert command.main(["--home", home, "--claims", "--exit-code"]) == 3  # nothing was shown to hold
     assert "no claims. A study's file lists them" in capsys.readouterr().out
 
 

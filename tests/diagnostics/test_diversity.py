@@ -138,6 +138,9 @@ def test_the_plane_is_that_in_which_all_centred_answers_vary_most() -> None:
         (["--set", "9", "--judge", "http://127.0.0.1:1/v1", "--judge-model", "m"], "Pass --set 5"),
         (["--set", "4", "--judge", "here", "--judge-model", "m"], "is no address"),
         (["--set", "4", "--embedder", "/no/such"], "--embedder /no/such"),
+        # Before anything is embedded or judged:
+        (["--set", "4", "--embedder", "/no/such", "--ratings", "nosuch.csv"], "nosuch.csv: No such file"),
+        (["--set", "4", "--contestants", "nosuch.txt"], "pass --ratings FILE too"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(

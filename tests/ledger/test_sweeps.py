@@ -232,6 +232,7 @@ def test_sweeps_are_listed_by_their_newest_launch_and_are_no_runs(tmp_path: Path
 def test_what_people_type_stands_for_one_run_or_an_error_names_the_choices(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc1", "abd2", "xyz")
     ledger.create_run("dup", CONFIG, {"name": "name-xyz"})
+    assert ledger.resolve_run("runs/name-abc1") == "abc1"
     assert ledger.resolve_run("abc1") == ledger.resolve_run("abc") == ledger.resolve_run("name-abc1") == "abc1"
     with pytest.raises(ValueError, match=r"ab stands for 2 runs: abc1 \(name-abc1\), abd2"):
         ledger.resolve_run("ab")
@@ -248,10 +249,15 @@ def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
         time.sleep(0.02)
     assert ledger.resolve_sweep("eta").sweep_id == "aa2"
     assert ledger.resolve_sweep("aa1").sweep_id == "aa1"
+    assert [sweep.sweep_id for sweep in ledger.resolve_sweeps("eta")] == ["aa2", "aa1"]
+    assert [sweep.sweep_id for sweep in ledger.resolve_sweeps("aa1")] == ["aa1"]
+    ledger.record_sweep("b12345", {}, [])
+    assert [sweep.sweep_id for sweep in ledger.resolve_sweeps("b12")] == ["b12345"]
+    assert ledger.resolve_sweeps("aa") == ledger.resolve_sweeps("") == []
     with pytest.raises(ValueError, match="aa begins 2 sweeps"):
         ledger.resolve_sweep("aa")
-    with pytest.raises(ValueError, match="no sweep b .*aa2, aa1"):
-        ledger.resolve_sweep("b")
+    with pytest.raises(ValueError, match="no sweep c .*aa2, aa1"):
+        ledger.resolve_sweep("c")
 
 
 def test_a_name_stands_for_its_sweep_though_a_newer_one_is_of_a_study_called_so(tmp_path: Path) -> None:

@@ -76,14 +76,38 @@ def test_two_bundles_of_half_a_study_compare_like_the_whole(tmp_path, capsys):
         assert command.main(["bundle", *runs, *home, str(tmp_path / f"{loss}.rlvr")]) == 0
     both = [str(tmp_path / "grpo.rlvr"), str(tmp_path / "pacs.rlvr"), str(tmp_path / "pacs.rlvr")]
     assert command.main([*both, "--out", str(tmp_path), "--no-figures"]) == 0
-    (parts,) = tmp_path.glob("*-bundle/tables/comparison.csv")
-    assert parts.read_text() == (tmp_path / "whole/default/tables/comparison.csv").read_text()
+    (parts,) = tmp_path.glob("*-bundle-part/tables/comparison.csv")
+    assert parts.read_text() == (tmp_path / "whole/default-part/tables/comparison.csv").read_text()
     assert "▲" in parts.read_text()
     capsys.readouterr()
     assert command.main([*both, "--claims"]) == 0
     assert verdict.strip() in capsys.readouterr().out
     assert command.main(["bundle", "nobody", "--home", str(tmp_path)]) == 2
     assert "There is no run nobody" in capsys.readouterr().err
+
+
+def test_bundles_of_two_sweeps_or_runs_of_a_study_are_two_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("first", "second")):
+        run_id = write_run(tmp_path, config("grpo", seed=seed), {40: {"maze7": counts(6)}}, name=f"{name}-s{seed}")
+        write_sweep(tmp_path, f"{name}-id", [(run_id, f"{name}-s{seed}", ["loss=grpo"])])
+    for words in (["sweep=first-id"], ["second-i"], ["first-s0"], ["runs/first-s0", "second-s1"], []):
+        assert command.main(["bundle", *words, "--home", str(tmp_path)]) == 0
+    names = ["default", "default-first-id", "default-second-id", "first-s0", "first-s0-second-s1"]
+    assert sorted(path.stem for path in tmp_path.glob("*.rlvr")) == names
+
+
+def test_a_report_of_many_bundles_has_a_short_name(tmp_path, packed, capsys):
+    _, file = packed
+    several = [tmp_path / f"{i}{'x' * 60}.rlvr" for i in range(6)]
+    for each in several:
+        shutil.copy(file, each)
+    ask = ["--out", str(tmp_path / "reports"), "--tables", "eta", "--no-figures"]
+    assert command.main([*map(str, several), *ask]) == 0
+    assert command.main([*map(str, several[:5]), str(file), *ask]) == 0
+    one, other = sorted(folder.name for folder in (tmp_path / "reports").iterdir())
+    assert one.startswith(f"0{'x' * 60}-and-5-more-")
+    assert other.startswith(f"0{'x' * 60}-and-5-more-")  # of other files: not in the place of the first
 
 
 def test_bundles_together_claim_what_the_newest_launch_claims(tmp_path):

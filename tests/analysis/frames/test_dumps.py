@@ -114,6 +114,40 @@ def test_what_cannot_be_read_is_named(tmp_path, line, said):
         frames(Dump(file, "rlvr", "a"))
 
 
+@pytest.mark.parametrize(
+    ("form", "row", "said"),
+    [
+        ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": "abc"}, r"d\.jsonl: num_tokens is 'abc'"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": float("nan")}, "num_tokens is nan"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "step": float("nan")}, "step is nan, and must be a whole number"),
+        ("rlvr", {"problem_id": "1", "reward": 1, "step": 1e300}, "step is 1e"),
+        ("verl", {"input": "p", "output": "x", "score": 1, "step": -1}, "step is -1"),
+        ("prime-rl", {"traces": [{"ok": True, "rewards": {"r": 1.0}}]}, r"reward 1\.0 has no score"),
+    ],
+)
+def test_a_column_that_is_no_number_is_named_with_its_file_and_value(tmp_path, form, row, said):
+    with pytest.raises(LookupError, match=said):
+        frames(Dump(jsonl(tmp_path / "d.jsonl", [row]), form, "a"))
+
+
+def test_gaps_in_columns_of_parquet_are_what_is_not_said(tmp_path):
+    pd.DataFrame(
+        {"problem_id": ["a", "a"], "reward": [1.0, None], "step": [20, None], "num_tokens": [None, 7]}
+    ).to_parquet(tmp_path / "d.parquet")
+    assert counted(Dump(tmp_path, "rlvr", "a")) == [(1, "dump", 0, 0, 1), (20, "dump", 1, 1, 0)]
+
+
+def test_a_bundle_lies_where_it_is_said_to_though_its_arm_is_a_path(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": 1}]))
+    ask = ["import", dump, "--format", "rlvr", "--arm", "model=Qwen/Qwen2.5-7B"]
+    for more, file in ([], "Qwen-Qwen2.5-7B-s0.rlvr"), (["--out", "sub/x"], "sub/x.rlvr"):
+        assert command.main([*ask, *more]) == 0
+        assert f"python -m analysis {file}\n" in capsys.readouterr().out
+        assert (tmp_path / file).is_file()
+
+
 def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatch):
     """Ten problems, four samples each: b solves 3 of 4 where a solves 1 of 4, on every problem but the last."""
     monkeypatch.chdir(tmp_path)
@@ -127,7 +161,7 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
         assert command.main(["import", dump, "--format", "verl", "--arm", arm]) == 0
     assert command.main(["a-s0.rlvr", "b-s0.rlvr", "--no-figures", "--out", str(tmp_path)]) == 0
     assert "arm=b" in capsys.readouterr().out
-    cells = pd.read_csv(tmp_path / "a-s0-b-s0-bundle" / "tables" / "comparison.csv")
+    cells = pd.read_csv(tmp_path / "a-s0-b-s0-bundle-part" / "tables" / "comparison.csv")
     (cell,) = cells[(cells["row"] == "arm=b") & (cells["metric"] == "avg@4")].to_dict("records")
     assert cell["mean"] == pytest.approx((9 * 0.75 + 0.5) / 10)
     assert cell["difference"] == pytest.approx(0.45)

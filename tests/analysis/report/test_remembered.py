@@ -36,7 +36,7 @@ def test_nothing_is_made_again_until_something_changes(tmp_path, capsys, made):
     assert len(made) == 1
     shown("--metrics", "pass@8")
     assert len(made) == 2
-    page = tmp_path / "reports" / "default" / "index.html"
+    page = tmp_path / "reports" / "default-part" / "index.html"
     page.write_text("something else")
     shown("--metrics", "pass@8")
     assert len(made) == 3

@@ -164,7 +164,7 @@ def test_the_command_prints_tables_and_paths(home, tmp_path):
     for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
         assert needed in done.stdout
     paths = [line.strip() for line in done.stdout.splitlines() if line.startswith("  /")]
-    assert paths[0] == str(tmp_path / "default" / "index.html")
+    assert paths[0] == str(tmp_path / "default-part" / "index.html")
     assert all(Path(p).is_file() for p in paths)
     assert "…" not in done.stdout  # nothing is cut when piped
 
