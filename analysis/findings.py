@@ -105,13 +105,23 @@ def _summary(judged: Mapping[str, Sequence[Verdict]], untested: Sequence[str]) -
         others = [_listed(_outcomes(found, origin)) for origin in (Origin.CONTROL, Origin.OWN)]
         lines.append(_row(study, *(of_papers[outcome] or "" for outcome in OF_CLAIMS), *others))
     told = [
-        f"- Claims of papers: {_shares(_outcomes(everything, Origin.PAPER))}",
+        f"- Claims of papers: {_shares(_outcomes(everything, Origin.PAPER))}{_restated(everything)}",
         f"- Controls, which test the study: {_shares(_outcomes(everything, Origin.CONTROL))}",
         f"- Claims of our own: {_shares(_outcomes(everything, Origin.OWN))}",
     ]
     if untested:
         told.append(f"- Not tested, for their studies have no bundle: those of {', '.join(untested)}.")
     return "\n".join(told) + "\n\nThe first four columns count claims of papers.\n\n" + "\n".join(lines)
+
+
+def _restated(found: Sequence[Verdict]) -> str:
+    from analysis.scores.claim import Origin, Outcome
+
+    decided = [
+        v for v in found if v.claim.origin == Origin.PAPER and v.outcome in (Outcome.HOLDS, Outcome.CONTRADICTED)
+    ]
+    after = sum(RESTATED in verdict.claim.says for verdict in decided)
+    return f" Of the decided {after} were stated, or changed, after the runs." if after else ""
 
 
 def _outcomes(found: Sequence[Verdict], origin: Origin) -> Counter[Outcome]:

@@ -76,13 +76,16 @@ class Crossed:
 
     @property
     def df(self) -> Array:
-        """Satterthwaite's degrees of freedom, at least those of the seeds."""
+        """Satterthwaite's degrees of freedom, at least those of the seeds or, where they are fewer, of the problems."""
         total = np.maximum(self.seed + self.problem - self.cell, 0.0)
         parts = self.problem**2 / self.df_problem
         if self.num_seeds > 1:
             parts = parts + self.seed**2 / self.df_seed + self.cell**2 / ((self.num_seeds - 1) * self.df_problem)
         df = np.divide(total**2, parts, out=np.ones(parts.shape), where=parts > 0)
-        return np.maximum(df, max(self.df_seed, 1.0))
+        fewest = (
+            self.df_seed if self.num_problems < 2 or self.num_seeds < 2 else np.minimum(self.df_seed, self.df_problem)
+        )
+        return np.maximum(df, np.maximum(fewest, 1.0))
 
     @property
     def alike(self) -> bool:

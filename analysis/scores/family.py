@@ -25,7 +25,8 @@ SEED = 20260220  # any constant: the same data gives the same interval
 class Judged:
     """One difference tested at 5 % by itself (plain, p), and so that the whole family is (simultaneous, p_family).
 
-    Both rest on `summary`, whose spread between seeds is the family's: the plain interval is never the wider one.
+    Both rest on `summary`, whose spread between seeds is the family's, or its own where that is larger: then the plain
+    interval has its own degrees of freedom, too. It is never the wider one.
     """
 
     plain: Interval
@@ -70,20 +71,27 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
         )
     pooled, seeds = _pooled(differences, one_reference)
     summaries = [_widened(s, pooled, (seeds - 1) * len(alone)) if seeds else s for s in alone]
+    # A spread that is the largest of several does not have the degrees of freedom of all.
+    plain = [replace(w, df_seed=s.df_seed) if w.seed == s.seed else w for w, s in zip(summaries, alone, strict=True)]
     df = min(float(s.df) for s in summaries)
     largest = _largest_t(_correlation(differences, pooled, one_reference), df)
     far = level > BEYOND  # too few draws lie there: Bonferroni's level, which is the wider
     alpha = (1 - level) / len(alone) if far else float(student.two_sided(np.quantile(largest, level), df))
-    return Family(tuple(_judged(s, largest, df, alpha, level) for s in summaries), alpha, seeds)
+    judged = (_judged(one, s, largest, df, alpha, level) for one, s in zip(plain, summaries, strict=True))
+    return Family(tuple(judged), alpha, seeds)
 
 
-def _judged(summary: Crossed, largest: Array, df: float, alpha: float, level: float) -> Judged:
-    """df: the fewest degrees of freedom of the family, at which `largest` was drawn."""
-    plain, p = summary.interval(level), summary.p_value()
+def _judged(one: Crossed, summary: Crossed, largest: Array, df: float, alpha: float, level: float) -> Judged:
+    """one: by itself. summary: in the family, of which df are the fewest degrees of freedom, at which `largest` was
+    drawn.
+    """
+    plain, p = one.interval(level), one.p_value()
     if summary.alike or not summary.repeats:
-        return Judged(plain, plain, p, p, summary)
-    as_extreme = -float(student.quantile(p / 2, df))
-    return Judged(plain, summary.interval(1 - alpha), p, max(float((largest >= as_extreme).mean()), p), summary)
+        return Judged(plain, plain, p, p, one)
+    as_extreme = -float(student.quantile(summary.p_value() / 2, df))
+    family = summary.interval(1 - alpha)
+    simultaneous = family if family.half > plain.half else plain
+    return Judged(plain, simultaneous, p, max(float((largest >= as_extreme).mean()), p), one)
 
 
 def _pooled(differences: Sequence[Difference], one_reference: bool) -> tuple[float, int]:

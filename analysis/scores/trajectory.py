@@ -8,7 +8,7 @@ interpolated: scores problem by problem, so that pairs stay pairs, with the weig
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,13 +29,16 @@ TOKENS, SECONDS = "tokens/rollout", "time/step_s"
 class Level:
     """Where two arms are compared: at `value` of what `where` says, in which every run of both has a point.
 
-    points: by run. why: the reason where there is no such level; then points are empty.
+    points: by run. why: the reason where there is no such level; then points are empty. leans: why what is interpolated
+    is no fair comparison, "" where it is. lowest: at an accuracy, the run that reached no more, by its arm and seed.
     """
 
     where: Where
     value: float = math.nan
     points: dict[str, dict[str, Point]] | None = None  # by group
     why: str = ""
+    leans: str = ""
+    lowest: str = ""
 
 
 def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sources: Sequence[str]) -> Level:
@@ -55,7 +58,31 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
         slowest = min(arms, key=lambda a: min(max(x for _, x in c) for c in curves[a.group_id].values()))
         return Level(where, why=f"{slowest.label} has a run that never rises above where the others begin")
     found = {group: {i: crossing(curve, value) for i, curve in of_arm.items()} for group, of_arm in curves.items()}
-    return Level(where, value, {g: {i: p for i, p in of.items() if p is not None} for g, of in found.items()})
+    points = {g: {i: p for i, p in of.items() if p is not None} for g, of in found.items()}
+    if where != Where.ACCURACY:
+        return Level(where, value, points)
+    last = [
+        (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
+    ]
+    return Level(where, value, points, leans=_leans(arms, points), lowest=min(last)[1])
+
+
+def _leans(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]]) -> str:
+    """A line between the base policy and the first evaluation cuts the curve of an arm that learns in between: two arms
+    with one frontier then differ by a point and more, which seeds do not show.
+    """
+    early = [arm.label for arm in arms if any(_is_early(p) for p in points[arm.group_id].values())]
+    if not early:
+        return ""
+    return f"{' and '.join(early)} reached it before the first evaluation after the base policy; evaluate more often"
+
+
+def _is_early(point: Point) -> bool:
+    return point.before == 0 < point.after and point.weight < 1
+
+
+def _seed(arm: Arm, run_id: str) -> str:
+    return next(str(run.seed) for run in arm.runs if run.run_id == run_id)
 
 
 def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:

@@ -22,7 +22,7 @@ from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_wit
 from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
 from analysis.scores.selection import references, select, value_of
-from analysis.scores.trajectory import cell_of
+from analysis.scores.trajectory import Level, cell_of
 from analysis.scores.trajectory import level as level_of
 
 SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
@@ -189,18 +189,21 @@ class _Test:
 
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
         """What arms score at the point of training that the claim names."""
-        judges = [m for m in widest(self.setting.metrics) if m.kind == Kind.AVG]
-        if self.claim.at == Where.ACCURACY and not judges:
-            raise NotTested("equal accuracy needs avg@n, which no run measured")
-        judge = judges[0] if judges else self.metric
-        found = level_of(self.frames, arms, self.claim.at, judge, self.setting.sources)
-        if found.why:
-            raise NotTested(f"the arms are not at {self.claim.at}: {found.why}")
+        found = self._level(arms)
+        if found.why or found.leans:
+            raise NotTested(f"the arms are not at {self.claim.at}: {found.why or found.leans}")
         cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, found) for arm in arms]
         for arm, cell in zip(arms, cells, strict=True):
             if cell.empty:
                 raise NotTested(f"{arm.label} has no result: {_states(arm)}")
         return cells
+
+    def _level(self, arms: Sequence[Arm]) -> Level:
+        judges = [m for m in widest(self.setting.metrics) if m.kind == Kind.AVG]
+        if self.claim.at == Where.ACCURACY and not judges:
+            raise NotTested("equal accuracy needs avg@n, which no run measured")
+        judge = judges[0] if judges else self.metric
+        return level_of(self.frames, arms, self.claim.at, judge, self.setting.sources)
 
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
         counted = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
@@ -281,7 +284,8 @@ class _Test:
 
     def _trend(self) -> Verdict:
         """The slope over the values of a knob, in their order, one step each: it holds if the slope does, and no step
-        between neighbours is decidedly the other way; it is contradicted if the slope or a step is the other way."""
+        between neighbours is decidedly the other way; it is contradicted if the slope is. A step alone contradicts
+        nothing: slope and steps, each wrong in 5 % of flat cases, would be in 8 % together."""
         arms = [arm for arm in select(self.setting.arms, self.claim.arm) if self._knob(arm) is not None]
         arms.sort(key=lambda arm: self._knob(arm) or 0.0)
         values = [self._knob(arm) for arm in arms]
@@ -301,6 +305,8 @@ class _Test:
         if outcome == Outcome.UNDECIDED:
             wanted = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
             more = f"about {wanted - len(slope.seeds)} more seeds" if wanted else "no number of seeds would decide it"
+            if interval.excludes(0):
+                more = "a step between neighbours is decidedly the other way"
         found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
         return Verdict(self.claim, outcome, found, self._basis(steps, slope), more, self.groups())
 
@@ -309,10 +315,11 @@ class _Test:
         return None if math.isnan(value) else value
 
     def _of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
-        decided = interval.excludes(0)
-        if against or (decided and self.claim.sign * slope < 0):
+        if not interval.excludes(0):
+            return Outcome.UNDECIDED
+        if self.claim.sign * slope < 0:
             return Outcome.CONTRADICTED
-        return Outcome.HOLDS if decided else Outcome.UNDECIDED
+        return Outcome.UNDECIDED if against else Outcome.HOLDS
 
     # --- in words ---
 
@@ -345,9 +352,22 @@ class _Test:
         within = f"two one-sided tests at {100 * (1 - self.level):.4g} % within ± {self.claim.margin:g}"
         decides = f" ({within})" if tost else ""
         where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
+        where += self._reached() if self.claim.at == Where.ACCURACY and not self.claim.knob else ""
         setting = f", {self.setting.name}" if self.setting.name else ""
         counted = f"{'/'.join(map(str, sorted(seeds)))} seeds"
         return f"{self.metric}, {where}, {counted}, {on}{100 * level:.4g} %{decides}{family}{setting}"
+
+    def _reached(self) -> str:
+        """The accuracy at which arms are compared, and the run that reached no more."""
+        own = select(self.setting.arms, self.claim.arm)
+        if self.claim.of == "mean":
+            together = [[*own, *select(self.setting.arms, self._reference)]]
+        else:
+            against = references(self.setting.arms, self._reference)
+            together = [[arm, against[arm.group_id]] for arm in own if arm.group_id in against]
+        levels = sorted((self._level(arms) for arms in together), key=lambda each: each.value)
+        low, high = (f"{100 * each.value:.1f}" for each in (levels[0], levels[-1]))
+        return f" ({low} %: {levels[0].lowest})" if low == high else f" ({low} to {high} %)"
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:

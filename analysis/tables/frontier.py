@@ -43,7 +43,7 @@ def table(frames: Frames) -> Table | None:
         "At equal accuracy: at the highest avg@n that every run of both arms reached. Tokens: sampled in training. "
         "GPU-seconds: of training steps, times devices. Between two evaluations each problem's score is interpolated.",
         *difference_notes(cells, study.level(frames)),
-        *sorted({f"{r['row']} is not compared at equal accuracy: {r['hint']}." for r in records if r["hint"]}),
+        *sorted({f"{r['row']} {r['hint']}." for r in records if r["hint"]}),
     )
     cells = cells.assign(hint="")
     return Table("frontier", "Frontier", QUESTION, cells, shown, notes, formats=formats, differences=True, scores=False)
@@ -79,7 +79,8 @@ def _records(
             own = cell_of(frames, arm, metric, setting.sources, found)
             reference = against[arm.group_id].label
             one = compared.get(arm.group_id)
-            records.append({**record(title, row, (str(metric), ""), own, one, reference), "hint": found.why})
+            hint = f"is not compared at {where}: {found.why}" if found.why else _leaning(found)
+            records.append({**record(title, row, (str(metric), ""), own, one, reference), "hint": hint})
     return records
 
 
@@ -90,6 +91,10 @@ def _compared(
     cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
     return compare(cells, references, 0, study.level(frames))
+
+
+def _leaning(found: Level) -> str:
+    return f"leans on a line drawn from the base policy: {found.leans}" if found.leans else ""
 
 
 def _told(found: Level) -> str:

@@ -48,6 +48,17 @@ def test_without_the_family_a_third_of_such_sweeps_would():
     assert false / 200 > 0.2
 
 
+def test_a_restless_arm_is_not_judged_with_the_degrees_of_freedom_of_all():
+    """Of six arms one, whose seeds are three times as far apart. 1000 sweeps know its 5 % to ± 1.4 (two errors)."""
+    rng = np.random.default_rng(3)
+    false = 0
+    for _ in range(1000):
+        restless = family(against_first(arms(rng, [0.02] * 5 + [0.06], 5))).judged[-1]
+        false += restless.plain.excludes(0)
+        assert restless.simultaneous.half >= restless.plain.half
+    assert false / 1000 <= 0.05 + 0.014
+
+
 def test_a_restless_reference_does_not_pass_for_nine_findings():
     """The reference's seeds 6 points apart, all others' 1: the pooled spread must not hide it."""
     rng = np.random.default_rng(2)

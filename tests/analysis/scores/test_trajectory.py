@@ -105,6 +105,18 @@ def test_without_a_common_level_the_reason_is_given(tmp_path):
     assert "did not log" in level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES).why
 
 
+def test_what_is_interpolated_from_the_base_policy_is_said_to_lean(tmp_path):
+    run(tmp_path, "grpo", ((2, 2), (6, 6), (6, 6)))  # at half between its base policy and its first evaluation
+    run(tmp_path, "pacs", ((2, 2), (3, 3), (4, 4)))
+    frames = load(tmp_path)
+    found = level(frames, arms(frames), Where.ACCURACY, avg(8), SOURCES)
+    assert (found.value, found.lowest) == (0.5, "loss=pacs, seed 0")
+    assert found.leans.startswith("loss=grpo reached it before the first evaluation after the base policy")
+    table = frontier.table(frames)
+    assert table is not None
+    assert any("leans on a line drawn from the base policy: loss=grpo" in note for note in table.notes)
+
+
 def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
     for seed, last in enumerate((4, 5, 6)):
         run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)

@@ -137,6 +137,15 @@ def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     assert falls.outcome == Outcome.CONTRADICTED
 
 
+def test_a_step_the_other_way_leaves_a_slope_undecided_and_contradicts_nothing(tmp_path):
+    """From 2 to 7 of 8, then back to 5: a slope of 1.5 of 8 = 18.75 points, the second step 25 points down."""
+    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
+    arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 1, 2)), (1e-4, (7, 6, 7)), (1e-3, (5, 4, 5)))}
+    one = judged(tmp_path, arms, rises)
+    assert one.found.startswith("+18")
+    assert (one.outcome, one.more) == (Outcome.UNDECIDED, "a step between neighbours is decidedly the other way")
+
+
 def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     """Neighbours share three seeds each: 0 to 2, then 2 to 4. All three share seed 2 alone."""
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
