@@ -45,7 +45,7 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     pairs = _pairs(rules.zip, [given, *arms])
     grid, further = cross(given, pairs), [point for arm in arms for point in cross(arm, pairs)]
     whens = [when(line) for line in rules.when]
-    excluded = [_condition("exclude", line, line) for line in rules.exclude]
+    excluded = [condition("exclude", line, line) for line in rules.exclude]
     check_keys([*whens, *excluded], [*grid, *further])
     points = _distinct(_with_own_axes(point, whens, usual) for point in grid)
     # What the user sweeps beside the study's own axes (seeds, say) repeats its further arms too.
@@ -155,9 +155,9 @@ class Rule:
         return {**point, **self.sets} if self.sets and self.holds(point, usual) else point
 
 
-def _condition(kind: str, line: str, condition: str) -> Rule:
+def condition(kind: str, line: str, text: str) -> Rule:
     told = f"{kind}={line!r}"
-    words = _words(told, condition)
+    words = _words(told, text)
     if not words or any("=" not in word for word in words):
         raise ValueError(f"{told}: a condition is key=value, several separated by spaces, such as loss=grpo eta=1,2.")
     wanted = _alternatives(told, words)
@@ -165,13 +165,13 @@ def _condition(kind: str, line: str, condition: str) -> Rule:
 
 
 def when(line: str) -> Rule:
-    what, _, condition = line.rpartition(" if ")
+    what, _, having = line.rpartition(" if ")
     if not what.strip():
         raise ValueError(
             f"when={line!r}: write the axis or the setting, `if`, and the condition: "
             "eta if loss=lad, or cluster.gpus=2 if loss=ppo."
         )
-    rule = _condition("when", line, condition)
+    rule = condition("when", line, having)
     words = _words(rule.told, what)
     rule.only = [key_of(word) for word in words if "=" not in word]
     settings = _of_points(rule.told, [word for word in words if "=" in word])

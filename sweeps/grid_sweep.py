@@ -6,9 +6,9 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from hydra.core.utils import JobReturn
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from rlvr.config.overrides import key_of, parse
+from rlvr.config.overrides import key_of, parse, usual
 from rlvr.ledger.identity import LINES
 from sweeps import grid
 from sweeps.launcher import launch_points
@@ -30,10 +30,3 @@ class GridSweep:
         # Seeds that are typed beside a study repeat its further arms too.
         own = set(self.params) - ({"seed"} & set(map(key_of, arguments)))
         return grid.expand(overrides, own, rules, functools.partial(usual, self.config))
-
-
-def usual(config: DictConfig, key: str) -> object:
-    """What holds for points that do not set this key."""
-    choices = config.hydra.runtime.choices
-    value = choices[key] if key in choices else OmegaConf.select(config, key)
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

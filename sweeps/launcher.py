@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import targets
 from rlvr.config.engine import gpus_of_workers
-from rlvr.config.overrides import key_of
+from rlvr.config.overrides import key_of, usual
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
@@ -60,7 +60,7 @@ def controls_of(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[
     """The points that `controls=` adds, each with its control."""
     if not master.controls:
         return []
-    return controls.added(overrides, str(master.controls), str(master.baseline or ""), int(master.seed))
+    return controls.added(overrides, str(master.controls), str(master.baseline or ""), functools.partial(usual, master))
 
 
 def _marked(planned: Plan, added: Sequence[str]) -> Plan:

@@ -15,6 +15,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 GRAMMAR = "Type KEY=VALUE, with -m KEY=A,B; a list is KEY=[A,B], a text with signs or spaces 'KEY=\"A TEXT\"'."
 OF_HYDRA = ("hydra.sweeper.", "hydra/sweeper", "hydra.searchpath", "hydra.verbose")  # keys of Hydra that are read here
@@ -179,3 +180,10 @@ def cross(given: Mapping[str, Sequence[str]], pairs: Sequence[Sequence[str]] = (
 def value_of(override: str) -> object:
     """The value that Hydra reads in an override: 1e-3 and 0.001 are one."""
     return parse([override])[0].value()
+
+
+def usual(config: DictConfig, key: str) -> object:
+    """What holds for points that do not set this key."""
+    choices = config.hydra.runtime.choices
+    value = choices[key] if key in choices else OmegaConf.select(config, key)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,13 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from analysis.scores.claim import CLAIMS
+from rlvr.config.checks import built
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
+from rlvr.records import NotAtHand
+from sweeps import controls
 from sweeps.growing import results, stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, Record, first_wave
 from sweeps.past import mean_hours
@@ -29,7 +33,7 @@ Compose = Callable[[Settings], Plan]  # of overrides, checked
 
 
 def check(config: DictConfig, *, evaluates: bool) -> None:
-    """ValueError for a budget of nothing, and for what trains nothing."""
+    """ValueError for a budget of nothing, for what trains nothing, and for a control that tuning would undo."""
     if empty := [word for word in (*GROWTH, *ADDED) if config[word] == ""]:
         raise ValueError(f"{empty[0]}= has no value. Give it one, or drop it.")
     words = [word for word in (*GROWTH, *ADDED) if config[word]]
@@ -37,6 +41,9 @@ def check(config: DictConfig, *, evaluates: bool) -> None:
         raise ValueError(f"{words[0]} has no effect on an evaluation, which trains nothing. Drop it.")
     if config.budget and not config.until:
         raise ValueError(f"budget={config.budget} has no effect without until=decided. Add it, or drop budget.")
+    tuned = {part.partition(":")[0] for part in str(config.tune or "").split()}
+    if "lr" in tuned and controls.STILL in controls.read(str(config.controls or "")):
+        raise ValueError("controls=still has lr=0, which tune=lr would replace. Drop still, or lr from tune.")
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     ValueError: what is wrong, before anything is written.
     """
     points = Points.of(overrides, int(master.seed))
+    _check_seeds(master, len(overrides), points)
     first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
     sweep_id = _id(master, points, first)
     known = Record.read(ledger, sweep_id) if layout.planned(ledger.sweep_dir(sweep_id)).exists() else None
@@ -77,6 +85,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
         about["until"] = known.info["until"] if known else _rule(master, points, ledger, spent, first)
         points = replace(points, seeds=points.more(about["until"]["seeds"][-1]))
     if grid:
+        _check_validation(master, first)
         about["tune"] = tuning.rule(grid, points.seeds)
     candidates, base = _candidates(master, points, grid, compose)
     if known:
@@ -85,6 +94,16 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
     record = Record(ledger, sweep_id, info, candidates)
     return record, plan_of(record, first_wave(record))
+
+
+def _check_seeds(master: DictConfig, given: int, points: Points) -> None:
+    """ValueError for a rule that leaves seeds of some arms out. given: points of the grid."""
+    if given == len(points.arms) * len(points.seeds):
+        return
+    for key in ("exclude", "zip", "when"):
+        for line in master[key]:
+            if re.search(r"\bseed\b", line):
+                raise ValueError(f"{key}={line!r}: until and tune give every arm every seed. Drop seed from {key}.")
 
 
 def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, first: Plan) -> dict[str, Any]:
@@ -115,6 +134,19 @@ def _check_metric(name: str, first: Plan) -> None:
     for config in settings.values():
         with contextlib.suppress(InstantiationException):  # a dry run without the task's data, which it says
             results.check_metric(name, evaluated(config), config["evaluation"]["samples"])
+
+
+def _check_validation(master: DictConfig, first: Plan) -> None:
+    """ValueError for a task of some arm without the split by which a value is chosen."""
+    for config in {repr(run.config["task"]): run.config for run in first.runs}.values():
+        with contextlib.suppress(NotAtHand):  # a dry run says so
+            if not built(config["task"], config["choices"]).validates:
+                task = config["choices"]["task"]
+                share = "Pass task.validation=0.05, a share of the training problems, or drop tune."
+                raise ValueError(
+                    f"tune={master.tune} chooses by the validation split, and task={task} has none. "
+                    f"{share if 'validation' in config['task'] else 'Drop tune.'}"
+                )
 
 
 def _candidates(

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config.binding import bind, close_match
 from rlvr.config.freeze import arm_name, run_name
-from rlvr.config.overrides import key_of, parse
+from rlvr.config.overrides import key_of, parse, usual
 from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, GROWTH, NOT_IDENTITY, identity
@@ -27,7 +27,6 @@ from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
-from sweeps.grid_sweep import usual
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
 from sweeps.planned import Planned, evaluated

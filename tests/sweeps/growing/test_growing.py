@@ -27,6 +27,7 @@ TINY = [
     *("rollout.samples=4", "rollout.dynamic_sampling=none", "evaluation.every=2", "evaluation.samples=4"),
     *("evaluation.k=[1,4]", "checkpoint.every=100", "cluster=local", "tracker=none"),
 ]
+BANDIT = ["task=bandit", "model=table", "rollout.prompts=1", "rollout.dynamic_sampling=none", "trainer.updates=1"]
 # A learning rate of 0.3 makes noise of any policy: the largest difference that there is.
 CONTRAST = ["-m", "loss=grpo", "lr=1e-6,0.3", *TINY, "until=decided", "budget=12"]
 
@@ -47,6 +48,18 @@ def info(home: Path) -> dict[str, object]:
             "until=decided:pass@64: no run measured it. Did you mean pass@8",
         ),
         (["-m", "loss=grpo,rloo", "until=decided:foo", "budget=9"], "until=decided:foo: no run measured it."),
+        (
+            ["-m", "loss=grpo,rloo", "seed=0,1,2", "exclude=loss=grpo seed=1", "until=decided", "budget=12"],
+            "exclude='loss=grpo seed=1': until and tune give every arm every seed. Drop seed from exclude.",
+        ),
+        (
+            ["-m", "loss=grpo,rloo", "controls=still", "tune=lr:1e-4,1e-3"],
+            "controls=still has lr=0, which tune=lr would replace.",
+        ),
+        (
+            ["-m", *BANDIT, "loss=grpo,rloo", "tune=lr:1e-4,1e-3"],
+            "tune=lr:1e-4,1e-3 chooses by the validation split, and task=bandit has none. Drop tune.",
+        ),
         (["loss=grpo", "until=decided", "budget=9"], "until has no effect on a single run"),
     ],
 )
