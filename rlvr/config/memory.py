@@ -152,11 +152,13 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     whole = 1 + setting.copies + setting.critic
     step = {"gradients": (trained * n + own) * 4 / r, "gathered weights": float(w * gathered * whole)}
     learning = step | {
-        "whole gradients": trained * float(w * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
+        # The head's is summed over chunks of the logits, in float32: the sum and a part of it.
+        "whole gradients": trained * float(8 * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
         "activations": float((1 + setting.critic) * t * _activations(model, w, checkpointing=setting.checkpointing)),
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }
-    summing = step | {"whole gradients": trained * float((w + 4) * model.embedding_parameters)}
+    # One rank "sums" into a copy, beside what micro-batches have added up.
+    summing = step | {"whole gradients": trained * float((w + 4 if r > 1 else 12) * model.embedding_parameters)}
     # The canary after a sync has the trainer read its prompts, too.
     sampling = engine | {"engine cache": setting.cache_gb * GB, "gathered weights": float(w * gathered)}
     if not setting.engine_sleeps:
