@@ -237,8 +237,7 @@ class VllmEngine:
                 # back, its half-written cache of compiled code); what does so twice will most likely raise again.
                 if (code > 0 and attempt > 1) or attempt == ATTEMPTS:
                     event = "was lost" if was_ready else "did not start"
-                    advice = " Lower rollout.engine.max_cache_gb." if "out of memory" in str(lost) else ""
-                    raise EngineLost(f"vLLM ({self._python}) {event}: {lost}{advice}") from lost
+                    raise EngineLost(f"vLLM ({self._python}) {event}: {lost}{advice(str(lost))}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
 
@@ -510,6 +509,18 @@ class Every:
     @property
     def enough(self) -> bool:
         return len(self.sampled) == len(self.requests) or (self.progress is not None and self.progress.enough)
+
+
+def advice(words: str) -> str:
+    """What to do about the last words of a vLLM."""
+    if "out of memory" in words:
+        return " Lower rollout.engine.max_cache_gb."
+    if "busy or unavailable" in words:
+        return (
+            " The GPU may be for one process alone, EXCLUSIVE_PROCESS (nvidia-smi -q -d COMPUTE): pass another partition, "
+            "or rollout=ray with GPUs of its own."
+        )
+    return ""
 
 
 def wrong_weights(answered: int, sent: int) -> RuntimeError:
