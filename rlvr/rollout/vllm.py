@@ -517,8 +517,8 @@ def advice(words: str) -> str:
         return " Lower rollout.engine.max_cache_gb."
     if "busy or unavailable" in words:
         return (
-            " The GPU may be for one process alone, EXCLUSIVE_PROCESS (nvidia-smi -q -d COMPUTE): pass another partition, "
-            "or rollout=ray with GPUs of its own."
+            " The GPU may be for one process alone, EXCLUSIVE_PROCESS (nvidia-smi -q -d COMPUTE): pass another "
+            "partition, or rollout=ray with GPUs of its own."
         )
     return ""
 
