@@ -99,7 +99,7 @@ def serve() -> None:
     for line in sys.stdin:
         run_dir = Path(json.loads(line)["run_dir"])
         cause, code, message = attempt_once(run_dir)
-        distributed.free_memory()
+        distributed.free_memory()  # if it raises, the launch finds how the run ended in its attempt
         print(json.dumps({"run_dir": str(run_dir), "cause": cause, "code": code, "message": message}), file=answers)
 
 

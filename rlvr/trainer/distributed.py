@@ -103,9 +103,15 @@ def leave_group() -> None:
 
 
 def free_memory() -> None:
-    """Give back what a run held on the GPU: one that ran out of memory must not press the next in its process."""
+    """Give back what a run held on the GPU: one that ran out of memory must not press the next in its process.
+
+    Raises RuntimeError where the GPU does not answer this process any more (an illegal access, a fault of its memory):
+    none that comes could use it, and the process is to end.
+    """
     gc.collect()
-    torch.cuda.empty_cache()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 def lost_a_rank(error: Exception) -> bool:
