@@ -119,7 +119,8 @@ def read_options(arguments: list[str]) -> argparse.Namespace:
     named = [word for word in (*options.words, options.study, options.sweep, options.all) if word]
     if len(named) > max(1, len(options.files)):
         raise LookupError(
-            f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(arguments)} names several."
+            f"one study, or one sweep, or bundles ({layout.BUNDLE}): {' '.join(arguments)} names several. To compare "
+            "them: `python -m analysis bundle NAME` of each, then `python -m analysis A.rlvr B.rlvr`."
         )
     return options
 

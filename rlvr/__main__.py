@@ -5,7 +5,6 @@ Unlike `python -m`, it does not put the working directory on Python's path: no f
 
 from __future__ import annotations
 
-import difflib
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 
 from rlvr import __version__
 from rlvr.config import imports
+from rlvr.ledger import terminal
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ def usage() -> str:
 def _unknown(name: str) -> str:
     if "=" in name or name in ("-m", "--multirun"):
         return f"{name} belongs to a command: rlvr run {name} ..."
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no command {name}.{hint} Commands: {', '.join(COMMANDS)}."
+    return f"there is no command {name}.{terminal.near(name, COMMANDS)} Commands: {', '.join(COMMANDS)}."
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ def test_each_command_explains_itself(name: str, tmp_path: Path) -> None:
         (["loss=grpo"], "loss=grpo belongs to a command: rlvr run loss=grpo ..."),
         (["-m", "eta=1,2"], "-m belongs to a command: rlvr run -m ..."),
         (["reprot"], "there is no command reprot. Did you mean report? Commands: run, status, "),
+        (["analysis"], "there is no command analysis. Did you mean report?"),
+        (["train"], "there is no command train. Did you mean run?"),
     ],
 )
 def test_what_is_no_command_gets_one_line(words: list[str], said: str, tmp_path: Path) -> None:

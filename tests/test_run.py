@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.config.explain import OTHER_NAMES
 from rlvr.run import deferred, main, quoted
 from tests.support.composed import REGISTRY
 
@@ -76,6 +77,8 @@ MISTAKES = {
     "an unknown option names its neighbour": (["divergence=jss"], "Did you mean js?"),
     "a misspelt knob": (["sede=1"], "sede is not a knob. Did you mean seed?"),
     "a misspelt nested knob": (["rollout.sample=4"], "rollout.sample is not a knob. Did you mean rollout.samples?"),
+    "a knob as other trainers call it": (["num_generations=8"], "Did you mean rollout.samples?"),
+    "a knob with their group": (["actor.optim.learning_rate=1e-4"], "Did you mean lr?"),
     "a knob added by force": (
         ["+task.sise=9"],
         "task.sise is unknown: task takes loops, mistakes, seed, size, test_problems, ",
@@ -137,6 +140,12 @@ MISTAKES = {
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
 }
+
+
+def test_what_other_trainers_call_a_knob_is_none_of_ours_and_the_answer_is_one() -> None:
+    known = set(REGISTRY.names(("loss=grpo", "model=hf")))
+    assert set(OTHER_NAMES) <= known
+    assert not known & {name for names in OTHER_NAMES.values() for name in names}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

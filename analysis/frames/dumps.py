@@ -31,7 +31,7 @@ from analysis.frames.bundle import SCHEMAS, Packed
 from analysis.frames.counts import Counts
 from analysis.frames.digest import What
 from analysis.frames.frames import Frames
-from analysis.frames.runs import RunRecord, runs_frame
+from analysis.frames.runs import IMPORTED, RunRecord, runs_frame
 from analysis.frames.samples import Texts
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Sweep
@@ -101,7 +101,7 @@ def frames(dump: Dump) -> Frames:
         group_id=hashlib.sha256(repr(knobs).encode()).hexdigest()[:12],
         name=name,
         arm=name.rpartition("-s")[0],
-        study="imported",
+        study=IMPORTED,
         state=State.FINISHED.value,
         created=0.0,
         overrides=knobs,
@@ -109,15 +109,15 @@ def frames(dump: Dump) -> Frames:
     )
     line = {"run_id": run_id, "name": name, "overrides": list(knobs), "seed": dump.seed}
     swept = {key: [value] for key, value in config.items()}
-    sweep = Sweep(f"import-{run_id}", {"study": "imported", "swept": swept}, (line,))
+    sweep = Sweep(f"import-{run_id}", {"study": IMPORTED, "swept": swept}, (line,))
     packed = _Whole({name: _table(name, run_id, samples) for name in SCHEMAS})
     return Frames(
         runs=runs_frame([record], {run_id: sweep.sweep_id}),
         curves=packed,
         judgements=Counts.from_table(packed.tables["counts"]),
         stored=packed,
-        study="imported",
-        title="imported",
+        study=IMPORTED,
+        title=IMPORTED,
         notes=(f"{name}: {len(samples)} samples in the format of {dump.format}, read from {dump.path.name}.",),
         sweeps=(sweep,),
     )

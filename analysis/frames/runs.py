@@ -22,6 +22,8 @@ from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 
 BROWSE = "http://127.0.0.1:5000"  # where `make browse` serves
 
+IMPORTED = "imported"  # the study of samples of other trainers
+
 
 @dataclass
 class RunRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from analysis.frames.load import catalogue, frames
 from analysis.paper.figures import Pictured, figures
 from analysis.paper.ours import table
 from analysis.paper.printed import tables
-from analysis.report.render import markdown, terminal
-from rlvr.ledger import layout
+from analysis.report import render
+from rlvr.ledger import layout, terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,12 +36,11 @@ examples:
 
 def main(arguments: Sequence[str]) -> None:
     """LookupError: there is no such table or figure, or nothing to draw it from."""
-    parser = argparse.ArgumentParser(
+    parser = terminal.Parser(
         "python -m analysis paper",
         description="Show tables and figures as papers print them, with runs of ours beside the rows that they "
         "correspond to. Where a paper prints no number of a figure, draw the same of ours.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "names",
@@ -60,7 +58,10 @@ def main(arguments: Sequence[str]) -> None:
     if not chosen:
         _list()
         return
-    home = (options.home or layout.home()).expanduser().resolve()
+    try:
+        home = terminal.home(options.home)
+    except ValueError as error:
+        raise LookupError(str(error)) from None
     studies = _of_files(files) if files else _of_home(home, options.study)
     _show([name for name in chosen if name in tables()], studies.everything, as_markdown=options.markdown)
     out = (options.out or layout.reports(home) / "paper").expanduser()
@@ -115,9 +116,9 @@ def _show(names: Sequence[str], everything: Frames | None, *, as_markdown: bool)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     for made in (table(everything, tables()[name]) for name in names):
         if as_markdown:
-            print(markdown(made))
+            print(render.markdown(made))
         else:
-            terminal(made, console)
+            render.terminal(made, console)
 
 
 # --- figures

@@ -166,7 +166,9 @@ def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
         return f"—({cell['state']})"
     text = f"{cell['mean'] * form.scale:.{form.decimals}f}"
     half = (cell["high"] - cell["low"]) / 2 * form.scale
-    if half > 0:  # NaN: nothing to repeat
+    if half >= 100 and form.unit == "%":  # of two problems, say: t of one degree of freedom is 12.7
+        text += " (too few for ±)"
+    elif half > 0:  # NaN: nothing to repeat
         text += f" ± {half:.{form.decimals}f}"
     if cell["state"] == "partial":
         text += f" †{cell['seeds']}/{cell['planned']}" if cell["seeds"] < cell["planned"] else " †"
@@ -179,7 +181,7 @@ def difference_text(cell: Record, form: Format) -> str:
     difference, low, high = (_rounded(v, form.decimals or 0) for v in values)
     text = difference if difference.startswith("−") else f"+{difference}"
     if math.isfinite(values[1]):
-        text += f" [{low}, {high}]"
+        text += " [too few]" if values[2] - values[1] >= 200 and form.unit == "%" else f" [{low}, {high}]"
     return f"{text} {cell['verdict']}".rstrip()
 
 
@@ -246,17 +248,26 @@ def _differences(block: str, cells: Sequence[Record], table: Table) -> Grid:
     return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table)), tuple(rows))
 
 
-_DECIDING = (
-    "Points. Seen from: the smallest difference that is decided with 80 % chance; same within: the smallest margin at "
-    "which the arms are equivalent (TOST, 5 %). Seeds, problems, samples: how many in all, of one kind alone, would "
-    "decide a difference of the size seen; – where none would."
-)
-
-
+_SEEN = {
+    "seen from": "the smallest difference that is decided with 80 % chance",
+    "same within": "the smallest margin at which the arms are equivalent (TOST, 5 %)",
+}
+_KINDS = ("seeds", "problems", "samples")
 _ONE_SEED = (
-    "3 or more seeds: one does not say how much seeds differ. `until=decided budget=RUNS` adds as many as it takes "
-    "(docs/deciding.md)."
+    "3 or more seeds: one does not say how much seeds differ. To runs of ours, `until=decided budget=RUNS` adds as "
+    "many as it takes (docs/deciding.md)."
 )
+
+
+def _legend(header: Sequence[str]) -> str:
+    """What the columns that are there mean."""
+    seen = "; ".join(f"{name}: {what}" for name, what in _SEEN.items() if name in header)
+    kinds = ", ".join(kind for kind in _KINDS if kind in header)
+    needed = (
+        f"{kinds}: how many in all, of one kind alone, would decide a difference of the size seen; – where none would"
+    )
+    said = ["Points", *([seen] if seen else []), *([needed] if kinds else [])]
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
 
 
 def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
@@ -268,8 +279,9 @@ def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
     shown = [i for i in range(len(header)) if i < 2 or any(row[i] not in ("–", "") for row in rows)]
     title = f"{block}: what decides" if block else "What decides"
     kept = tuple(tuple(row[i] for i in shown) for row in rows)
-    notes = (_DECIDING, *([_ONE_SEED] if any(c["paired_seeds"] == 1 for c in cells) else []))
-    return [Grid(title, tuple(header[i] for i in shown), kept, notes)] if rows else []
+    kept_header = tuple(header[i] for i in shown)
+    notes = (_legend(kept_header), *([_ONE_SEED] if any(c["paired_seeds"] == 1 for c in cells) else []))
+    return [Grid(title, kept_header, kept, notes)] if rows else []
 
 
 def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.frames.frame import records
 from analysis.frames.frames import Frames
+from analysis.frames.runs import IMPORTED
 from analysis.report.layout import BASE as BASE_ROW
 from analysis.report.layout import Block, Column, Row, columns, fill
 from analysis.report.table import Table, format_of, with_notes
@@ -46,9 +47,11 @@ def table(frames: Frames, ask: Ask = Ask()) -> Table | None:
     parts: list[pd.DataFrame] = []
     for setting in settings(everything):
         here = ordered([a for a in everything if a.setting == setting], swept(frames))
-        against = _references(here, ask.against, baseline(frames))
+        based = _has_base(frames, here)
+        comparable = based or (len(here) > 1 and ask.against != BASE)
+        against = _references(here, ask.against, baseline(frames)) if comparable else {}
         named = named or bool(against) or ask.against == BASE
-        block = Block(_title(frames, here), tuple(_rows(here, against)))
+        block = Block(_title(frames, here), tuple(_rows(here, against, based=based)))
         cells = fill(frames, [block], _columns(frames, here, metrics))
         parts.append(_crossed(cells, here, ask.across) if ask.across else cells)
     if ask.against and not named:
@@ -79,24 +82,27 @@ def _notes(everything: Sequence[Arm]) -> Iterable[str]:
 
 def _references(here: Sequence[Arm], asked: str, baseline: str) -> dict[str, str]:
     """By group, the label of the row that an arm is compared to."""
-    if _evaluated(here) and len(here) == 1:
-        return {}
     if asked == BASE or (not asked and len(here) == 1):
         return {arm.group_id: BASE_ROW for arm in here}
     return {group: arm.label for group, arm in reference_of(here, asked, baseline).items()}
 
 
-def _rows(here: Sequence[Arm], against: Mapping[str, str]) -> Iterable[Row]:
-    """The base policy, then references, then all others."""
-    if not _evaluated(here):
+def _rows(here: Sequence[Arm], against: Mapping[str, str], *, based: bool) -> Iterable[Row]:
+    """The base policy, if there is to be one, then references, then all others."""
+    if based:
         yield Row(BASE_ROW, tuple(here), base=True)
     for arm in sorted(here, key=lambda a: a.label not in set(against.values())):
         yield Row(arm.label, (arm,), against=against.get(arm.group_id, ""))
 
 
-def _evaluated(here: Sequence[Arm]) -> bool:
-    """Whether these were not trained but evaluated: they have no step 0, and a base policy is an arm like any other."""
-    return bool(here[0].first.knob("policy.digest"))
+def _has_base(frames: Frames, here: Sequence[Arm]) -> bool:
+    """Whether a base policy belongs to these, as their step 0. What was not trained but evaluated has none: there it is
+    an arm like any other. Samples of another trainer have one if they hold it."""
+    if here[0].first.study == IMPORTED:
+        counts = frames.counts
+        own = counts[counts["run_id"].isin([i for arm in here for i in arm.run_ids])]
+        return bool((own["step"] == 0).any())
+    return not here[0].first.knob("policy.digest")
 
 
 def _columns(frames: Frames, here: Sequence[Arm], metrics: Sequence[Metric]) -> list[Column]:

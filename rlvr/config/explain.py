@@ -24,6 +24,25 @@ from rlvr.ledger.terminal import one_line
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
+# Knobs as other trainers (TRL, verl, OpenRLHF, prime-rl) call them, by ours.
+OTHER_NAMES = {
+    "lr": ("learning_rate",),
+    "steps": ("max_steps", "num_steps", "total_steps", "total_training_steps"),
+    "rollout.prompts": ("batch_size", "train_batch_size", "rollout_batch_size"),
+    "rollout.samples": ("n", "num_generations", "group_size", "n_samples_per_prompt", "rollouts_per_example"),
+    "rollout.max_tokens": ("max_new_tokens", "max_completion_length", "max_response_length"),
+    "rollout.temperature": ("temperature",),
+    "trainer.kl": ("kl_coef", "kl_loss_coef", "init_kl_coef"),
+    "trainer.entropy": ("entropy_coeff", "entropy_coef", "entropy_loss_coef"),
+    "trainer.updates": ("num_iterations", "ppo_epochs"),
+    "trainer.clip_norm": ("max_grad_norm", "max_norm", "grad_clip"),
+    "loss.clip_low": ("epsilon", "clip_ratio", "clip_ratio_low"),
+    "clip_high": ("epsilon_high", "clip_ratio_high"),
+    "evaluation.every": ("eval_steps", "test_freq"),
+    "checkpoint.every": ("save_steps", "save_freq"),
+    "model.path": ("model_name_or_path", "model_name"),
+}
+
 
 def explain(error: BaseException, arguments: Sequence[str], registry: Registry) -> str:
     """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type.
@@ -194,6 +213,9 @@ def _has(node: DictConfig, knob: str) -> bool:
 
 def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:
     """Did you mean ...? over every knob and group of the config with the options that were chosen."""
+    other = [ours for ours, others in OTHER_NAMES.items() if key.rpartition(".")[2] in others]
+    if other:
+        return f" Did you mean {other[0]}?"
     groups = registry.groups()
     chosen = [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
     try:

@@ -6,8 +6,10 @@ import argparse
 import codecs
 import difflib
 import io
+import re
 import sys
 import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -19,6 +21,23 @@ SIGNS = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".",
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "π": "pi", "σ": "sigma", "δ": "delta", "Σ": "sum"}
 BOXES = {**dict.fromkeys("─━═╌", "-"), **dict.fromkeys("│┃║", "|"), "█": "#", "✓": "yes", "✗": "no", "•": "*"}
 MARKS = {"▲": "^", "▼": "v", "△": "(^)", "▽": "(v)", "†": "+", "∝": "~", "∂": "d", "∇": "grad"}
+
+
+# Commands as other programs call them, by ours.
+OTHER_NAMES = {
+    "status": ("list", "ls", "show", "ps"),
+    "cancel": ("stop", "kill", "abort", "end"),
+    "retry": ("resume", "restart", "continue"),
+    "run": ("train", "launch", "start"),
+    "report": ("analysis", "analyse", "analyze", "plot"),
+}
+
+
+def near(word: str, commands: Collection[str]) -> str:
+    """` Did you mean NAME?` of the command that a word stands for, or is close to; else ""."""
+    match = [ours for ours, others in OTHER_NAMES.items() if word in others and ours in commands]
+    match = match or difflib.get_close_matches(word, commands, n=1)
+    return f" Did you mean {match[0]}?" if match else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,14 +54,16 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
     def _near(self, message: str) -> str:
+        if no_command := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            return near(no_command[1], re.findall(r"[\w.-]+", no_command[2]))
         _, is_unknown, words = message.partition("unrecognized arguments: ")
         actions = list(self._actions)
         for action in self._actions:  # of commands in commands
             if isinstance(inner := cast("object", action.choices), dict):
                 actions += [each for parser in cast("dict[str, Parser]", inner).values() for each in parser._actions]
         known = [option for action in actions for option in action.option_strings]
-        near = difflib.get_close_matches(words.split("=")[0].split()[0], known, n=1) if is_unknown else []
-        return f" Did you mean {near[0]}?" if near else ""
+        match = difflib.get_close_matches(words.split("=")[0].split()[0], known, n=1) if is_unknown else []
+        return f" Did you mean {match[0]}?" if match else ""
 
 
 def port(text: str) -> int:

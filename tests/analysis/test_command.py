@@ -98,4 +98,4 @@ def test_a_word_is_a_study_or_a_sweep_and_only_one_of_them(tmp_path, capsys):
     assert "There is no sweep nope here. Sweeps, newest first: s." in capsys.readouterr().err
     for words in (["default", "s"], ["default", "--all"], ["s", "x.rlvr"]):
         assert command.main(["--home", home, *words]) == 2
-        assert "names several" in capsys.readouterr().err
+        assert "names several. To compare them: `python -m analysis bundle NAME` of each" in capsys.readouterr().err

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 REFUSED = {
     "a command that there is not": (sweeps, ["statsu"], "argument command: invalid choice: 'statsu'"),
+    "a command but for its last letters": (sweeps, ["statu"], ". Did you mean status?"),
+    "a command as others call it": (sweeps, ["stop"], ". Did you mean cancel?"),
     "an option that there is not": (
         sweeps,
         ["status", "--josn"],

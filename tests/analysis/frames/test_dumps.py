@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,8 @@ import pytest
 
 from analysis import command
 from analysis.frames.dumps import Dump, frames
+from analysis.report.grid import _deciding, difference_text, text_of
+from analysis.report.table import Format, Table
 from analysis.scores.arm import arms
 from analysis.scores.cell import base_cell, cell
 from analysis.scores.metric import benchmarks, parse
@@ -160,12 +163,37 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
         dump = str(jsonl(tmp_path / arm / "40.jsonl", rows))
         assert command.main(["import", dump, "--format", "verl", "--arm", arm]) == 0
     assert command.main(["a-s0.rlvr", "b-s0.rlvr", "--no-figures", "--out", str(tmp_path)]) == 0
-    assert "arm=b" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "arm=b" in shown
+    assert "base policy" not in shown  # neither dump has a step 0, and none was planned
     cells = pd.read_csv(tmp_path / "a-s0-b-s0-bundle-part" / "tables" / "comparison.csv")
     (cell,) = cells[(cells["row"] == "arm=b") & (cells["metric"] == "avg@4")].to_dict("records")
     assert cell["mean"] == pytest.approx((9 * 0.75 + 0.5) / 10)
     assert cell["difference"] == pytest.approx(0.45)
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
+
+
+def test_an_interval_wider_than_all_shares_is_said_to_rest_on_too_few():
+    """Two problems have one degree of freedom: t is 12.7."""
+    of_two = {"mean": 0.5, "low": -5.853, "high": 6.853, "state": "", "verdict": ""}
+    assert text_of(of_two, Format()) == "50.0 (too few for ±)"
+    assert text_of({**of_two, "low": 0.1, "high": 0.9}, Format()) == "50.0 ± 40.0"
+    assert text_of(of_two, Format(1.0, 1, "tokens")) == "0.5 ± 6.4"
+    apart = {"difference": -0.25, "difference_low": -3.427, "difference_high": 2.927, "verdict": ""}
+    assert difference_text(apart, Format()) == "−25.0 [too few]"
+
+
+def test_the_legend_of_what_decides_is_of_its_columns():
+    """One problem says nothing of what others would: of three columns, one is there."""
+    cells = {"row": "b", "column": "", "metric": "avg@4", "reference": "a", "verdict": "", "improvement": math.nan}
+    known = {"detectable": math.nan, "same_within": 0.1, "paired_seeds": 3, "paired_problems": 1, "cheapest": "seeds"}
+    needed = {"needed_seeds": 7, "needed_problems": math.nan, "needed_samples": math.nan}
+    table = Table("t", "T", "?", pd.DataFrame(), ("avg@4",), ())
+    (grid,) = _deciding("", [{**cells, **known, **needed}], table)
+    assert grid.header == ("", "verdict", "same within", "seeds", "cheapest")
+    assert grid.notes[0].startswith("Points. Same within: ")
+    assert "Seeds: how many in all" in grid.notes[0]
+    assert "Seen from" not in grid.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(capsys: pytest.Capt
     assert "lad_table_5: there is no such table. Tables: dph_rl_table_2" in capsys.readouterr().err
 
 
+def test_a_home_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["paper", "lad_table_6", "--home", str(tmp_path / "nowhere")]) == command.BAD_INPUT
+    assert "nowhere: there is no such directory" in capsys.readouterr().err
+
+
 def test_figures_are_drawn_from_printed_numbers_and_from_a_bundle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
