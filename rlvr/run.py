@@ -173,7 +173,7 @@ def _quoted(word: str) -> str:
     key, _, value = word.partition("=")
     if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
-    if key_of(word) in (*GROWTH, *ADDED, *NAMING):
+    if key_of(word) in (*GROWTH, *ADDED, *NAMING, "baseline"):
         return f"{key}={_as_text(value)}"
     if key_of(word) not in LINES:
         return word

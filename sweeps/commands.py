@@ -106,13 +106,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _chosen(options: argparse.Namespace, ledger: Ledger) -> list[Sweep]:
     """The sweeps to show, newest last."""
     if options.sweep:
-        return [ledger.resolve_sweep(options.sweep)]
+        chosen = ledger.resolve_sweep(options.sweep)
+        _tell_of_others(ledger, options.sweep, chosen)
+        return [chosen]
     sweeps = ledger.sweeps()
     if not getattr(options, "all", False):
         return _of_the_newest_study(sweeps)
     in_sweeps = {run_id for sweep in sweeps for run_id in sweep.run_ids}
     single = tuple({"run_id": run_id} for run_id in ledger.runs() if run_id not in in_sweeps)
     return [*([Sweep("-", {"study": "runs of no sweep"}, single)] if single else []), *reversed(sweeps)]
+
+
+def _tell_of_others(ledger: Ledger, text: str, chosen: Sweep) -> None:
+    """Of a study one sweep is looked at: those with other runs are named."""
+    if text != chosen.study or text in (chosen.name, chosen.sweep_id):
+        return
+    others = [each for each in ledger.sweeps() if each.study == text and not set(each.run_ids) <= set(chosen.run_ids)]
+    if others:
+        ids = ", ".join(each.sweep_id for each in others)
+        print(f"This is the newest sweep of {text}, {chosen.sweep_id}. Others, by their ids: {ids}.", file=sys.stderr)
 
 
 def _of_the_newest_study(sweeps: Sequence[Sweep]) -> list[Sweep]:
@@ -187,12 +199,15 @@ def _print(console: Any, sweep: Sweep, states: Sequence[RunState], *, each: bool
         console.print(table(states, ids=True, width=console.width))
     if len(states) > MANY or len(by_arm) < len(states):
         console.print(arm_table(by_arm, width=console.width))
-    trouble = [state for state in states if state.ended and state.state is not State.FINISHED]
+    trouble = [state for state in states if state.ended and state.state not in (State.FINISHED, State.PLANNED)]
     for state in trouble if each else trouble[:SHOWN]:
         log = f"\n    {state.log}" if state.log else ""
         console.print(f"{state.state} {state.name}: {why(state)}{log}", markup=False)
     if len(trouble) > SHOWN and not each:
         console.print(f"and {len(trouble) - SHOWN} more such runs: --runs shows all", markup=False)
+    if planned := sum(state.state is State.PLANNED for state in states):
+        again = f"python -m sweeps retry {'RUN' if sweep.sweep_id == '-' else sweep.sweep_id}"
+        console.print(f"{planned} planned: repeat the launch, or {again}", markup=False)
     console.print()
 
 
@@ -233,6 +248,7 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
     try:
         sweep = ledger.resolve_sweep(options.name)
         run_ids, what, sweeps = sweep.run_ids, "sweep", [sweep]
+        _tell_of_others(ledger, options.name, sweep)
     except ValueError:
         run_ids, what = [ledger.resolve_run(options.name)], "run"
         sweeps = [each for each in ledger.sweeps() if run_ids[0] in each.run_ids]
@@ -265,6 +281,7 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
     try:
         sweep = ledger.resolve_sweep(options.name)
         run_ids = sweep.run_ids
+        _tell_of_others(ledger, options.name, sweep)
     except ValueError:
         run_ids = [ledger.resolve_run(options.name)]
     if sweep is not None and sweep.problems:

@@ -100,6 +100,8 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
         with _forgotten_if_refused(ledger, record.sweep_id, configs):
             if layout.planned(ledger.sweep_dir(record.sweep_id)).exists():
                 record.repeat()
+                with controller.owned(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
+                    record.rename()
             else:
                 record.create()
             outcome = _go_on(ledger, record.sweep_id)

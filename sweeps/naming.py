@@ -12,6 +12,7 @@ from rlvr.ledger.identity import NAMING
 from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
 from sweeps.planned import Planned
 
+READ_BY_REPORTS = ("bundle", "import", "findings", "paper")  # commands of `python -m analysis`
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _ALLOWED = "1 to 60 letters, digits, '.', '_' and '-', a letter or digit first"
 
@@ -40,6 +41,8 @@ def check_free(
     """
     if name in (*OWN_STUDIES, *studies):
         raise ValueError(f"name={name} is the name of a study. Type another one.")
+    if name in READ_BY_REPORTS or name.endswith(".rlvr"):
+        raise ValueError(f"name={name} is another thing to `python -m analysis`. Type another one.")
     for other in ledger.sweeps():
         if other.sweep_id == sweep_id or name not in (other.name, other.study):
             continue

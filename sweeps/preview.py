@@ -57,6 +57,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | Non
     width = max(len(run.name) for run in plan.runs)
     for run, mine in zip(plan.runs, own, strict=True):
         shown = _standing(states[run.run_id])
+        mine = mine | ({"control": run.control} if run.control else {})
         lines.append(f"  {run.run_id}  {run.name:{width}}  {shown:18}  {_shown(mine)}".rstrip())
     lines += ["", *_resources(todo or plan.runs, slurm=slurm)]
     if not todo:

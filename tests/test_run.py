@@ -183,6 +183,14 @@ def test_lines_are_typed_without_brackets() -> None:
     assert quoted(["exclude=loss=grpo eta=2; seed=1"]) == ["exclude=['loss=grpo eta=2','seed=1']"]
     assert quoted(["zip=eta,lr"]) == ["zip=['eta,lr']"]
     assert quoted(["zip=[]", "eta=1,2"]) == ["zip=[]", "eta=1,2"]
+    assert quoted(["baseline=loss=lad eta=1"]) == ["baseline='loss=lad eta=1'"]
+
+
+def test_a_rule_of_a_study_that_is_no_list_is_named(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/mine.yaml").write_text("# @package _global_\nzip: loss,seed\n", encoding="utf-8")
+    _, _, (line,) = told("--config-dir", str(tmp_path), "study=mine", home=tmp_path)
+    assert line == "rlvr: In 'study/mine': zip is a list: under `zip:` each line as `- LINE`."
 
 
 def test_rules_shape_a_grid_of_the_command_line(tmp_path: Path) -> None:

@@ -94,6 +94,9 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
     if kept := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
         key = kept.group(1)
         yield f"~{key}: there is no such entry to drop. A knob that is off is {key}=null."
+    if one := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
+        key, where = one.group(1), re.match(r"In '[^']+': ", text)
+        yield f"{where.group() if where else ''}{key} is a list: under `{key}:` each line as `- LINE`."
     if folder := re.search(r"config directory '(.*)' not found", text):
         yield f"--config-dir={folder.group(1)}: there is no such directory."
     yield _plain(text)

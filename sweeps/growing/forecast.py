@@ -24,7 +24,8 @@ def lines(record: Record) -> list[str]:
         return [*told, f"Stopped: {rule['stopped']}."]
     found = [] if "tune" in record.info else _questions(record, rule)
     arms = len({candidate.place for candidate in record.candidates})
-    return [*told, *stopping.forecast(rule, found, arms, hours)]
+    spent = sum(candidate.stage == TUNING for candidate in record.candidates)
+    return [*told, *stopping.forecast(rule, found, arms, hours, spent=spent)]
 
 
 def _tuning(record: Record, hours: float | None) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,12 @@ from analysis.scores.claim import CLAIMS
 from rlvr.config.checks import built
 from rlvr.config.overrides import key_of
 from rlvr.ledger import layout
-from rlvr.ledger.identity import ADDED, GROWTH
+from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
 from rlvr.records import NotAtHand
 from sweeps import controls
 from sweeps.growing import results, stopping, tuning
-from sweeps.growing.record import FINAL, Candidate, Record, first_wave
+from sweeps.growing.record import FINAL, Candidate, Record, called_anew, first_wave
 from sweeps.past import mean_hours
 from sweeps.plan import Plan
 from sweeps.planned import evaluated
@@ -89,7 +90,11 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
         about["tune"] = tuning.rule(grid, points.seeds)
     candidates, base = _candidates(master, points, grid, compose)
     if known:
-        record = known.composed_anew(candidates)
+        if "until" in known.info and any(known.info.get(key) != base.about.get(key) for key in EXPECTED):
+            print(
+                "baseline and claims: those that the launch fixed stay. Another budget= begins anew.", file=sys.stderr
+            )
+        record = replace(known.composed_anew(candidates), info=called_anew(known.info, base.about))
         return record, plan_of(record, record.begun or first_wave(record))
     info = {**base.about, **about, "sweep_id": sweep_id, "created": time.time()}
     record = Record(ledger, sweep_id, info, candidates)

@@ -18,6 +18,7 @@ from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import read_json_lines, write_text
+from rlvr.ledger.identity import EXPECTED, NAMING
 from rlvr.ledger.sweeps import TUNING, Ledger
 from sweeps.planned import Planned, write_runs
 
@@ -78,6 +79,12 @@ class Record:
         self._write_candidates()
         write_runs([each.run for each in self.begun], self.ledger, self.info)
 
+    def rename(self) -> None:
+        """Keep what a repeated command calls the sweep and expects of it (`called_anew`). Hold `controller.owned`."""
+        now = Record.read(self.ledger, self.sweep_id)  # what was decided since stays
+        if now.info != (info := called_anew(now.info, self.info)):
+            replace(now, info=info).save()
+
     def _write_candidates(self) -> None:
         lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
         write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines)
@@ -115,6 +122,13 @@ class Record:
     def configs(self) -> dict[str, Mapping[str, Any]]:
         """Of the runs begun, by id."""
         return {each.run.run_id: each.run.config for each in self.begun}
+
+
+def called_anew(info: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str, Any]:
+    """sweep.json with the name, the tags and, unless a rule was fixed by them, the expectations of a newer command."""
+    keys = NAMING if "until" in info else (*NAMING, *EXPECTED)
+    kept = {key: value for key, value in info.items() if key not in keys}
+    return kept | {key: newest[key] for key in keys if key in newest}
 
 
 def first_wave(record: Record) -> list[Candidate]:

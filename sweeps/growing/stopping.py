@@ -101,12 +101,15 @@ def in_words(rule: Mapping[str, Any]) -> list[str]:
     return [head, *(f"  {each['outcome']:12} {each['name']}: {each['measured']}" for each in newest["questions"])]
 
 
-def forecast(rule: Mapping[str, Any], found: Sequence[Mapping[str, Any]], arms: int, hours: float | None) -> list[str]:
-    """What a launch is likely to cost, for `--dry-run`. hours: of a run, None where none like it has finished."""
+def forecast(
+    rule: Mapping[str, Any], found: Sequence[Mapping[str, Any]], arms: int, hours: float | None, *, spent: int = 0
+) -> list[str]:
+    """What a launch is likely to cost, for `--dry-run`. hours: of a run, None where none like it has finished; spent:
+    runs of tuning."""
     seeds, nominal = rule["seeds"], rule["levels"]
     each = ", ".join(f"{s} ({level:.2g})" for s, level in zip(seeds, nominal, strict=True))
     lines = [f"Until decided: looks at {each} seeds of an arm (nominal level of each look)."]
-    most = seeds[-1] * arms
+    most = seeds[-1] * arms + spent
     lines.append(f"At most {cost(most, hours)} in all, where nothing is decided before.")
     told: list[list[float]] = [q["chances"] for q in found]
     known = [chances for chances in told if not math.isnan(chances[0])]
@@ -120,7 +123,7 @@ def forecast(rule: Mapping[str, Any], found: Sequence[Mapping[str, Any]], arms: 
     likely = next((i for i, chance in enumerate(all_of) if chance >= 0.5), None)
     if likely is None:
         return [*lines, "Likely: not decided within this budget."]
-    runs = seeds[likely] * arms
+    runs = seeds[likely] * arms + spent
     return [*lines, f"Likely: decided after {likely + 1} of {len(seeds)} waves, {cost(runs, hours)} in all."]
 
 

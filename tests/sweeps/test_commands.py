@@ -63,6 +63,8 @@ def test_status_shows_every_run_of_the_newest_sweep_and_why_it_failed(
     assert lines["done"][1:4] == ["name-done", "finished", "3/12"]
     assert lines["new"][1:4] == ["name-new", "planned", "-"]
     assert "diverged name-bad: diverged: loss is nan at step 3\n" in out
+    assert "planned name-new" not in out
+    assert "1 planned: repeat the launch, or python -m sweeps retry s\n" in out
     assert str(ledger.run_dir("bad") / "attempts/1/log.txt") in out
     assert "1 other sweep: python -m sweeps status --all" in out
     assert "name-alone" not in out
@@ -82,7 +84,13 @@ def test_status_shows_all_sweeps_of_the_newest_study_but_those_that_a_newer_one_
     assert "one:" not in out
     assert "2 other sweeps: python -m sweeps status --all" in out
     assert main(["status", "try-0", "--home", str(tmp_path)]) == 0
-    assert "eta try-0 one: 1 finished" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "eta try-0 one: 1 finished" in said.out
+    assert said.err == ""
+    for command in ("status", "cancel"):
+        main([command, "eta", "--home", str(tmp_path)])
+        told = capsys.readouterr().err.splitlines()[0]
+        assert told == "This is the newest sweep of eta, three. Others, by their ids: two."
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])

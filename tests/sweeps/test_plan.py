@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,12 @@ def test_what_all_runs_have_is_said_once(tmp_path: Path) -> None:
     assert "2 runs, 0 finished, 2 to do" in text
     assert text.count("steps=9") == 1
     assert text.count("seed=1") == 1
+
+
+def test_a_control_that_repeats_an_arm_is_marked(tmp_path: Path) -> None:
+    made = planned(["seed=0"], ["seed=1"])
+    marked = replace(made, runs=(made.runs[0], replace(made.runs[1], control="seeds")))
+    assert preview(marked, Ledger(tmp_path), slurm=False).count("seed=1 control=seeds") == 1
 
 
 def test_time_is_that_of_finished_runs_alike(tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ def test_a_repeated_command_decides_where_and_how_runs_run_also_those_begun(tmp_
         assert told == (3, False, 7)
 
 
+def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path)
+    recorded(ledger, "tags=first", "baseline='loss=grpo'").create()
+    looked = Record.read(ledger, ledger.sweeps()[0].sweep_id)
+    looked.info["until"]["looks"].append({"seeds": 3})
+    repeated = recorded(ledger, "tags=second", "baseline='loss=rloo'")
+    assert "baseline and claims: those that the launch fixed stay." in capsys.readouterr().err
+    looked.save()  # by a controller, in the meantime
+    repeated.rename()
+    (sweep,) = ledger.sweeps()
+    assert (sweep.info["tags"], sweep.info["baseline"]) == ("second", "loss=grpo")
+    assert len(sweep.info["until"]["looks"]) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.timeout(600)

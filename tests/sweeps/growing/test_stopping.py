@@ -42,6 +42,11 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused() -> None:
     assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
 
 
+def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
+    rule = stopping.rule("", arms=2, first=3, runs=16, spent=4)
+    assert "At most 16 runs in all" in "\n".join(stopping.forecast(rule, [], 2, None, spent=4))
+
+
 def test_what_is_tuned() -> None:
     grid = tuning.read("lr:1e-5,3e-5 eta:1,2 seed:7,8", [["loss=lad"]])
     assert grid.values == [("lr=1e-5", "eta=1"), ("lr=1e-5", "eta=2"), ("lr=3e-5", "eta=1"), ("lr=3e-5", "eta=2")]
