@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.scores.words import parse
 from rlvr.config.overrides import key_of
 from sweeps.grid import Usual, condition
 
@@ -49,6 +48,8 @@ def added(points: Sequence[Point], text: str, baseline: str, usual: Usual) -> li
 
 def _references(points: Sequence[Point], baseline: str, usual: Usual) -> list[Point]:
     """In each setting the points of one arm: that which the baseline names, else GRPO, else the first."""
+    from analysis.scores.words import parse  # with pandas: not for `--help`
+
     selectors = [" ".join(map("=".join, parse(text).items())) for text in (baseline, "loss=grpo") if text]
     rules = [condition("baseline", text, text) for text in selectors]
     named = [[point for point in points if rule.holds({key_of(word): word for word in point}, usual)] for rule in rules]
