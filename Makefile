@@ -46,7 +46,7 @@ $(VLLM)/.installed:
 test: $(STAMP)  ## the tests of a laptop: no servers, no SLURM, no vLLM (under ten minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
-test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (half an hour)
+test-all: $(STAMP) vllm-env  ## all tests: SLURM, vLLM on the CPU, MLflow, PostgreSQL, a browser (up to an hour on two cores)
 	$(BIN)/python -m pytest -n 4 --dist loadfile --durations=30  # two of the four mostly wait, for SLURM and servers
 
 lint: $(STAMP)  ## style, types, import directions
