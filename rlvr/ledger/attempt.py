@@ -45,8 +45,7 @@ def _busy(run_dir: Path) -> Busy:
 
 
 def _job(number: int, ranks: int, about: Mapping[str, Any]) -> dict[str, Any]:
-    pid = os.getpid()
-    who = {"pid": pid, "host": socket.gethostname(), "process_start": locks.process_start(pid), **locks.machine()}
+    who = {**locks.known_as(os.getpid()), "host": socket.gethostname()}
     return {"attempt": number, "started": time.time(), "ranks": ranks, **who, **_allocation(), **about}
 
 

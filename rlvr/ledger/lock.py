@@ -32,8 +32,15 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def known_as(pid: int) -> dict[str, Any]:
+    """A process of this machine, as `is_alive` knows it again."""
+    return {"pid": pid, "process_start": process_start(pid), **machine()}
+
+
 def is_alive(job: Mapping[str, Any]) -> bool | None:
-    """Does the process of a job.json still run? None: it was started elsewhere, it cannot be told from here."""
+    """Does a process that was written down (`known_as`) still run? None: it was started elsewhere, it cannot be told
+    from here.
+    """
     here = machine()
     if not here["boot"] or any(job.get(key) != value for key, value in here.items()):
         return None
@@ -96,9 +103,8 @@ def unlock(fd: int) -> None:
 
 def sign(held: int) -> None:
     """Write into a lock which process holds it: this one."""
-    pid = os.getpid()
     os.ftruncate(held, 0)
-    os.pwrite(held, json.dumps({"pid": pid, "process_start": process_start(pid), **machine()}).encode(), 0)
+    os.pwrite(held, json.dumps(known_as(os.getpid())).encode(), 0)
 
 
 def holder(path: Path) -> int | None:

@@ -115,7 +115,7 @@ class Server:
                 start_new_session=True,
                 **identity,
             )
-        who = {"pid": process.pid, "process_start": lock.process_start(process.pid), **lock.machine()}
+        who = lock.known_as(process.pid)
         write_json(self.root / "server.json", {**who, "uri": uri})
         deadline = time.monotonic() + START_S
         while not _is_healthy(uri):

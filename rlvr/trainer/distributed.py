@@ -31,9 +31,8 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 TIMEOUT = timedelta(days=1)
 MEET_LOOK_S = 0.05
 MEET = timedelta(minutes=30)  # for all ranks to have started, on the slowest of file systems
-GPU_TIMEOUT = timedelta(
-    minutes=40
-)  # nobody judges while GPUs talk: this long, a rank is lost. A new vLLM takes up to 30
+# Nobody judges while GPUs talk: this long, a rank is lost. A vLLM that is started again takes up to 30.
+GPU_TIMEOUT = timedelta(minutes=40)
 
 
 def join_group() -> tuple[int, int, torch.device]:

@@ -42,7 +42,7 @@ def check(config: DictConfig, *, evaluates: bool) -> None:
         raise ValueError(f"{words[0]} has no effect on an evaluation, which trains nothing. Drop it.")
     if config.budget and not config.until:
         raise ValueError(f"budget={config.budget} has no effect without until=decided. Add it, or drop budget.")
-    tuned = {part.partition(":")[0] for part in str(config.tune or "").split()}
+    tuned = tuning.read(str(config.tune), []).keys if config.tune else []
     if "lr" in tuned and controls.STILL in controls.read(str(config.controls or "")):
         raise ValueError("controls=still has lr=0, which tune=lr would replace. Drop still, or lr from tune.")
 

@@ -45,7 +45,8 @@ class Nodes:
             probe.bind(("", 0))
             other.bind(("", 0))
             port, ray = probe.getsockname()[1], other.getsockname()[1]
-        write_json(self._file(), {"host": own_ip(), "port": port, "ray": f"{own_ip()}:{ray}"})
+        ip = own_ip()
+        write_json(self._file(), {"host": ip, "port": port, "ray": f"{ip}:{ray}"})
         status = self._run(start, around, hangs).status
         deadline = time.monotonic() + 2 * FAREWELL_S
         while (
