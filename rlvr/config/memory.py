@@ -152,8 +152,8 @@ def per_gpu(model: Architecture, setting: Setting) -> dict[str, float]:
     whole = 1 + setting.copies + setting.critic
     step = {"gradients": (trained * n + own) * 4 / r, "gathered weights": float(w * gathered * whole)}
     learning = step | {
-        # The head's is summed over chunks of the logits, in float32: the sum and a part of it.
-        "whole gradients": trained * float(8 * model.vocab * model.hidden + (w + 4) * model.layer_parameters),
+        # The head's is summed over chunks of the logits in float32, then cast.
+        "whole gradients": trained * float((w + 4) * (model.vocab * model.hidden + model.layer_parameters)),
         "activations": float((1 + setting.critic) * t * _activations(model, w, checkpointing=setting.checkpointing)),
         "logits": float(4 * 4 * min(LOGITS, t * model.vocab)),
     }

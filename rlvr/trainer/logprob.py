@@ -89,7 +89,7 @@ class _InChunks(torch.autograd.Function):
             if d_hidden is not None:
                 d_hidden[some] = _product(d_z, wide, hidden.dtype)
             if d_weight is not None:
-                d_weight += _product(d_z.t(), hidden[some], hidden.dtype)
+                _add_product(d_weight, d_z.t(), hidden[some])
             if d_bias is not None:
                 d_bias += d_z.sum(0)
         return d_hidden, d_weight, d_bias, None, None, None, None
@@ -100,3 +100,11 @@ def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     if left.is_cuda and dtype != torch.float32:
         return torch.mm(left.to(dtype), right, out_dtype=torch.float32)
     return left @ right.float()
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left [a, b] float32 times right [b, c] to total [a, c] float32, within the product: it never lies apart."""
+    if left.is_cuda and right.dtype != torch.float32:
+        torch.addmm(total, left.to(right.dtype), right, out_dtype=torch.float32, out=total)  # type: ignore[call-overload]
+    else:
+        total.addmm_(left, right.float())

@@ -34,7 +34,7 @@ def install() -> None:
     _collectives()
     _sharding()
     _attention()
-    torch.mm, torch.bmm = _product(torch.mm), _product(torch.bmm)  # type: ignore[assignment]
+    torch.mm, torch.bmm, torch.addmm = (_product(each) for each in (torch.mm, torch.bmm, torch.addmm))  # type: ignore[assignment]
 
 
 def _cuda() -> None:
@@ -215,11 +215,13 @@ def _attention() -> None:
 def _product(product: Any) -> Any:
     """A CPU multiplies into no other dtype than that of its inputs; cuBLAS does."""
 
-    def multiply(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
+    def multiply(*factors: Tensor, out_dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
         if out_dtype is None:
-            return product(a, b, **rest)
+            return product(*factors, **rest)
+        *added_to, a, b = factors
         assert a.is_cuda
+        assert a.dtype == b.dtype
         assert a.dtype in HALF
-        return product(a.to(out_dtype), b.to(out_dtype))
+        return product(*added_to, a.to(out_dtype), b.to(out_dtype), **rest)
 
     return multiply
