@@ -55,7 +55,7 @@ def check_engine(config: Knobs, choices: Choices) -> None:
             f"cluster.pack={config.cluster.pack} would take it in between. Pass cluster.pack=1, rollout=ray or "
             "rollout=native."
         )
-    _check_tensor_parallel(config, choices.get("loss"))
+    _check_tensor_parallel(config)
     if "workers" in engine:
         _check_workers(config, rollout)
     if python is None and importlib.util.find_spec("vllm") is None:
@@ -75,7 +75,7 @@ def gpus_of_workers(engine: Mapping[str, Any]) -> int:
     return engine.get("workers", 0) * engine.get("tensor_parallel", 1)
 
 
-def _check_tensor_parallel(config: Knobs, loss: str | None) -> None:
+def _check_tensor_parallel(config: Knobs) -> None:
     engine, cluster = config.rollout.engine, config.cluster
     size = engine.get("tensor_parallel", 1)
     if size == 1:
@@ -93,11 +93,6 @@ def _check_tensor_parallel(config: Knobs, loss: str | None) -> None:
         raise ValueError(
             f"{asked}: ranks that share a vLLM take turns with it, and rollout.ahead={config.rollout.ahead} has none. "
             "Pass rollout=ray, or rollout.ahead=1."
-        )
-    if config.get("presample") is not None:
-        raise ValueError(
-            f"{asked}: the base policy's answers that loss={loss} learns from are sampled by one process on one GPU. "
-            "Pass rollout.engine.tensor_parallel=1, or another loss."
         )
     model = memory.of_model(config.get("model"))
     if model is not None and (model.heads % size or (model.kv_heads % size and size % model.kv_heads)):

@@ -196,7 +196,7 @@ def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def presampling_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
-    """What samples before training, where one GPU has to do: of several vLLMs one, which gives the same samples."""
+    """What samples before training: without Ray, vLLMs on the GPUs of ranks, which give the same samples."""
     if "workers" not in engine:
         return dict(engine)
     alone = {name: value for name, value in engine.items() if name != "workers"}

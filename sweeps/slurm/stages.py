@@ -41,7 +41,8 @@ class StageJobs:
             if stage.quick or (self.store / stage.id).is_dir():
                 continue
             if stage.id not in self.jobs:
-                self.jobs[stage.id] = self._send(stage, run_id, config["cluster"], waits)
+                ranks = ranks_of_node(config["cluster"], config["rollout"]["engine"]) if stage.shared else 1
+                self.jobs[stage.id] = self._send(stage, run_id, config["cluster"], ranks, waits)
                 self.fresh.append(stage.id)
             waits.append(self.jobs[stage.id])
         return waits
@@ -58,12 +59,9 @@ class StageJobs:
                 task.close()
         return self._known[key]
 
-    def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], after: Sequence[str]) -> str:
-        """Recorded before sbatch, numbered after it, as an array is. Answers are sampled by the ranks of a node; one
-        process builds anything else, and one GPU will do.
-        """
-        of_node = cluster["ranks"] // (cluster["nodes"] - cluster["sampling_nodes"])
-        here = {**cluster, "ranks": of_node if stage.shared else 1, "nodes": 1, "sampling_nodes": 0}
+    def _send(self, stage: Stage, run_id: str, cluster: Mapping[str, Any], ranks: int, after: Sequence[str]) -> str:
+        """Recorded before sbatch, numbered after it, as an array is. As many GPUs as ranks, if the run has GPUs."""
+        here = {**cluster, "ranks": ranks, "nodes": 1, "sampling_nodes": 0}
         asked = jobs.resources(
             cluster,
             time_min=cluster["time_min"],
@@ -88,3 +86,12 @@ class StageJobs:
         job = hand_in(path, asked, keep_open=[self.held])
         submissions.record_job(target, job)
         return job
+
+
+def ranks_of_node(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
+    """Ranks that sample a run's answers before training: those of one of its nodes, so many that each vLLM has all of
+    its GPUs. (Workers of Ray have GPUs beside the ranks', of which the run has enough.)
+    """
+    of_node = cluster["ranks"] // (cluster["nodes"] - cluster["sampling_nodes"])
+    of_engine = engine.get("tensor_parallel", 1) if cluster["gpus"] else 1
+    return max(of_node // of_engine, 1) * of_engine

@@ -93,9 +93,6 @@ TOGETHER = {
         "1, 2, 4, another cluster.ranks, or rollout=ray, whose vLLMs have GPUs of their own."
     ),
     "cluster.nodes=2 cluster.ranks=4 cluster.gpus=2 rollout.engine.tensor_parallel=4": "Pass one of 1, 2, another",
-    "cluster.ranks=2 cluster.gpus=2 rollout.engine.tensor_parallel=2 loss=dph_js": (
-        "are sampled by one process on one GPU. Pass rollout.engine.tensor_parallel=1, or another loss."
-    ),
     "cluster.ranks=2 rollout.engine.tensor_parallel=2 rollout.ahead=2 rollout.logp_old=engine": (
         "rollout.ahead=2 has none. Pass rollout=ray, or rollout.ahead=1."
     ),
