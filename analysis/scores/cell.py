@@ -177,6 +177,8 @@ def combine(cells: Sequence[Cell]) -> Cell:
 
     The parts answered the same problems under the same seeds, and are averaged cell by cell.
     """
+    if len(cells) == 1:
+        return cells[0]
     planned = max((c.planned for c in cells), default=0)
     errors, diverged = sum(c.errors for c in cells), sum(c.diverged for c in cells)
     empty = [c for c in cells if c.empty]

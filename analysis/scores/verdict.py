@@ -140,7 +140,7 @@ class _Test:
     # --- against a reference ---
 
     def _against(self) -> Verdict:
-        pairs = self._means() if self.claim.of == "mean" else self._pairs()
+        pairs = self._pairs()
         judged = self._compared(pairs)
         outcome = self._of_sign(judged) if self.claim.sign else self._of_margin(judged)
         if outcome == Outcome.UNDECIDED:
@@ -164,9 +164,15 @@ class _Test:
         """What the claim's arms are compared to, as a selector."""
         return self.claim.against or study.baseline(self.frames) or "loss=grpo"
 
-    def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
-        """By arm, its cell and its reference's; an arm that is named as a reference, and has none, is left out."""
+    def _sides(self) -> dict[str, tuple[Sequence[Arm], Sequence[Arm]]]:
+        """What is compared, by its label: arms, and what they are compared to; several arms of a side by their mean. An
+        arm that is named as a reference, and has none, is left out.
+        """
         own, named = (select(self.setting.arms, each) for each in (self.claim.arm, self._reference))
+        if self.claim.of == "mean":
+            if not named:
+                raise NotTested(f"there is no arm {self._reference} to compare to")
+            return {f"mean of {len(own)} arms": (own, named)}
         against = references(self.setting.arms, self._reference)
         chosen = [arm for arm in own if arm.group_id in against]
         alone = [arm.label for arm in own if arm.group_id not in against and arm not in named]
@@ -174,18 +180,15 @@ class _Test:
             raise NotTested(f"no arm {self._reference} agrees in all else with {'; '.join(alone)}")
         if not chosen:
             raise NotTested(f"there is no arm {self._reference} to compare to")
-        found: dict[str, tuple[Cell, Cell]] = {}
-        for arm in chosen:
-            own, reference = self._cells([arm, against[arm.group_id]])
-            found[arm.label] = (own, reference)
-        return found
+        return {arm.label: ([arm], [against[arm.group_id]]) for arm in chosen}
 
-    def _means(self) -> dict[str, tuple[Cell, Cell]]:
-        own, others = (select(self.setting.arms, each) for each in (self.claim.arm, self._reference))
-        if not others:
-            raise NotTested(f"there is no arm {self._reference} to compare to")
-        cells = self._cells([*own, *others])
-        return {f"mean of {len(own)} arms": (combine(cells[: len(own)]), combine(cells[len(own) :]))}
+    def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
+        """What the two sides of each comparison score."""
+        found: dict[str, tuple[Cell, Cell]] = {}
+        for label, (own, others) in self._sides().items():
+            cells = self._cells([*own, *others])
+            found[label] = (combine(cells[: len(own)]), combine(cells[len(own) :]))
+        return found
 
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
         """What arms score at the point of training that the claim names."""
@@ -359,12 +362,7 @@ class _Test:
 
     def _reached(self) -> str:
         """The accuracy at which arms are compared, and the run that reached no more."""
-        own = select(self.setting.arms, self.claim.arm)
-        if self.claim.of == "mean":
-            together = [[*own, *select(self.setting.arms, self._reference)]]
-        else:
-            against = references(self.setting.arms, self._reference)
-            together = [[arm, against[arm.group_id]] for arm in own if arm.group_id in against]
+        together = ([*own, *others] for own, others in self._sides().values())
         levels = sorted((self._level(arms) for arms in together), key=lambda each: each.value)
         low, high = (f"{100 * each.value:.1f}" for each in (levels[0], levels[-1]))
         return f" ({low} %: {levels[0].lowest})" if low == high else f" ({low} to {high} %)"
