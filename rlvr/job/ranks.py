@@ -27,7 +27,7 @@ from types import FrameType
 import psutil
 
 from rlvr.ledger.runs import Unreadable, read_config
-from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token, own_ip
+from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, ip_towards, new_token
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
 FAREWELL_S = (
@@ -82,7 +82,7 @@ def _interface(meet: str) -> dict[str, str]:
     named = os.environ.get("NCCL_SOCKET_IFNAME")
     if named in interfaces:  # NCCL takes beginnings of names, too
         return {"GLOO_SOCKET_IFNAME": named}
-    ip = own_ip(meet)
+    ip = ip_towards(meet)
     found = [name for name, every in interfaces.items() if ip in {each.address for each in every}]
     return {"GLOO_SOCKET_IFNAME": found[0]} if found else {}
 

@@ -168,8 +168,8 @@ def _python(module: str) -> list[str]:
     return [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", module]
 
 
-def own_ip(address: str) -> str:
-    """Of this node, as the route to the first one has it."""
+def ip_towards(address: str) -> str:
+    """The address that this node sends from when it sends to another."""
     host, _, port = address.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
         route.connect((host, int(port)))  # sends nothing
@@ -187,7 +187,7 @@ def command(address: str, node: int, gpus: int, places: int, directory: str) -> 
         *_python("ray.scripts.scripts"),
         *("start", "--block"),
         *where,
-        f"--node-ip-address={own_ip(address)}",
+        f"--node-ip-address={ip_towards(address)}",
         f"--num-gpus={gpus}",
         f"--num-cpus={places}",
         f"--labels={NODE_LABEL}={node}",
