@@ -36,13 +36,13 @@ from rlvr import run as runs
 from rlvr.config import targets
 from rlvr.config.compose import Composed
 from rlvr.config.evaluated import check_words, evaluated
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import BEST, frozen
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import Registry
 from rlvr.ledger import layout, state, terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
-from rlvr.ledger.identity import run_id
+from rlvr.ledger.identity import of_task, run_id
 from rlvr.ledger.policies import HUB_NAME, digest_of, downloaded, is_checkpoint
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import recorded_stages
@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with runs.one_line_errors([*given, *overrides]) as registry:
             check_words(overrides)
-            policies = _distinct(found(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base))
+            policies = found(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base)
+            policies = _distinct(policies, one_task="task" in map(key_of, overrides))
             usual = _usual(policies, overrides, registry)
             adapt = functools.partial(_adapted, policies, usual=usual, study=options.study)
             typed = [word for word in words if word not in ("--dry-run", "--debug")]
@@ -119,7 +120,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _is_override(word: str) -> bool:
-    return "=" in word and not Path(word).exists()
+    return "=" in word and not _is_there(word)
+
+
+def _is_there(word: str) -> bool:
+    try:
+        return Path(word).exists()
+    except OSError:  # longer than any path
+        return False
 
 
 # --- which policies
@@ -132,18 +140,26 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
     policies: list[Policy] = []
     for source in sources:
         path = Path(source).expanduser()
-        if is_checkpoint(path):
+        if not _is_there(str(path)):
+            policies += _of_word(source, ledger, which, with_base=with_base)
+        elif is_checkpoint(path):
             policies.append(_of_checkpoint(path.resolve()))
         elif (path / "config.json").is_file():
             policies.append(Policy(path.resolve(), path.resolve().name, digest_of(path), 0))
         elif layout.info(path).is_file():
             policies += _of_one(path.resolve(), which, with_base=with_base)
-        elif _is_hub_name(path):
-            snapshot = downloaded(source)
-            policies.append(Policy(snapshot, path.name, digest_of(snapshot), 0))
         else:
             policies += _of_name(source, ledger, which, with_base=with_base)
     return policies
+
+
+def _of_word(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:
+    """Of what is no file here."""
+    path = Path(source).expanduser()
+    if not _is_hub_name(path):
+        return _of_name(source, ledger, which, with_base=with_base)
+    snapshot = downloaded(source)
+    return [Policy(snapshot, path.name, digest_of(snapshot), 0)]
 
 
 def _is_hub_name(path: Path) -> bool:
@@ -211,35 +227,56 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
     if not chosen and which != "base":
         there = f"steps {', '.join(kept)}" if kept else "none"
         raise ValueError(f"{read_info(run_dir).name} has no such checkpoint ({which}). It has: {there}.")
-    policies = [_of_checkpoint(path) for path in chosen]
+    policies = [_of_checkpoint(path, BEST if which == "best" else "") for path in chosen]
     return policies + ([_base(run_dir, config)] if with_base or which == "base" else [])
 
 
-def _of_checkpoint(path: Path) -> Policy:
+def _of_checkpoint(path: Path, at: str = "") -> Policy:
+    """at: what stands in the place of the step where runs of one arm are taken at steps of their own."""
     run_dir, step = layout.run_of_checkpoint(path), layout.step_of(path) or 0
     check_owner(run_dir)
     info = read_info(run_dir)
-    return Policy(path, f"{info.arm}@{step}", f"{info.group_id}@{step}", step, read_config(run_dir), info.import_paths)
+    where = at or f"@{step}"
+    return Policy(path, info.arm + where, info.group_id + where, step, read_config(run_dir), info.import_paths)
 
 
 def _base(run_dir: Path, config: Mapping[str, Any]) -> Policy:
-    """The policy that a run started from: its first stage, or the directory that it was given."""
+    """The policy that a run started from: a stage, the directory that it was given, or a model of the hub."""
     check_owner(run_dir)
-    info, model = read_info(run_dir), config["model"]
-    ids = recorded_stages(run_dir) or []
-    path = layout.stages_beside(run_dir) / ids[0] if ids else Path(str(model.get("path") or "")).expanduser()
-    if not (path / "config.json").is_file():
+    info, named = read_info(run_dir), str(config["model"].get("path") or "")
+    places = [layout.stages_beside(run_dir) / each for each in recorded_stages(run_dir) or []]
+    places += [Path(named).expanduser()] if named else []
+    path = next((place for place in places if (place / "config.json").is_file()), None)
+    if path is None and HUB_NAME.fullmatch(named):
+        path = downloaded(named)
+    if path is None:
         raise ValueError(f"the base policy of {info.name} is not on this machine. Name its directory as a source.")
     return Policy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths)
 
 
-def _distinct(policies: Sequence[Policy]) -> list[Policy]:
-    """Names that mean one thing each: where arms of several groups have the same, a piece of the group tells them."""
-    groups: dict[str, set[str]] = {}
+def _distinct(policies: Sequence[Policy], *, one_task: bool) -> list[Policy]:
+    """Names that mean one thing each: where arms of several groups have the same, a piece of the group tells them.
+
+    Base policies of different tasks are all called so: tables hold each against the policies of its task alone.
+    one_task: all are evaluated on the same.
+    """
+    groups: dict[tuple[str, str], set[str]] = {}
     for policy in policies:
-        groups.setdefault(policy.name, set()).add(policy.group)
+        groups.setdefault(_meaning(policy, one_task), set()).add(policy.group)
     several = {name for name, own in groups.items() if len(own) > 1}
-    return [replace(p, name=f"{p.name}-{p.group[:4]}") if p.name in several else p for p in policies]
+    if any(name == BASE for name, _ in several):
+        print(
+            "These policies started from several base policies of one task: tables hold them against none of these. "
+            "Evaluate those of each base policy under a --study of their own.",
+            file=sys.stderr,
+        )
+    return [replace(p, name=f"{p.name}-{p.group[:4]}") if _meaning(p, one_task) in several else p for p in policies]
+
+
+def _meaning(policy: Policy, one_task: bool) -> tuple[str, str]:
+    """A policy's name, with the task of a base policy."""
+    alone = one_task or policy.name != BASE or policy.trained is None
+    return policy.name, "" if alone else repr(of_task(policy.trained["task"]))
 
 
 # --- from sources and words to runs

@@ -52,7 +52,8 @@ def table(frames: Frames, ask: Ask = Ask()) -> Table | None:
         against = _references(here, ask.against, baseline(frames)) if comparable else {}
         named = named or bool(against) or ask.against == BASE
         block = Block(_title(frames, here), tuple(_rows(here, against, based=based)))
-        cells = fill(frames, [block], _columns(frames, here, metrics))
+        measured = metrics if ask.metrics else usual(frames, [i for arm in here for i in arm.run_ids])
+        cells = fill(frames, [block], _columns(frames, here, [m for m in metrics if m in measured]))
         parts.append(_crossed(cells, here, ask.across) if ask.across else cells)
     if ask.against and not named:
         known = "; ".join(arm.label for arm in everything)

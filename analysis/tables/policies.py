@@ -42,7 +42,8 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
     for setting in settings(found):
         here = ordered([arm for arm in found if arm.setting == setting], swept(frames))
         sources, metrics = benchmarks(frames, [i for arm in here for i in arm.run_ids])
-        base = next((arm for arm in here if policy_of(arm.first) == BASE), None)
+        bases = [arm for arm in here if policy_of(arm.first) == BASE]
+        base = bases[0] if len(bases) == 1 else None
         reference = {} if against == BASE else reference_of(here, against, baseline(frames))
         named |= {label(arm): None for arm in reference.values() if arm is not base}
         for source in sources:
@@ -200,7 +201,11 @@ def _numbers(frames: Frames, arm: Arm, read: Callable[[Run, int], float]) -> Cel
     if not done:
         return Cell(planned=len(arm.runs), state="not evaluated")
     values = np.array([[read(run, points[run.run_id].after)] for run in done])
-    return _cell(Scores(tuple(run.seed for run in done), ("",), values), len(arm.runs))
+    logged = np.isfinite(values[:, 0])
+    seeds = tuple(run.seed for run, has in zip(done, logged, strict=True) if has)
+    if not seeds:
+        return Cell(planned=len(arm.runs), state="not evaluated")
+    return _cell(Scores(seeds, ("",), values[logged]), len(arm.runs))
 
 
 def _cell(scores: Scores, planned: int) -> Cell:

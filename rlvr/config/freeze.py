@@ -15,6 +15,7 @@ from rlvr.config.signature import signature
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
 LONG_NAME = 60  # characters
+BEST = "@best"  # ends the group of evaluated checkpoints that are each the best of its run
 DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
 
 
@@ -92,7 +93,10 @@ def group_id(config: DictConfig) -> str:
 def group_of(plain: Mapping[str, Any]) -> str:
     """`group_id` of a frozen config with seed 0."""
     if plain.get("policy"):
-        plain = {**plain, "policy": {**plain["policy"], "digest": ""}}  # of one seed's weights
+        policy = {**plain["policy"], "digest": ""}  # of one seed's weights
+        if policy["group"].endswith(BEST):
+            policy["step"] = 0  # each seed's own
+        plain = {**plain, "policy": policy}
     return run_id(plain)
 
 

@@ -55,6 +55,11 @@ class Problem:
     def right(self) -> pd.DataFrame:
         return self.samples[self.samples["outcome"] == "correct"]
 
+    @property
+    def judged(self) -> int:
+        """Samples that the verifier could judge: no other counts as right or as wrong."""
+        return int((self.samples["outcome"] != "error").sum())
+
 
 @dataclass(frozen=True)
 class Ratings:
@@ -66,6 +71,7 @@ class Ratings:
 
 
 Measured = Iterator[tuple[str, str, str, float]]  # COLUMNS
+Embed = Callable[[list[str]], np.ndarray]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,16 +139,19 @@ def measure(run_dir: Path, options: argparse.Namespace, ratings: Ratings | None)
         few = f"{read_info(run_dir).name} has {most} samples of a problem"
         print(f"{few}: distinct-n and the rule are left out. Pass --set {most} for sets of that size.", file=sys.stderr)
     named = with_several_answers(run_dir)
-    rows = [*lexical(sets, options.set), *cost(everything)]
-    rows += by_rule([problem for problem in sets if problem.source in named], options.set)
+    by_name = [problem for problem in sets if problem.source in named]
+    measures = [lexical(sets, options.set), cost(everything), by_rule(by_name, options.set)]
+    if ratings is not None:
+        measures.append(rated(everything, ratings))
     if options.embedder:
-        rows += embedded(sets, options.set, options.embedder, layout.embeddings(run_dir, options.embedder))
+        file = layout.embeddings(run_dir, options.embedder)
+        measures.append(embedded(sets, options.set, options.embedder, _embedder(options.embedder), file))
     if options.judge:
         judge = Judge(options.judge, options.judge_model, layout.judgements(layout.home_of_run(run_dir)))
-        rows += judged(sets, options.set, judge)
-    if ratings is not None:
-        rows += rated(everything, ratings)
-    _add(layout.diversity(run_dir), pd.DataFrame(rows, columns=COLUMNS))
+        measures.append(judged(sets, options.set, judge))
+    for each in measures:  # one that fails loses none of those before it
+        if rows := list(each):
+            _add(layout.diversity(run_dir), pd.DataFrame(rows, columns=COLUMNS))
 
 
 def with_several_answers(run_dir: Path) -> set[str]:
@@ -189,9 +198,8 @@ def cost(everything: Sequence[Problem]) -> Measured:
         yield source, WHOLE, "tokens per right answer", tokens / right if right else math.nan
 
 
-def embedded(sets: Sequence[Problem], size: int, embedder: str, file: Path) -> Measured:
+def embedded(sets: Sequence[Problem], size: int, embedder: str, embed: Embed, file: Path) -> Measured:
     """S_div of PACS, of all responses of a set and of the right ones; the embeddings of these are kept for figures."""
-    embed = _embedder(embedder)
     kept: list[dict[str, Any]] = []
     for problem in sets:
         first = problem.samples.head(size)
@@ -208,7 +216,7 @@ def embedded(sets: Sequence[Problem], size: int, embedder: str, file: Path) -> M
     _write(file, pd.DataFrame(kept, columns=["source", "problem_id", "sample", "embedding"]))
 
 
-def _embedder(name: str) -> Callable[[list[str]], np.ndarray]:
+def _embedder(name: str) -> Embed:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
@@ -226,7 +234,10 @@ def judged(sets: Sequence[Problem], size: int, judge: Judge) -> Measured:
         (str(problem.samples["prompt"].iloc[0]), [str(text) for text in problem.samples["response"].head(size)])
         for problem in sets
     ]
-    for problem, value in zip(sets, judge.scores(asked), strict=True):
+    values = judge.scores(asked)
+    if without := sum(map(math.isnan, values)):
+        print(f"the judge gave no number for {without} of {len(values)} problems: they are left out.", file=sys.stderr)
+    for problem, value in zip(sets, values, strict=True):
         yield problem.source, problem.id, f"judge of {size}, {judge.model}", value
 
 
@@ -250,8 +261,10 @@ def rated(everything: Sequence[Problem], ratings: Ratings) -> Measured:
     if not rows:
         raise ValueError(f"--ratings {ratings.file} has a rating of none of the problems, such as {everything[0].id}.")
     for source in dict.fromkeys(problem.source for problem in rows):
-        own = [problem for problem in rows if problem.source == source]
-        solved = [len(problem.right) / len(problem.samples) for problem in own]
+        own = [problem for problem in rows if problem.source == source and problem.judged]
+        if not own:
+            continue
+        solved = [len(problem.right) / problem.judged for problem in own]
         rating = elo_rating(solved, [ratings.of_problem[problem.id] for problem in own])
         yield source, WHOLE, "rating", rating
         if ratings.contestants is not None and not math.isnan(rating):

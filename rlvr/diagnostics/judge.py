@@ -7,6 +7,7 @@ measurement goes on where it was, and one that is repeated costs nothing. The ke
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import logging
 import math
@@ -28,7 +29,12 @@ log = logging.getLogger("rlvr")
 
 ATTEMPTS, WAIT_S = 4, 1.0  # of a request that fails, and seconds before the second one; then twice as long each time
 WORKERS = 8  # questions asked at once
-LONGEST = 64  # tokens of a verdict
+OF_ONE_QUESTION = (400, 413, 422)  # codes of HTTP: it is too long, for example
+FAILURES = (
+    *(urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError),
+    *(KeyError, IndexError, TypeError, ValueError),  # of what is no such reply
+)
+LONGEST = 1024  # tokens of a verdict, with the thoughts before it; servers refuse more than their context has left
 
 SYSTEM = """\
 You are evaluating the DIVERSITY of solution approaches for a mathematics competition problem. Focus on detecting even \
@@ -101,12 +107,15 @@ class Judge:
             return list(pool.map(lambda each: score(self._answer(messages(*each))), sets))
 
     def _answer(self, content: list[dict[str, str]]) -> str:
+        """What it says; "" where it says nothing, which is asked again another time."""
         body = {"model": self.model, "messages": content, "temperature": 0, "max_tokens": LONGEST}
-        question = hashlib.sha256(json.dumps([self.url, body], sort_keys=True).encode()).hexdigest()
+        question = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         with self._lock:
             if question in self._said:
                 return self._said[question]
         said = self._request(body)
+        if said is None:
+            return ""
         line = json.dumps({"question": question, "model": self.model, "said": said})
         with self._lock:
             self.asked += 1
@@ -116,7 +125,8 @@ class Judge:
                 file.write(line + "\n")
         return said
 
-    def _request(self, body: dict[str, Any]) -> str:
+    def _request(self, body: dict[str, Any]) -> str | None:
+        """None: it refused this question, or its verdict is empty, as one is that was cut amid its thoughts."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
@@ -124,13 +134,17 @@ class Judge:
         for attempt in range(ATTEMPTS):
             try:
                 with urllib.request.urlopen(request, timeout=600) as reply:
-                    return str(json.load(reply)["choices"][0]["message"]["content"])
+                    content = json.load(reply)["choices"][0]["message"]["content"]
+                    return None if content is None else str(content)
             except urllib.error.HTTPError as error:
                 said = error.read().decode(errors="replace")[:300]
+                if error.code in OF_ONE_QUESTION:
+                    log.warning("the judge refuses a question (%s): %s", error.code, said)
+                    return None
                 if error.code < 500 and error.code != 429:
                     raise RuntimeError(f"the judge refuses ({error.code}): {said}") from error
                 trouble = f"{error.code}: {said}"
-            except (urllib.error.URLError, TimeoutError, ConnectionError, KeyError, IndexError, ValueError) as error:
+            except FAILURES as error:
                 trouble = f"{type(error).__name__}: {error}"
             time.sleep(WAIT_S * 2**attempt)
         raise RuntimeError(f"the judge at {self.url} does not answer ({trouble}). The same command goes on from here.")
@@ -155,7 +169,9 @@ def messages(problem: str, responses: Sequence[str]) -> list[dict[str, str]]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": filled}]
 
 
-VERDICT = re.compile(r"\W*(?:score|rating)?\W*(?<!-)([1-5])(?:\.0+)?(?:\s*/\s*5)?(?:\s+\1)*\W*", re.IGNORECASE)
+VERDICT = re.compile(
+    r"\W*(?:score|rating|answer|diversity)?\W*(?<!-)([1-5])(?:\.0+)?(?:\s*/\s*5)?(?:\s+\1)*\W*", re.IGNORECASE
+)
 
 
 def score(said: str) -> float:

@@ -141,7 +141,7 @@ class Evaluation:
         write_ordered(counted(), layout.evaluation(self.dir, STEP), step=STEP)
         k = list(wanted.k)
         metrics = measured(self.parts.task, by_source, samples=wanted.samples, k=k, prefix=EVALUATION)
-        metrics |= voted(by_source, samples=wanted.samples, k=k) | {"time/evaluation_s": seconds}
+        metrics |= voted(self.parts.task, by_source, samples=wanted.samples, k=k) | {"time/evaluation_s": seconds}
         if self.spool is not None:
             self.spool.record(STEP, metrics)
         if self.attempt is not None:

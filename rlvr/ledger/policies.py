@@ -46,11 +46,12 @@ def digest_of(path: Path) -> str:
     known = digests.sealed(path)
     if is_checkpoint(path) and not known:
         raise ValueError(f"{path} is damaged: {digests.fault_of(path)}. Pass another checkpoint of the run.")
-    if known and (is_checkpoint(path) or not digests.fault_of(path)):
+    files = sorted({file for pattern in PATTERNS for file in path.glob(pattern)})
+    added = {file.name for file in files} - {digests.FILE} - known.keys()
+    if known and (is_checkpoint(path) or not (added or digests.fault_of(path))):
         return _hash(sorted(known.items()))
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} is neither a checkpoint nor a model: it has no config.json.")
-    files = sorted({file for pattern in PATTERNS for file in path.glob(pattern)})
     return _hash([[file.name, _content(file)] for file in files])
 
 

@@ -110,7 +110,8 @@ def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | 
         return task.canonical(problem, text)
     if isinstance(task, AnsweringTask):
         known = problem.answer if isinstance(problem.answer, str) else None
-        return known if reward.correct and known is not None else task.answer(problem, text)
+        given = task.answer(problem, text)
+        return known if reward.correct and known is not None and given is not None else given
     return " ".join(text.split()) if isinstance(task, TaughtTask) else None
 
 
@@ -139,18 +140,22 @@ def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
     return isinstance(task, CanonicalTask) and task.several_answers
 
 
-def voted(by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int]) -> dict[str, float]:
+def voted(
+    task: Task, by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int]
+) -> dict[str, float]:
     """What only a whole evaluation tells: maj@k of the first k samples, and the share of problems ever solved.
 
     Of judged samples alone: a problem without one counts nowhere, one with fewer than k not in maj@k. There is no
-    majority where no sample of a benchmark comes to an answer that the task can name.
+    majority where right samples of a benchmark come to no answer that the task can name.
     """
+    names = isinstance(task, AnsweringTask | CanonicalTask | TaughtTask)
     metrics: dict[str, float] = {}
     for source, all_of_source in by_source.items():
         where, own = f"{EVALUATION}{source}", [each.of_judged() for each in all_of_source if each.judged]
         if own:
             metrics[f"{where}/coverage_at_{samples}"] = coverage([sum(each.correct) for each in own])
-        if any(answer is not None for each in own for answer in each.answers):
+        named = any(answer is not None for each in own for answer in each.answers)
+        if named or (names and not any(right for each in own for right in each.correct)):
             for size in k:
                 if votes := [maj_at_k(each.answers, each.correct, size) for each in own if each.judged >= size]:
                     metrics[f"{where}/maj_at_{size}"] = float(np.mean(votes))

@@ -9,10 +9,13 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -36,6 +39,8 @@ CHAT = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
         ("1.", 1),
         ("4 4 4", 4),
         ("They differ:\n4\n", 4),
+        ("Answer: 2", 2),
+        ("Diversity: 4", 4),
     ],
 )
 def test_a_verdict_is_a_number_from_one_to_five(said: str, expected: int) -> None:
@@ -153,3 +158,50 @@ def test_a_server_that_is_gone_is_named_and_what_it_said_is_kept(
         port = free.getsockname()[1]
     with pytest.raises(RuntimeError, match="does not answer"):
         Judge(f"http://127.0.0.1:{port}/v1", "m", tmp_path / "said").scores([("p", ["q"])])
+
+
+class Misbehaving(BaseHTTPRequestHandler):
+    """A server, named a fake, that says what no real one can be made to say at will."""
+
+    replies: ClassVar[list[tuple[int, bytes]]] = []
+
+    def do_POST(self) -> None:
+        code, body = self.replies.pop(0)
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body) if body else 9))  # nothing: the reply is cut short
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def test_what_is_no_verdict_is_not_kept_and_what_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thoughts cut before a verdict, a question that is too long, a reply cut short, none, and a verdict."""
+    monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
+
+    def said(content: str | None) -> bytes:
+        return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+
+    Misbehaving.replies = [
+        (200, said(None)),
+        (400, b"too long"),
+        (200, b""),
+        (200, b'{"choices": null}'),
+        (200, said("3")),
+    ]
+    server = HTTPServer(("127.0.0.1", 0), Misbehaving)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        judge = Judge(f"http://127.0.0.1:{server.server_port}/v1", "m", tmp_path / "said")
+        assert [judge.scores([("p", ["q"] * 4)])[0] for _ in range(3)] == pytest.approx(
+            [math.nan, math.nan, 3], nan_ok=True
+        )
+        assert judge.scores([("p", ["q"] * 4)]) == [3]
+        assert judge.asked == 1
+        moved = Judge("http://127.0.0.1:9/v1", "m", tmp_path / "said")  # the same model elsewhere
+        assert moved.scores([("p", ["q"] * 4)]) == [3]
+    finally:
+        server.shutdown()
+        server.server_close()

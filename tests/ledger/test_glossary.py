@@ -74,10 +74,11 @@ def test_every_name_that_runs_log_is_explained_and_every_explanation_is_of_one(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     from rlvr.rollout.evaluation import Answers, voted
+    from tests.rollout.scripted import ScriptedTask
 
     home = tmp_path_factory.mktemp("home")
     answers = {"coins": [Answers(("correct", "wrong"), ("5", "7"))]}
-    names = {"of rlvr.evaluate": set(voted(answers, samples=2, k=[1, 2]))}
+    names = {"of rlvr.evaluate": set(voted(ScriptedTask([]), answers, samples=2, k=[1, 2]))}
     for kind, overrides in RUNS.items():
         names[kind] = logged(home, overrides)
     unexplained = {name: kind for kind, own in names.items() for name in own if glossary.entry(name) is None}

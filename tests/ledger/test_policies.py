@@ -42,8 +42,12 @@ def test_what_was_written_over_a_sealed_model_is_another_one(tmp_path: Path) -> 
     model = make_model(tmp_path / "model")
     digests.seal(model)
     before = digest_of(model)
+    (model / "chat_template.jinja").write_text("{{ messages }}")  # added: it decides prompts
+    with_template = digest_of(model)
+    (model / "chat_template.jinja").unlink()
+    assert digest_of(model) == before
     (model / "model.safetensors").write_bytes(b"tuned")
-    assert digest_of(model) != before
+    assert len({before, with_template, digest_of(model)}) == 3
 
 
 def test_a_model_of_the_hub_is_found_in_its_cache_and_named_by_its_content(

@@ -59,7 +59,8 @@ def test_the_majority_is_counted_over_answers() -> None:
 
     first = samples(("4", True), ("5", False), ("5", False), ("4", True), ("4", True))  # 4 thrice of five
     second = samples(("1", False), ("1", False), (None, False), ("2", True), ("1", False))
-    metrics = voted({"bench": [first, second]}, samples=5, k=[1, 2, 3, 5])
+    task = ParityTask([])
+    metrics = voted(task, {"bench": [first, second]}, samples=5, k=[1, 2, 3, 5])
     assert metrics == {
         "evaluation/bench/coverage_at_5": 1.0,
         "evaluation/bench/maj_at_1": 0.5,
@@ -68,14 +69,21 @@ def test_the_majority_is_counted_over_answers() -> None:
         "evaluation/bench/maj_at_5": 0.5,
     }
     unnamed = samples((None, True), (None, False))
-    assert voted({"bench": [unnamed]}, samples=2, k=[1, 2]) == {"evaluation/bench/coverage_at_2": 1.0}
+    assert voted(task, {"bench": [unnamed]}, samples=2, k=[1, 2]) == {"evaluation/bench/coverage_at_2": 1.0}
+    nothing = {"bench": [samples((None, False), (None, False))]}  # as a policy that never comes to an answer
+    assert voted(task, nothing, samples=2, k=[2]) == {
+        "evaluation/bench/coverage_at_2": 0.0,
+        "evaluation/bench/maj_at_2": 0.0,
+    }
+    assert voted(ScriptedTask([]), nothing, samples=2, k=[2]) == {"evaluation/bench/coverage_at_2": 0.0}
 
 
 def test_samples_that_nobody_judged_have_no_vote() -> None:
     first = Answers(("correct", "correct", "error", "error", "error"), ("4", "4", "5", "5", "5"))
     second = Answers(("error",) * 5, ("1",) * 5)
     third = Answers(("wrong", "error", "wrong", "wrong", "error"), ("1", "2", "1", "3", "2"))
-    assert voted({"bench": [first, second, third], "broken": [second]}, samples=5, k=[1, 2, 3, 5]) == {
+    task = ParityTask([])
+    assert voted(task, {"bench": [first, second, third], "broken": [second]}, samples=5, k=[1, 2, 3, 5]) == {
         "evaluation/bench/coverage_at_5": 0.5,
         "evaluation/bench/maj_at_1": 0.5,
         "evaluation/bench/maj_at_2": 0.5,
@@ -99,5 +107,7 @@ def test_right_answers_are_one_answer_however_they_are_written() -> None:
         == "10000"
     )
     assert answer_of(task, problem, "no idea", none) is None
+    assert answer_of(task, problem, "The answer is 1/2.", right) is None  # of task.boxed=false: as of wrong ones
+    assert answer_of(task, problem, "The answer is 3.", wrong) is None
     assert answer_of(ParityTask([]), problem, "3", right) == "1"
     assert answer_of(ScriptedTask([]), problem, "3", wrong) is None
