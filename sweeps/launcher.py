@@ -86,8 +86,8 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
     on_slurm = is_for_slurm(master.cluster.backend)
     everything = replace(first, runs=tuple(each.run for each in record.candidates))
-    _check_shared(everything, on_slurm=on_slurm)
-    _check_machine(everything, on_slurm=on_slurm, dry_run=now.dry_run)
+    check_shared(everything, on_slurm=on_slurm)
+    check_machine(everything, on_slurm=on_slurm, dry_run=now.dry_run)
     check_store(master.tracker)
     check_name(everything, ledger)
     outcome, told = Outcome(), tuple[str, ...]()
@@ -136,8 +136,8 @@ def launch(planned: Plan) -> Outcome:
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
     on_slurm = is_for_slurm(cluster.backend)
-    _check_shared(planned, on_slurm=on_slurm)
-    _check_machine(planned, on_slurm=on_slurm, dry_run=now.dry_run)
+    check_shared(planned, on_slurm=on_slurm)
+    check_machine(planned, on_slurm=on_slurm, dry_run=now.dry_run)
     check_store(tracker)
     check_name(planned, ledger)
     outcome = Outcome()
@@ -179,7 +179,7 @@ def check_store(tracker: Any) -> None:
         store.resolve(home(), tracker.uri)
 
 
-def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
+def check_shared(planned: Plan, *, on_slurm: bool) -> None:
     """Runs of one array may ask for other resources than those of the next; a launch itself is of one kind."""
     here = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
     for key in ("backend", "wait", "report", *here):
@@ -195,7 +195,7 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
         )
 
 
-def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
+def check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
     """Is the SLURM here that the launch asks for, or the GPUs? A dry run may look at a recipe for other machines."""
     if on_slurm:
         if not is_configured():

@@ -96,6 +96,8 @@ class SearchSweep:
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
+        launcher.check_shared(planned, on_slurm=on_slurm)
+        launcher.check_machine(planned, on_slurm=on_slurm, dry_run=self.session.dry_run)
         launcher.check_store(self.base.tracker)
         launcher.check_name(planned, Ledger(home()))
         if self.session.dry_run:

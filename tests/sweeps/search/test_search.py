@@ -64,6 +64,11 @@ MISTAKES = {
     ),
     "a space of no result": (["cluster.threads=1,2", *GOAL], "cluster.threads changes no result"),
     "a space without a legal point": (["eta=interval(-2,-1)", *GOAL], "must be greater than 0"),
+    "GPUs that are not here": (["eta=1,2", *GOAL, "cluster.gpus=99"], "cluster.gpus=99, and this machine has"),
+    "threads of some trials": (
+        ["eta=1,2", "when=cluster.threads=2 if eta=2", *GOAL, "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=2"],
+        "all runs of a launch on this machine share it. Launch them apart.",
+    ),
     "a line of grids": (["eta=interval(1,2)", "exclude=eta=1", *GOAL], "exclude shapes a grid, not a search."),
     "a pruner of several metrics": (
         [
