@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -78,6 +79,37 @@ def _split(draw: Callable[[Sequence[Record]], Grid], cells: Sequence[Record], ta
 def _of(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
     """Those of some metrics, in the order of these."""
     return [c for metric in metrics for c in cells if c["metric"] == metric]
+
+
+def within(grid: Grid, width: int) -> list[Grid]:
+    """A grid with every number on one line of a terminal: its columns in as few grids as keep within the width, in
+    characters, the row labels before each. Labels may wrap, and heads are wrapped between words.
+    """
+    if grid.width <= width:
+        return [grid]
+    columns = zip(grid.header, *grid.rows, strict=True)
+    wide = [max(len(text) for text in (*head.split(), *cells)) for head, *cells in columns]
+    label = min(wide[0], width // 3)
+    parts: list[list[int]] = []
+    for column in range(1, len(wide)):
+        if parts and label + sum(wide[i] for i in (*parts[-1], column)) + 3 * len(parts[-1]) + 7 <= width:
+            parts[-1].append(column)
+        else:
+            parts.append([column])
+    header = (textwrap.fill(head, most, break_on_hyphens=False) for head, most in zip(grid.header, wide, strict=True))
+    whole = replace(grid, header=tuple(header))
+    found = [_columns(whole, [0, *part]) for part in parts]
+    return [*(replace(part, notes=()) for part in found[:-1]), *found[-1:]]
+
+
+def _columns(grid: Grid, chosen: Sequence[int]) -> Grid:
+    """These columns alone, with their marks."""
+    rows = tuple(tuple(row[i] for i in chosen) for row in grid.rows)
+    best, second = (
+        frozenset((row, chosen.index(column)) for row, column in marks if column in chosen)
+        for marks in (grid.best, grid.second)
+    )
+    return replace(grid, header=tuple(grid.header[i] for i in chosen), rows=rows, best=best, second=second)
 
 
 def published_grids(published: Published) -> list[Grid]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis.report.grid import Grid, grids, published_averages, published_grids
+from analysis.report.grid import Grid, grids, published_averages, published_grids, within
 from analysis.report.table import COLUMNS, COMPARED, Table
 from analysis.scores.claim import Verdict
 
@@ -182,10 +182,15 @@ def claims(verdicts: Sequence[Verdict], console: Console) -> None:
 
 
 def _print_grid(grid: Grid, console: Console, style: str = "") -> None:
+    for part in within(grid, console.width):
+        _print_part(part, console, style)
+
+
+def _print_part(grid: Grid, console: Console, style: str) -> None:
     console.print(f"\n[italic]{escape(grid.title)}[/italic]", style=style)
     drawn = RichTable(style=style, row_styles=[style])
     for i, name in enumerate(grid.header):
-        drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=grid.width <= console.width)
+        drawn.add_column(escape(name), justify="left" if i == 0 else "right", no_wrap=i > 0)
     for i, row in enumerate(grid.rows):
         drawn.add_row(*(_styled(c, grid.mark(i, j)) for j, c in enumerate(row)))
     console.print(drawn)

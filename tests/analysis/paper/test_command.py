@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from analysis import command
+from analysis.paper.ours import table
+from analysis.paper.printed import tables
+from analysis.report import render
 from tests.analysis.ledger_factory import write_run
 from tests.analysis.paper.test_ours import config_of
 
@@ -29,6 +34,18 @@ def test_tables_are_listed_shown_and_filled_from_every_study(
     assert "Printed: MaxRL (arXiv:2602.02710), table 3, section 6.2; maze 17x17." in shown
     assert "87.5" in shown  # of the study `mazes`, though `other` is newer
     assert "Few problems, seen again and again" in shown  # the paper's other tables
+
+
+def test_a_narrow_terminal_cuts_no_number_and_shows_every_one() -> None:
+    """Table 3 of DPH-RL: 9 rows of 7 columns, which at 80 characters are two grids."""
+    printed = tables()["dph_rl_table_3"]
+    out = io.StringIO()
+    render.terminal(table(None, printed), Console(width=80, file=out))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = [cell.strip() for line in lines if line.startswith("│") for cell in line.split("│")[2:-1]]
+    assert sorted(shown) == sorted(cell.text for cell in printed.cells)
+    assert len(shown) == 63
 
 
 def test_a_name_that_is_none_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
