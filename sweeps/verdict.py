@@ -119,14 +119,16 @@ def _written(run_dir: Path, before: int) -> Verdict | None:
 def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
     """Put an end on the ledger that the run's process could not: in its attempt, or in one made for that."""
     newest = newest_attempt(run_dir)
-    if newest > before:
-        record_death(run_dir, newest, verdict.cause, verdict.cause.code, verdict.message)
-        return verdict
     try:
+        if newest > before:
+            record_death(run_dir, newest, verdict.cause, verdict.cause.code, verdict.message)
+            return verdict
         with Attempt.open(run_dir) as attempt:
             attempt.close(verdict.cause, verdict.message)
     except Busy as busy:
         return Verdict(Cause.BUSY, str(busy))
+    except OSError:  # its directory was deleted, or the disk is full: the other runs go on
+        pass
     return verdict
 
 

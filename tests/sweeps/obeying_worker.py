@@ -6,13 +6,15 @@
 Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.txt and goes on from there,
 and lists all it took in RUN_DIR/steps.txt. `act` then:
 "" fine; any cause: an end by it; "die": SIGKILL at step 1 of the first `deaths` attempts; "child": leaves a process
-in a session of its own; "noise": prints what is no answer; "leave": ends the process before there is an attempt.
+in a session of its own; "noise": prints what is no answer; "leave": ends the process before there is an attempt;
+"vanish": finds that somebody deletes its directory.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +31,9 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     told: dict[str, Any] = json.loads((run_dir / "config.yaml").read_text())
     if told["act"] == "leave":
         os._exit(3)
+    if told["act"] == "vanish":
+        shutil.rmtree(run_dir)
+        return Cause.ERROR, "no such directory"
     if told["act"] == "noise":
         print("not an answer", flush=True)
     try:

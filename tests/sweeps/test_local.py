@@ -144,6 +144,11 @@ def test_a_run_that_cannot_be_read_is_named_and_left_and_does_not_stop_the_other
     assert not (ledger.run_dir("old") / "attempts").exists()
 
 
+def test_a_run_whose_directory_is_deleted_while_it_runs_does_not_stop_the_others(tmp_path: Path) -> None:
+    outcome = launch(plan(tmp_path, a="vanish", b={"steps": 10, "pause": 0.1}))
+    assert (outcome.finished, outcome.messages) == (["b"], {"a": "no such directory"})
+
+
 @pytest.mark.parametrize(("cause", "ranks"), [("error", 1), ("user_error", 1), ("diverged", 1), ("error", 2)])
 def test_a_failed_run_is_named_not_repeated_and_does_not_stop_the_others(
     tmp_path: Path, cause: str, ranks: int, capsys: pytest.CaptureFixture[str]
