@@ -147,9 +147,9 @@ def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) 
             f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
             f"read none: {', '.join(sorted(without))}."
         )
-    if "uses_failed_groups" in declared(config.advantage["_target_"]) and config.rollout.dynamic_sampling != "none":
+    if "uses_equal_groups" in declared(config.advantage["_target_"]) and config.rollout.dynamic_sampling != "none":
         raise ValueError(
-            f"advantage={advantage} learns from groups without success, which "
+            f"advantage={advantage} learns from groups whose responses are all right, or all wrong, which "
             f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} leaves out. Pass "
             "rollout.dynamic_sampling=none, or advantage=maxrl."
         )

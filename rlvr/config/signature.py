@@ -29,7 +29,7 @@ MARKS = {
     "rlvr.objective.batch.one_token_responses": "one_token_responses",
     "rlvr.objective.batch.per_response": "per_response",
     "rlvr.objective.batch.compares_responses": "compares_responses",
-    "rlvr.objective.batch.uses_failed_groups": "uses_failed_groups",
+    "rlvr.objective.batch.uses_equal_groups": "uses_equal_groups",
     "rlvr.objective.batch.whole_groups": "whole_groups",
     "rlvr.model.native_only": "native_only",
 }

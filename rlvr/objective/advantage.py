@@ -16,7 +16,7 @@ from annotated_types import Interval
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from rlvr.objective.batch import binary_rewards, compares_responses, needs, uses_failed_groups
+from rlvr.objective.batch import binary_rewards, compares_responses, needs, uses_equal_groups
 from rlvr.objective.limits import orders, subset_sizes
 
 EPSILON = 1e-6
@@ -82,6 +82,7 @@ def maxrl(reward: Tensor, group: Tensor, *, order: PositiveInt | None) -> Tensor
 
 
 @binary_rewards
+@uses_equal_groups
 def maxrl_conditional(reward: Tensor, group: Tensor) -> Tensor:
     """R/mean, and 0 in a group without success (MaxRL, arXiv:2602.02710, Eq. 6). Rewards are 0 or 1.
 
@@ -96,7 +97,7 @@ def maxrl_conditional(reward: Tensor, group: Tensor) -> Tensor:
 
 
 @binary_rewards
-@uses_failed_groups
+@uses_equal_groups
 def maxrl_control_variate(reward: Tensor, group: Tensor) -> Tensor:
     """R/mean − 1, and −1 in a group without success (MaxRL, arXiv:2602.02710, Eq. 7 as it stands). Rewards 0 or 1.
 
@@ -110,7 +111,11 @@ def maxrl_control_variate(reward: Tensor, group: Tensor) -> Tensor:
 
 
 def reinforce(reward: Tensor, group: Tensor) -> Tensor:  # noqa: ARG001
-    """R, without a baseline (Williams 1992)."""
+    """R, without a baseline (Williams 1992).
+
+    A group whose rewards are all 1 has advantage 1: with `rollout.dynamic_sampling`, which leaves such groups out, it
+    is no estimate of the gradient of the mean reward.
+    """
     return reward
 
 

@@ -195,9 +195,11 @@ def compares_responses(function: F) -> F:
     return _marked(function, "compares_responses")
 
 
-def uses_failed_groups(function: F) -> F:
-    """Declare that an advantage learns from groups without success: refused where dynamic sampling leaves them out."""
-    return _marked(function, "uses_failed_groups")
+def uses_equal_groups(function: F) -> F:
+    """Declare that an advantage learns from groups whose rewards are all the same: refused where dynamic sampling
+    leaves them out.
+    """
+    return _marked(function, "uses_equal_groups")
 
 
 def _marked(function: F, mark: str) -> F:

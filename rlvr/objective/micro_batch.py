@@ -78,15 +78,16 @@ class Objective:
             max_tokens=self.max_tokens,
         )
         terms = self.loss(self.visible(policy), batch.with_cut_groups() if cut else batch)
-        losses = terms.loss if batch.weight is None else _weighed(terms.loss, batch.weight)
+        losses = _weighed(terms.loss, batch.weight)
         total = reduce.aggregate_streams(
             losses, batch.mask, batch.kind, self.aggregation, counts=counts, max_tokens=self.max_tokens
         )
         if self.kl > 0:
             assert batch.logp_ref is not None
-            total = total + self.kl * average(penalty.kl_loss(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask))
+            divergence = penalty.kl_loss(logp, batch.logp_ref, self.kl_estimator, mask=batch.mask)
+            total = total + self.kl * average(_weighed(divergence, batch.weight))
         if self.entropy != 0:
-            total = total - self.entropy * average(entropy)
+            total = total - self.entropy * average(_weighed(entropy, batch.weight))
         with torch.no_grad():
             metrics = {"loss/total": total.detach(), **_policy_metrics(logp, entropy, logp_base, batch, counts)}
             for name, value in terms.metrics.items():
@@ -98,8 +99,10 @@ class Objective:
         return total, metrics
 
 
-def _weighed(losses: Tensor, weight: Tensor) -> Tensor:
+def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
     """Losses [B, T] or [B] by the importance of their tokens or responses. ValueError for [B] and weights of tokens."""
+    if weight is None:
+        return losses
     if losses.dim() < weight.dim():
         raise ValueError(
             "rollout.importance weighs tokens and this loss has one term per response: pass rollout.importance=none "

@@ -43,7 +43,7 @@ def measure(batch: Batch, limit: float | None, level: Level = "token") -> dict[s
         measured["mismatch/sequence"] = float(log_ratio.abs().max())
     ratio = _per_token(log_ratio, batch)[sampled].double().clamp(-20, 20).exp()
     weight = _per_token(batch.weight, batch)[sampled].double()
-    cut = (weight - ratio).abs() > 1e-4 * weight.clamp(min=1)
+    cut = (weight - ratio).abs() > 1e-4 * ratio
     return {**measured, "mismatch/weight": float(weight.mean()), "mismatch/cut": float(cut.double().mean())}
 
 

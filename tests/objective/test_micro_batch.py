@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,9 +44,14 @@ def test_parts_of_the_loss_and_of_every_metric_sum_to_the_whole() -> None:
     assert {"policy/clip_fraction", "loss/own", "policy/entropy"} <= metrics.keys()
 
 
-def test_penalty_and_bonus_are_added_with_their_coefficients() -> None:
-    """Token means by a plain loop: −A·logp + 0.3·½(logp_ref − logp)² − 0.1·H."""
+@pytest.mark.parametrize("weighed", [False, True])
+def test_penalty_and_bonus_are_added_with_their_coefficients(weighed: bool) -> None:
+    """Token means by a plain loop: −A·logp + 0.3·½(logp_ref − logp)² − 0.1·H, times the weight of the response: what
+    another policy has drawn estimates penalty and bonus of this one as it does the loss.
+    """
     batch = make_batch()
+    weights = torch.arange(1.0, 1 + len(batch.tokens)) if weighed else torch.ones(len(batch.tokens))
+    batch = replace(batch, weight=weights) if weighed else batch
     policy = make_policy(batch)
     assert policy.entropy is not None
     assert batch.logp_ref is not None
@@ -53,7 +59,8 @@ def test_penalty_and_bonus_are_added_with_their_coefficients() -> None:
     total, count = 0.0, 0
     for b, t in batch.mask.nonzero().tolist():
         logp, ref = float(logps[b, t]), float(batch.logp_ref[b, t])
-        total += -float(batch.advantage[b]) * logp + 0.3 * (ref - logp) ** 2 / 2 - 0.1 * float(policy.entropy[b, t])
+        term = -float(batch.advantage[b]) * logp + 0.3 * (ref - logp) ** 2 / 2 - 0.1 * float(policy.entropy[b, t])
+        total += float(weights[b]) * term
         count += 1
     loss, _ = objective(kl=0.3, entropy=0.1)(policy, None, batch, reduce.counts(batch.mask)[None])
     assert loss.item() == pytest.approx(total / count, rel=1e-5)

@@ -56,6 +56,9 @@ def test_truncation_cuts_from_above_and_masking_at_both_ends() -> None:
     assert found["mismatch/weight"] == pytest.approx((0.5 + 1 + 1.5 + 0.25) / 4, rel=1e-5)
     assert found["mismatch/cut"] == 1 / 4
     assert measure(weigh(batch, "mask", 1.5), None)["mismatch/cut"] == 3 / 4
+    far = apart(-12.0, 0.0)  # a ratio of 6e-6
+    assert measure(weigh(far, "mask", 2.0), None)["mismatch/cut"] == 1 / 2
+    assert measure(weigh(far, "truncate", 2.0), None)["mismatch/cut"] == 0
 
 
 def test_no_weights_without_an_engine_or_a_wish() -> None:
