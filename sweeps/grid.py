@@ -10,6 +10,7 @@ import itertools
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from hydra.core.override_parser.types import Override
 
@@ -18,6 +19,7 @@ from rlvr.config.registry import SHORTHANDS
 from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH, LINES, NAMING
 
 OF_ALL = (*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED, "tracker", "hydra")  # what a sweep has, and none of its points
+T = TypeVar("T")
 Usual = Callable[[str], object]  # the value that all points have that do not set this key
 
 
@@ -45,13 +47,14 @@ def expand(overrides: Sequence[Override], own: Collection[str], rules: Rules, us
     pairs = _pairs(rules.zip, [given, *arms])
     grid, further = cross(given, pairs), [point for arm in arms for point in cross(arm, pairs)]
     whens = [when(line) for line in rules.when]
+    ordered = in_order(whens, lambda rule: {*rule.only}, lambda rule: {*rule.wanted})
     excluded = [condition("exclude", line, line) for line in rules.exclude]
     check_keys([*whens, *excluded], [*grid, *further])
-    points = _distinct(_with_own_axes(point, whens, usual) for point in grid)
+    points = _distinct(_with_own_axes(point, ordered, usual) for point in grid)
     # What the user sweeps beside the study's own axes (seeds, say) repeats its further arms too.
     repeats = _distinct({k: v for k, v in point.items() if k not in own} for point in grid)
     added = _distinct(
-        _with_own_axes({k: v for k, v in repeat.items() if k not in arm} | arm, whens, usual, keep=arm)
+        _with_own_axes({k: v for k, v in repeat.items() if k not in arm} | arm, ordered, usual, keep=arm)
         for arm, repeat in itertools.product(further, repeats)
     )
     points += _without_repeats(points, added, usual)
@@ -76,6 +79,18 @@ def _pairs(lines: Sequence[str], given: Sequence[Mapping[str, Sequence[str]]]) -
         if twice := [key for key in keys if sum(pair.count(key) for pair in pairs) > 1]:
             raise ValueError(f"zip={line}: {twice[0]} stands in two lines. Write all that go in step on one.")
     return pairs
+
+
+def in_order(items: Iterable[T], gives: Callable[[T], set[str]], asks: Callable[[T], set[str]]) -> list[T]:
+    """Each after all others that give a key that it asks for: a condition is looked at once the axes that it names are
+    there, or not. Where that leaves a choice, or goes in a circle, as they came.
+    """
+    left, ordered = list(items), list[T]()
+    while left:
+        ready = [item for item in left if not any(gives(other) & asks(item) for other in left if other is not item)]
+        ordered.append((ready or left)[0])
+        left.remove(ordered[-1])
+    return ordered
 
 
 def _with_own_axes(point: Point, whens: Sequence[Rule], usual: Usual, keep: Collection[str] = ()) -> Point:

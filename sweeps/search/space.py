@@ -71,12 +71,13 @@ class Space:
     def point(self, suggest: Callable[[int], str]) -> list[str]:
         """The overrides of a trial. `suggest`: that of the axis at a position, asked only for axes of this trial."""
         conditional = {key for rule in self.whens for key in rule.only}
-        order = sorted(range(len(self.axes)), key=lambda k: self.axes[k].key in conditional)
+        keys = [key_of(axis.key) for axis in self.axes]
+        order = sorted(range(len(keys)), key=lambda k: keys[k] in conditional)
+        rules = [[rule for rule in self.whens if key in rule.only] for key in keys]
         made = dict(self.fixed)
-        for k in order:
-            key = key_of(self.axes[k].key)
-            if all(rule.holds(made, self.usual) for rule in self.whens if key in rule.only):
-                made[key] = suggest(k)
+        for k in grid.in_order(order, lambda k: {keys[k]}, lambda k: {key for rule in rules[k] for key in rule.wanted}):
+            if all(rule.holds(made, self.usual) for rule in rules[k]):
+                made[keys[k]] = suggest(k)
         return list(functools.reduce(lambda now, rule: rule.set(now, self.usual), self.whens, made).values())
 
 

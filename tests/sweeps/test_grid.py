@@ -54,6 +54,16 @@ def test_an_axis_of_some_points_leaves_the_others_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("usual", [1, 2])
+def test_axes_that_hang_on_each_other_are_the_same_whichever_line_comes_first(usual: int) -> None:
+    lines = ["steps if loss=lad", "lr if steps=2"]
+    with_lr = ["loss=grpo lr=1", "loss=grpo lr=2"]  # where runs without the axis have two steps, too
+    expected = ["loss=lad steps=1", "loss=lad steps=2 lr=1", "loss=lad steps=2 lr=2"]
+    expected += with_lr if usual == 2 else ["loss=grpo"]
+    for when in (lines, lines[::-1]):
+        assert points("loss=lad,grpo steps=1,2 lr=1,2", usual={"steps": usual}, when=when) == expected
+
+
 def test_settings_of_some_points_win_over_those_of_all() -> None:
     assert points("loss=lad,ppo cluster.gpus=1", when=["cluster.gpus=2 cluster.memory_gb=64 if loss=ppo"]) == [
         "loss=lad cluster.gpus=1",

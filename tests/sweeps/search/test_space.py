@@ -105,6 +105,16 @@ def test_an_axis_with_a_condition_belongs_to_the_trials_that_meet_it() -> None:
         search_space(overrides, ["lr if loss=lad"])
 
 
+def test_an_axis_is_asked_for_after_those_that_its_condition_names() -> None:
+    whens = ["lr if steps=2", "steps if loss=lad"]
+    found = search_space(parse(["lr=interval(1e-5,1e-3)", "steps=1,2", "loss=lad,grpo"]), whens)
+    given = {"lr": "lr=1e-4", "steps": "steps=2", "loss": "loss=lad"}
+    point = lambda: found.point(lambda k: given[found.axes[k].key])  # noqa: E731
+    assert point() == ["loss=lad", "steps=2", "lr=1e-4"]
+    given["loss"] = "loss=grpo"
+    assert point() == ["loss=grpo"]
+
+
 OPTIONS = {
     "sampler": {
         "tpe": "TPESampler",
