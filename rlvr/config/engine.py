@@ -151,7 +151,9 @@ def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], def
             "clip or mask."
         )
     if not cap > 1 or (cap != default.importance_cap and not weighs):
-        raise ValueError(f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate, mask or clip.")
+        raise ValueError(
+            f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate, mask or clip."
+        )
     if not weighs and rollout.max_mismatch is None:
         return
     asked = f"rollout.importance={importance}" if weighs else f"rollout.max_mismatch={rollout.max_mismatch}"
