@@ -112,7 +112,7 @@ def _wanted(record: Record) -> list[Candidate]:
 
 
 def _final(record: Record) -> list[Candidate]:
-    """The runs that are reported, of the values that were picked."""
+    """The runs that are reported, of the values that were picked; none of an arm without such a value."""
     tune: dict[str, Any] = record.info.get("tune") or {"picks": {}}
     picks = tune["picks"]
     found = [each for each in record.candidates if each.stage == FINAL]
@@ -125,7 +125,11 @@ def _decide(record: Record, say: Callable[[str], None]) -> bool:
     if tune and not tune["picks"]:
         _pick(record, tune)
         for place, pick in tune["picks"].items():
-            say(f"Tuned: {pick['value']} of {', '.join(map(_score, pick['tried'].items()))} ({_arm(record, place)})")
+            tried = f"{', '.join(map(_score, pick['tried'].items()))} ({_arm(record, place)})"
+            if pick["value"] is None:
+                say(f"Left out: an arm without a result at any value: {tried}. Launch it with other values of tune.")
+            else:
+                say(f"Tuned: {pick['value']} of {tried}")
         return True
     if until is None:
         return False

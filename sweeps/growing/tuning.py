@@ -81,7 +81,7 @@ def pick(grid: Mapping[str, Any], scores: Mapping[str, float], runs: Mapping[str
     place of the arm and the value of each tuning run.
 
     A value with a run that has no score (it diverged, say) is not chosen; of equal ones the first that was written is.
-    ValueError if an arm has no value left.
+    The value of an arm that has none left is None.
     """
     picks: dict[str, Any] = {}
     for place in sorted({place for place, _ in runs.values()}):
@@ -90,12 +90,7 @@ def pick(grid: Mapping[str, Any], scores: Mapping[str, float], runs: Mapping[str
             own = [scores.get(run_id, math.nan) for run_id, of in runs.items() if of == (place, value)]
             tried[value] = sum(own) / len(own)
         known = {value: mean for value, mean in tried.items() if math.isfinite(mean)}
-        if not known:
-            raise ValueError(
-                "no value of an arm was measured on the validation split under every tuning seed: look at "
-                "`python -m sweeps status`, and repeat the command once its runs are mended."
-            )
-        picks[str(place)] = {"value": max(known, key=lambda value: known[value]), "tried": _plain(tried)}
+        picks[str(place)] = {"value": max(known, key=lambda value: known[value], default=None), "tried": _plain(tried)}
     return picks
 
 

@@ -41,9 +41,9 @@ def sweep(home: Path, candidates: list[Candidate], **rules: Any) -> Record:
     return record
 
 
-def train(home: Path, right: Callable[[str, int], float], cause: str = "ok") -> None:
-    """End every run that has not: `right` of 8 samples are right on each problem, by (name, seed)."""
-    for path in sorted((home / "runs").glob("id-*")):
+def train(home: Path, right: Callable[[str, int], float], cause: str = "ok", of: str = "") -> None:
+    """End every run (of a loss) that has not: `right` of 8 samples are right on each problem, by (name, seed)."""
+    for path in sorted((home / "runs").glob(f"id-{of}*")):
         made = json.loads((path / "run.json").read_text())
         if (path / "attempts").exists():
             continue
@@ -190,5 +190,23 @@ def test_a_value_that_diverged_under_one_seed_is_not_picked() -> None:
     runs = {"a": (0, "lr=1"), "b": (0, "lr=1"), "c": (0, "lr=2"), "d": (0, "lr=2")}
     picks = tuning.pick(rule, {"a": 0.9, "b": float("nan"), "c": 0.2, "d": 0.4}, runs)
     assert picks["0"] == {"value": "lr=2", "tried": {"lr=1": None, "lr=2": pytest.approx(0.3)}}
-    with pytest.raises(ValueError, match="no value of an arm was measured"):
-        tuning.pick(rule, {}, runs)
+
+
+def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    rule = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0]), "picks": {}}
+    stages = ((TUNING, 1000), (FINAL, 0))
+    candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
+    record = sweep(tmp_path, candidates, tune=rule)
+    lines: list[str] = []
+    advance(record.ledger, "s", lines.append)
+    train(tmp_path, lambda name, seed: 4, cause="diverged", of="pacs")
+    train(tmp_path, lambda name, seed: 4)
+    assert [run for run in advance(record.ledger, "s", lines.append) if "final" in run] == ["id-grpo-lr1e-06-final-s0"]
+    left_out = "Left out: an arm without a result at any value: lr=1e-06 no result, lr=1e-05 no result (pacs-lr1e-06-"
+    assert [line.startswith(left_out) for line in lines] == [False, True]
+    train(tmp_path, lambda name, seed: 4)
+    assert advance(record.ledger, "s", lines.append) == []
+    assert sum(line.startswith("Left out") for line in lines) == 1
+    tuned = tuning_table.table(load(tmp_path))
+    assert tuned is not None
+    assert [cell["row"] for cell in tuned.records if "picked" in cell["row"]] == ["lr = 1e-06 (picked)"]
