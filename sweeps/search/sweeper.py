@@ -23,7 +23,7 @@ from rlvr.config.schema import as_dict
 from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
-from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.lock import lock, sign, unlock
 from rlvr.ledger.sweeps import Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
@@ -266,6 +266,8 @@ class SearchSweep:
                 else LocalRuns(ledger, sweep_id, self.base, at_once, shipper)
             )
             with made as runs:
+                if not on_slurm:
+                    sign(held)  # `python -m sweeps cancel` stops this process; on SLURM it cancels jobs
                 search.run(runs, at_once)
             best = report(search)
         finally:

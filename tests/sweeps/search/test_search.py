@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import commands
 from tests.end_to_end.test_sweep import attempts, deterministic
 from tests.support.words import newest
 from tests.test_run import Told, rlvr, told
@@ -224,7 +225,7 @@ def test_mlflow_says_which_trial_made_a_run(home: Path) -> None:
 def test_stopped_killed_and_repeated_it_ends_as_if_it_had_not_been(home: Path, tmp_path: Path) -> None:
     process = start(tmp_path, *OPTIONS, "tracker=none")
     wait_for(lambda: list(tmp_path.glob("runs/*/metrics.jsonl")), process)
-    process.send_signal(signal.SIGINT)
+    assert commands.main(["cancel", "search", "--home", str(tmp_path)]) == 0  # as Ctrl-C does
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 130, out
     assert "the same command goes on with it" in out
