@@ -1,5 +1,5 @@
 """Training curves: a line per arm, the mean over its seeds, with its 95 % band over them. LAD's are coloured by
-divergence, darker for larger 1/η."""
+divergence, darker for larger 1/η, with a marker of the divergence and a dash of what else tells them apart."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.metric import trained
+from analysis.scores.selection import ordered
+from analysis.scores.study import swept
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -57,7 +59,7 @@ def plain(value: float, position: int | None) -> str:
 
 def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
-    found = arms(frames)
+    found = ordered(arms(frames), swept(frames))
     names, looks = _names(found), _looks(found)
     columns = max(1, min(7, len(set(names)), 100 // (max(map(len, names)) + 6)))
     told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
@@ -145,34 +147,45 @@ def mean_of(values: Values, axis: int) -> Values:
 
 
 def _names(found: list[Arm]) -> list[str]:
-    """What the legend calls each arm: LAD by divergence, others by loss and what tells them apart within it."""
+    """What the legend calls each arm: its loss, LAD's divergence, and what tells it apart within them but for η."""
     pairs = {(a.loss, a.beta) for a in found if math.isfinite(a.beta)}
-    swept = {loss for loss, count in Counter(loss for loss, _ in pairs).items() if count > 1}
-    return [f"LAD {arm.divergence}" if arm.loss == "lad" else _named(arm, arm.loss in swept) for arm in found]
+    several = {loss for loss, count in Counter(loss for loss, _ in pairs).items() if count > 1}
+    return [f"{_objective(arm)} {_rest(arm, arm.loss in several)}".rstrip() for arm in found]
 
 
-def _named(arm: Arm, beta_swept: bool) -> str:
+def _objective(arm: Arm) -> str:
+    return f"LAD {arm.divergence}" if arm.loss == "lad" else arm.loss.upper()
+
+
+def _rest(arm: Arm, beta_swept: bool) -> str:
     told = [f"β={arm.beta:g}"] if beta_swept else []
     for knob in filter(None, arm.variant.split(", ")):
         key, equals, value = knob.partition("=")
         told.append(key.rpartition(".")[2] + equals + value)
-    return f"{arm.loss.upper()} {', '.join(told)}".rstrip()
+    return ", ".join(told)
 
 
 def _looks(found: list[Arm]) -> list[dict[str, Any]]:
-    """LAD: colour by divergence, darker for larger 1/η. GRPO black, the others in turn; beside LAD as dashes."""
+    """LAD: colour and marker by divergence, darker for larger 1/η, a dash per variant. GRPO black, the others in turn
+    in other colours; beside LAD as dashes."""
     names = _names(found)
     etas = sorted({a.eta for a in found if a.eta > 0}, reverse=True)
+    variants = list(dict.fromkeys(a.variant for a in found if a.loss == "lad"))
     others = list(dict.fromkeys(n for a, n in zip(found, names, strict=True) if a.loss != "lad" and n != "GRPO"))
-    dashes = DASHES[1:] if any(a.loss == "lad" for a in found) else DASHES
+    dashes = DASHES[1:] if variants else DASHES
+    taken = {style.colour(a.divergence) for a in found if a.loss == "lad"}
+    cycle = [colour for colour in CYCLE if colour not in taken]
     looks = list[dict[str, Any]]()
     for arm, name in zip(found, names, strict=True):
         if arm.loss == "lad":
             share = 1 - (etas.index(arm.eta) + 1) / len(etas) if arm.eta > 0 else 0.0
-            looks.append({"color": style.lighter(style.colour(arm.divergence), 0.75 * share)})
+            colour = style.lighter(style.colour(arm.divergence), 0.75 * share)
+            line = DASHES[variants.index(arm.variant) % len(DASHES)]
+            marker = style.marker(arm.divergence)  # a light colour is like another divergence's
+            looks.append({"color": colour, "linestyle": line, "marker": marker, "markersize": 3, "markevery": 0.2})
         else:
-            turn, i = divmod(others.index(name), len(CYCLE)) if name in others else (0, None)
-            colour = style.GRPO if i is None else CYCLE[i]
+            turn, i = divmod(others.index(name), len(cycle)) if name in others else (0, None)
+            colour = style.GRPO if i is None else cycle[i]
             looks.append({"color": colour, "linestyle": dashes[turn % len(dashes)], "zorder": 3})
     return looks
 

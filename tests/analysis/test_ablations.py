@@ -242,6 +242,34 @@ def test_the_curves_of_arms_of_one_loss_are_told_apart(tmp_path: Path) -> None:
     assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in told.values()]
 
 
+def test_lad_arms_apart_in_more_than_divergence_and_eta_have_names_dashes_and_the_order_of_their_values(
+    tmp_path: Path,
+) -> None:
+    for loss in ("grpo", "lad"):
+        for updates in (1, 8, 32):
+            made = config(loss=loss, trainer={"updates": updates})
+            write_run(tmp_path, made, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{loss}-{updates}")
+    drawn = training_figure.figure(load(tmp_path))
+    assert drawn is not None
+    (legend,) = drawn.legends
+    lines = dict(zip((text.get_text() for text in legend.get_texts()), legend.get_lines(), strict=True))
+    names = [f"{objective} updates={updates}" for objective in ("GRPO", "LAD js") for updates in (1, 8, 32)]
+    assert [name for name in lines if name.startswith("GRPO")] == names[:3]
+    assert [name for name in lines if name.startswith("LAD")] == names[3:]
+    assert len({lines[name].get_color() for name in names[:3]} - {lines[names[3]].get_color()}) == 3
+    assert len({str(line._dash_pattern) for name, line in lines.items() if name.startswith("LAD")}) == 3
+
+
+def test_a_marker_tells_divergences_apart_that_are_lightened(tmp_path: Path) -> None:
+    for divergence in ("js", "tv"):
+        for eta in (0.25, 1.0):
+            made = config(divergence=divergence, eta=eta)
+            write_run(tmp_path, made, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{divergence}-{eta}")
+    drawn = training_figure.figure(load(tmp_path))
+    assert drawn is not None
+    assert sorted(line.get_marker() for line in drawn.axes[0].lines) == ["o", "o", "s", "s"]
+
+
 def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:
     for seed, last in enumerate((0.4, 0.5, 0.6)):
         write_run(tmp_path, config(loss="grpo", seed=seed), {0: START}, training={"policy/entropy": [1.0, last]})
