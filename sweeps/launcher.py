@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlvr.config import targets
 from rlvr.config.engine import gpus_of_workers
 from rlvr.config.overrides import key_of, usual
-from rlvr.ledger import inputs, layout
+from rlvr.ledger import inputs
 from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
@@ -98,12 +98,8 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
         if on_slurm:
             check_pending(ledger, configs)
         with _forgotten_if_refused(ledger, record.sweep_id, configs):
-            if layout.planned(ledger.sweep_dir(record.sweep_id)).exists():
-                record.repeat()
-                with controller.owned(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
-                    record.rename()
-            else:
-                record.create()
+            with controller.owned(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
+                record.write()
             outcome = _go_on(ledger, record.sweep_id)
     now.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=now.dry_run, forecast=told))
     return outcome
@@ -154,11 +150,13 @@ def launch(planned: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
-    """A new sweep of which nothing could be started is taken from the ledger."""
+    """A new sweep of which nothing could be started is taken from the ledger, unless another command has written it."""
     fresh = [run_id for run_id in run_ids if not ledger.run_dir(run_id).exists()]
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
         yield
+    except controller.Taken:
+        raise
     except ValueError:
         begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in fresh)
         if is_new and not begun:

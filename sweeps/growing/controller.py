@@ -39,14 +39,18 @@ def has_results(home: Path, sweep_id: str) -> bool:
     return not open_runs
 
 
+class Taken(ValueError):
+    """Another process decides what comes next in a sweep."""
+
+
 @contextlib.contextmanager
 def owned(ledger: Ledger, sweep_id: str, wait_s: float = 0.0) -> Generator[None, None, None]:
-    """One process at a time decides. ValueError if another does."""
+    """One process at a time decides. Raises Taken if another does."""
     target = ledger.sweep_dir(sweep_id)
     target.mkdir(parents=True, exist_ok=True)
     held = lock(layout.deciding_lock(target), wait_s)
     if held is None:
-        raise ValueError(
+        raise Taken(
             f"another process decides what comes next in this sweep ({layout.deciding_lock(target)}). Look at it: "
             f"python -m sweeps watch {sweep_id}"
         )

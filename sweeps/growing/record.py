@@ -68,6 +68,14 @@ class Record:
         lines = [dict(line) for line in sweep.runs]
         return cls(ledger, sweep_id, dict(sweep.info), [Candidate.of(line) for line in planned], lines)
 
+    def write(self) -> None:
+        """Put it on the ledger, or where it stands what a repeated command changes. Hold `controller.owned`."""
+        if layout.planned(self.ledger.sweep_dir(self.sweep_id)).exists():  # also if another command has just written it
+            self.repeat()
+            self.rename()
+        else:
+            self.create()
+
     def create(self) -> None:
         """Put it on the ledger, with no run begun."""
         self.ledger.sweep_dir(self.sweep_id).mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,8 @@ from analysis import load
 from rlvr.config.compose import composing
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.sweeps import Ledger
-from sweeps.growing import planning
+from sweeps import launcher
+from sweeps.growing import controller, planning
 from sweeps.growing.record import Record, first_wave
 from tests.end_to_end.test_sweep import python
 from tests.support.composed import composed
@@ -129,6 +130,26 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     (sweep,) = ledger.sweeps()
     assert (sweep.info["tags"], sweep.info["baseline"]) == ("second", "loss=grpo")
     assert len(sweep.info["until"]["looks"]) == 1
+
+
+def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_it_is(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    first, second = recorded(ledger), recorded(ledger)  # both before anything is written
+    ids = [each.run.run_id for each in first.candidates]
+
+    def refuse() -> None:
+        with launcher._forgotten_if_refused(ledger, second.sweep_id, ids), controller.owned(ledger, first.sweep_id):
+            first.write()
+            first.begin(first_wave(first))
+            with controller.owned(ledger, second.sweep_id):
+                second.write()
+
+    with pytest.raises(controller.Taken):
+        refuse()
+    with controller.owned(ledger, second.sweep_id):  # as on SLURM, where it waits
+        second.write()
+    (sweep,) = ledger.sweeps()
+    assert sorted(sweep.run_ids) == ledger.runs() == sorted(each.run.run_id for each in first_wave(first))
 
 
 @pytest.mark.slow
