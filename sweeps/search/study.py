@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,14 +52,23 @@ class _Ours(BaseJournalFileLock):
 
 
 def open_study(path: Path, goal: Goal) -> optuna.Study:
-    """The study of a journal, made if it is new. A line that a full disk has torn is cut off first."""
+    """The study of a journal, made if it is new. A line that a full disk has torn is cut off first.
+
+    ValueError for a journal that cannot be read.
+    """
     if path.exists():
         content = path.read_bytes()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             with path.open("r+b") as file:
                 file.truncate(whole)
-    return _study(JournalStorage(journal.JournalFileBackend(str(path), _Ours())), goal)
+    try:
+        return _study(JournalStorage(journal.JournalFileBackend(str(path), _Ours())), goal)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} is damaged. Move it away and repeat the command: the search begins again, and what it proposed "
+            "before and has finished is not trained again."
+        ) from error
 
 
 def study_on_paper(goal: Goal) -> optuna.Study:

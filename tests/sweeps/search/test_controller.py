@@ -90,6 +90,21 @@ def test_a_line_that_a_full_disk_has_torn_costs_nothing(tmp_path: Path) -> None:
     assert complete(tmp_path, n_trials=9)[:8] == undisturbed
 
 
+def test_a_damaged_journal_is_named_and_without_it_nothing_is_trained_again(tmp_path: Path) -> None:
+    undisturbed = complete(tmp_path)
+    path = tmp_path / "runs/sweeps/s/optuna.journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for bad in (b'{"op_code":\x07}\n', b'{"op_code":"\xff"}\n'):
+        for place in (2, len(lines)):  # Optuna itself passes over the last line, until it has written the next
+            path.write_bytes(b"".join([*lines[:place], bad, *lines[place + 1 :]]))
+            with pytest.raises(ValueError, match=f"{path} is damaged. Move it away"):
+                search(tmp_path)
+    path.unlink()
+    assert complete(tmp_path) == undisturbed
+    ledger = search(tmp_path).ledger
+    assert {state.attempt for state in ledger.states(ledger.runs())} == {1}
+
+
 def test_more_trials_go_on_from_those_there_are(tmp_path: Path) -> None:
     assert complete(tmp_path, n_trials=4) + complete(tmp_path, n_trials=9)[4:] == complete(tmp_path / "b", n_trials=9)
 
