@@ -37,6 +37,8 @@ def read(text: str, arms: Sequence[Sequence[str]]) -> Grid:
     axes: dict[str, list[str]] = {}
     for part in str(text).split():
         key, sign, values = part.partition(":")
+        if key in axes:
+            raise ValueError(f"tune={text}: {key} stands twice. Write all of its values in one place.")
         axes[key] = list(dict.fromkeys(value for value in values.split(",") if value))
         if not sign or not axes[key]:
             raise ValueError(f"tune={text}: write a knob and its values, as in tune=lr:1e-5,3e-5,1e-4.")

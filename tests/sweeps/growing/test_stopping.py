@@ -55,6 +55,7 @@ def test_what_is_tuned() -> None:
         ("lr", "write a knob and its values"),
         ("lr:1e-5", "two values or more"),
         ("loss:a,b", "loss is tuned and given"),
+        ("lr:1,2 eta:1 lr:3,4", "lr stands twice"),
         ("lr:1,2 seed:x", "seeds are whole numbers"),
     ):
         with pytest.raises(ValueError, match=told):
