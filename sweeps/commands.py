@@ -127,6 +127,18 @@ def _tell_of_others(ledger: Ledger, text: str, chosen: Sweep) -> None:
         print(f"This is the newest sweep of {text}, {chosen.sweep_id}. Others, by their ids: {ids}.", file=sys.stderr)
 
 
+def _sweep_or_run(text: str, ledger: Ledger) -> tuple[Sweep | None, Sequence[str]]:
+    """The sweep that a text stands for, and its runs; None, and the run, where no sweep is called so."""
+    try:
+        sweep = ledger.resolve_sweep(text)
+    except ValueError:
+        if any(each.sweep_id.startswith(text) for each in ledger.sweeps()):
+            raise  # several: never a run in their place
+        return None, [ledger.resolve_run(text)]
+    _tell_of_others(ledger, text, sweep)
+    return sweep, sweep.run_ids
+
+
 def _of_the_newest_study(sweeps: Sequence[Sweep]) -> list[Sweep]:
     """Sweeps of a study, newest last, but for those whose runs are all in a newer one; of those of no study, which
     share nothing, the newest alone. sweeps: newest first."""
@@ -245,13 +257,9 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
     from sweeps import local
     from sweeps.slurm.launch import cancel
 
-    try:
-        sweep = ledger.resolve_sweep(options.name)
-        run_ids, what, sweeps = sweep.run_ids, "sweep", [sweep]
-        _tell_of_others(ledger, options.name, sweep)
-    except ValueError:
-        run_ids, what = [ledger.resolve_run(options.name)], "run"
-        sweeps = [each for each in ledger.sweeps() if run_ids[0] in each.run_ids]
+    sweep, run_ids = _sweep_or_run(options.name, ledger)
+    what = "run" if sweep is None else "sweep"
+    sweeps = [each for each in ledger.sweeps() if run_ids[0] in each.run_ids] if sweep is None else [sweep]
     for each in sweeps:
         if what == "run" and len(each.run_ids) > 1:
             continue  # a launch ends as a whole
@@ -277,13 +285,7 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
     from sweeps.growing.controller import is_growing
     from sweeps.launcher import again
 
-    sweep: Sweep | None = None
-    try:
-        sweep = ledger.resolve_sweep(options.name)
-        run_ids = sweep.run_ids
-        _tell_of_others(ledger, options.name, sweep)
-    except ValueError:
-        run_ids = [ledger.resolve_run(options.name)]
+    sweep, run_ids = _sweep_or_run(options.name, ledger)
     if sweep is not None and sweep.problems:
         print(*sweep.problems, sep="\n", file=sys.stderr)
     if not run_ids:
@@ -369,8 +371,10 @@ def _print_from(path: Path, place: int) -> int:
 def _sync(options: argparse.Namespace, ledger: Ledger) -> int:
     from sweeps.sync import sync, sync_in_background
 
+    told = [f"--{name}" for name in ("uri", "verify", "repair") if getattr(options, name)]
+    if options.background and told:
+        raise ValueError(f"--background ships each launch to its own store, and no more. Drop it, or drop {told[0]}.")
     if options.background:
         sync_in_background(ledger)
         return 0
-    checks = [f"--{name}" for name in ("verify", "repair") if getattr(options, name)]
-    return sync(ledger, options.uri, checks)
+    return sync(ledger, options.uri, [word for word in told if word != "--uri"])

@@ -191,10 +191,15 @@ def test_status_of_nothing_says_how_to_start(tmp_path: Path) -> None:
         (["logs", "name"], "stands for 5 runs"),
         (["logs", "new"], "has not begun"),
         (["logs", "done", "--attempt", "7"], "has 1 attempts, no number 7"),
+        (["cancel", "d"], "d begins 2 sweeps"),  # and one run, which nobody meant
+        (["retry", "d"], "d begins 2 sweeps"),
+        (["sync", "--background", "--verify"], "Drop it, or drop --verify."),
     ],
 )
 def test_what_does_not_exist_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:
-    make_home(tmp_path)
+    ledger = make_home(tmp_path)
+    for sweep_id in ("d1", "d2"):
+        ledger.record_sweep(sweep_id, {"study": "other"}, [])
     done = command(tmp_path, *arguments)
     assert done.returncode == 2
     assert said in done.stderr
