@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.frames.frames import SETTING, Frames
 from analysis.frames.run import AGAIN, CONFIG, Run
 from analysis.scores import words
+from analysis.scores.study import newest
 
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
@@ -59,6 +60,7 @@ class Arm:
     beta: float
     variant: str
     runs: tuple[Run, ...]  # by seed
+    tuned: frozenset[str] = frozenset()  # knobs that have the best value of each arm: no difference in what is compared
 
     @property
     def run_ids(self) -> tuple[str, ...]:
@@ -91,8 +93,17 @@ class Arm:
 def arms(frames: Frames) -> list[Arm]:
     """The arms of a study, by setting, loss, divergence, eta."""
     if "arms" not in frames.cache:
-        frames.cache["arms"] = _arms(frames.rows)
+        frames.cache["arms"] = _with_tuned(frames, _arms(frames.rows))
     return frames.cache["arms"]
+
+
+def _with_tuned(frames: Frames, found: list[Arm]) -> list[Arm]:
+    """What was tuned is marked in arms that differ in more than that: where they do not, values are being compared."""
+    keys = frozenset((newest(frames, "tune") or {}).get("keys", ()))
+    if not keys:
+        return found
+    rest = [(arm.setting, *sorted((k, v) for k, v in arm.knobs.items() if k not in keys)) for arm in found]
+    return [replace(arm, tuned=keys) for arm in found] if len(set(rest)) == len(rest) else found
 
 
 def _arms(runs: Sequence[Run]) -> list[Arm]:

@@ -41,7 +41,7 @@ def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
     """
     candidates = select(arms, selector)
     named = set(words.parse(selector))
-    plain = [arm for arm in candidates if set(arm.knobs) <= named]
+    plain = [arm for arm in candidates if set(arm.knobs) <= named | arm.tuned]
     one = candidates if len(candidates) == 1 else plain if len(plain) == 1 else []
     if one:
         return {arm.group_id: one[0] for arm in arms if arm is not one[0]}
@@ -55,7 +55,7 @@ def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
 
 def _rest(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
     """Whether both agree in every knob of either, but for those named and those that the candidate cannot have."""
-    keys = {*candidate.knobs, *arm.knobs} - set(named)
+    keys = {*candidate.knobs, *arm.knobs} - set(named) - candidate.tuned
     pairs = [(value_of(candidate, key), value_of(arm, key)) for key in keys]
     return all(a is None or (b is not None and words.equal(a, b)) for a, b in pairs)
 

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("composing")
             r"rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
         ),
         ("loss=dapo rollout.overlong_buffer=null", "Add it, or pass rollout.overlong_penalty=1.0"),
+        ("loss=maxrl advantage=maxrl_conditional", "Pass rollout.dynamic_sampling=none"),
         ("loss=maxrl advantage=maxrl_control_variate", "Pass rollout.dynamic_sampling=none"),
         ("loss=cross_entropy task=digits rollout.overlong_filter=true", "which learns known answers, not samples"),
         ("rollout.overlong_buffer=0", "must be greater than 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,30 @@ def test_the_plain_one_of_several_references_stands_for_all(tmp_path):
     found = references(arms(load(tmp_path)), "loss=grpo")
     assert {a.label for a in found.values()} == {"loss=grpo"}
     assert len(found) == 2
+
+
+def test_what_was_tuned_is_no_difference_between_arms(tmp_path):
+    """Each has the best of its own; the runs that were tried differ in nothing else, and are told apart by it."""
+    made = [("grpo", 2e-4, {}), ("grpo", 4e-4, {"trainer": {"kl": 0.1}}), ("rloo", 1e-4, {})]
+    sweep(
+        tmp_path,
+        [
+            (config(x, lr=lr, **more), [f"loss={x}", f"lr={lr}", *(["trainer.kl=0.1"] if more else [])])
+            for x, lr, more in made
+        ],
+    )
+    assert "loss=rloo lr = 0.0001" not in reference_labels(tmp_path)
+    manifest = tmp_path / "runs/sweeps/s/sweep.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "tune": {"keys": ["lr"]}}))
+    assert reference_labels(tmp_path) == dict.fromkeys(
+        ("loss=grpo lr = 0.0004 trainer.kl = 0.1", "loss=rloo lr = 0.0001"), "loss=grpo lr = 0.0002"
+    )
+
+
+def reference_labels(home):
+    found = arms(load(home))
+    label = {a.group_id: a.label for a in found}
+    return {label[group]: arm.label for group, arm in references(found, "loss=grpo").items()}
 
 
 def test_seeds_of_one_arm_share_its_name(tmp_path):
