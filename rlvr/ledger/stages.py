@@ -210,9 +210,9 @@ def record_stages(run_dir: Path, ids: Sequence[str]) -> None:
 
 
 def recorded_stages(run_dir: Path) -> list[str] | None:
-    """Ids of the stages that a run starts from; None where nobody has said so yet."""
-    content = read_json(layout.stages_used(run_dir))
-    return None if content is None else [str(each) for each in content["stages"]]
+    """Ids of the stages that a run starts from; None where nobody has said so yet, or the file is damaged."""
+    ids = (read_json(layout.stages_used(run_dir)) or {}).get("stages")
+    return [str(each) for each in cast("list[object]", ids)] if isinstance(ids, list) else None
 
 
 def _is_plain(value: object) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlvr.ledger import layout, lock
 from rlvr.ledger.attempt import End, last_sign, newest_attempt, read_end
@@ -72,7 +72,7 @@ class _Try:
     @classmethod
     def read(cls, path: Path) -> _Try:
         job, beat = read_json(layout.job(path)) or {}, read_json(layout.heartbeat(path)) or {}
-        return cls(path, job, beat, read_end(path))
+        return cls(path, job, beat if _has_numbers(beat) else {}, read_end(path))
 
     @property
     def heard(self) -> float | None:
@@ -103,6 +103,15 @@ class _Try:
         origin: Mapping[str, float] = self.beat.get("origin") or {}
         done, passed = (self.beat.get(key, 0) - origin.get(key, 0) for key in ("step", "time"))
         return done / passed if origin and done > 0 and passed > 0 else None
+
+
+def _has_numbers(beat: Mapping[str, Any]) -> bool:
+    """False of a heartbeat with a wrong bit that is still JSON."""
+    numbers = [beat.get(key, 0) for key in ("step", "steps", "time", "alive")]
+    if "origin" in beat:
+        origin = cast("dict[str, Any]", beat["origin"] if isinstance(beat["origin"], dict) else {})
+        numbers += [origin.get("step"), origin.get("time"), *(beat.get(key) for key in ("steps", "time"))]
+    return all(isinstance(each, int | float) for each in numbers)
 
 
 def read(run_dir: Path) -> RunState:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlvr.ledger.stages import stage, stage_id, task_identity
+from rlvr.ledger.stages import record_stages, recorded_stages, stage, stage_id, task_identity
 from tests.support.scripted import Echo
 
 ROOT = Path(__file__).parents[2]
@@ -109,6 +109,14 @@ def test_a_finished_stage_is_not_built_again(tmp_path: Path) -> None:
     for _ in range(2):
         stage(tmp_path, IDENTITY, lambda directory: built.append(directory) or {})
     assert len(built) == 1
+
+
+@pytest.mark.parametrize("content", ['{"stageq": ["0123456789abcdef"]}', '{"stages": 3}', "{"])
+def test_a_record_of_stages_with_a_wrong_bit_says_nothing(tmp_path: Path, content: str) -> None:
+    record_stages(tmp_path, ["0123456789abcdef"])
+    assert recorded_stages(tmp_path) == ["0123456789abcdef"]
+    (tmp_path / "stages.json").write_text(content)
+    assert recorded_stages(tmp_path) is None
 
 
 def test_the_identity_of_a_task_is_its_knobs_words_and_demonstrations() -> None:

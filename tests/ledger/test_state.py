@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.files import write_json
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
@@ -62,6 +64,19 @@ def test_an_attempt_killed_before_it_passed_the_one_before_is_all_replay(tmp_pat
     write_attempt(ledger, "r", 2, seconds=30, steps=(40, 45))
     state = ledger.state("r")
     assert (state.useful, state.replayed, state.wasted) == pytest.approx((100, 30, 0))
+
+
+@pytest.mark.parametrize("beat", [{"step": "x"}, {"origin": {"steq": 1, "time": 1.0}}, {"origin": 3}, {"time": [1]}])
+def test_a_heartbeat_with_a_wrong_bit_is_none(tmp_path: Path, beat: dict[str, Any]) -> None:
+    """Of a run at work: the one way in which all of a heartbeat is read."""
+    ledger = make_run(tmp_path)
+    with Attempt.open(ledger.run_dir("r")) as attempt:
+        whole = {"step": 7, "steps": 80, "time": 1010.0, "origin": {"step": 1, "time": 1000.0}}
+        write_json(attempt.path / "heartbeat.json", whole | beat)
+        state = ledger.state("r")
+        assert (state.state, state.step, state.eta) == ("running", 0, None)
+        attempt.close("ok")
+    assert ledger.state("r").state == "finished"
 
 
 def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
