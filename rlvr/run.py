@@ -189,10 +189,11 @@ def deferred(words: Sequence[str], registry: Registry) -> list[str]:
     """In `-m loss=a,b loss.coef=0.1` the knob belongs to the points, as a sweep of one value.
 
     Hydra would first compose it with the default loss, which may not have it, nor bring its group (`presample.*`).
+    Without -m a study is composed so, too: its file says whether it sweeps.
     """
-    if not MULTIRUN & set(words):
-        return list(words)
     values = dict(word.split("=", 1) for word in words if "=" in word)
+    if not MULTIRUN & set(words) and "study" not in values:
+        return list(words)
     late = {key for key, value in values.items() if "," in value or value.startswith(("glob(", "choice("))}
     if "loss" in late:
         groups = {key.split(".")[0] for key in values if "." in key}

@@ -172,6 +172,7 @@ def test_a_knob_of_a_swept_group_belongs_to_its_points() -> None:
     words = ["-m", "loss=grpo,dapo", "loss.clip_low=0.1", "seed=1"]
     assert deferred(words, REGISTRY) == ["-m", "loss=grpo,dapo", "loss.clip_low=choice(0.1)", "seed=1"]
     assert deferred(["loss=grpo", "loss.clip_low=0.1"], REGISTRY) == ["loss=grpo", "loss.clip_low=0.1"]
+    assert deferred(["study=baselines", *words[1:]], REGISTRY) == ["study=baselines", *deferred(words, REGISTRY)[1:]]
     assert deferred(["-m", "loss=glob(dph_r*)", "loss.coef=0.1"], REGISTRY)[-1] == "loss.coef=choice(0.1)"
     # Some losses bring a group along, which the default loss does not have
     of_losses = deferred(["-m", "loss=dph_js,dph_none", "presample.problems=64"], REGISTRY)
