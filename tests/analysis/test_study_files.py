@@ -14,6 +14,7 @@ from analysis.frames import bundle
 from analysis.frames.load import load
 from rlvr.config.compose import Points
 from sweeps.grid_sweep import GridSweep
+from sweeps.growing import tuning
 from sweeps.plan import plan
 from tests.analysis.ledger_factory import config, write_run, write_sweep
 
@@ -28,8 +29,10 @@ def test_the_runs_of_every_bundle_are_those_of_its_study_today_or_the_page_says_
     loader = GlobalHydra.instance().config_loader()
     assert isinstance(loader, ConfigLoaderImpl)
     master = loader.load_configuration("run", words, RunMode.MULTIRUN)
-    points = Points(loader, master, GridSweep(master, master.hydra.sweeper.params).points(words))
-    planned = {run.group_id for run in plan(points, command="").runs}
+    tried = tuning.read(master.tune, []).values if master.tune else [()]  # of which each arm has its best
+    grid = GridSweep(master, master.hydra.sweeper.params)
+    every = [plan(Points(loader, master, grid.points([*words, *value])), command="").runs for value in tried]
+    planned = {run.group_id for runs in every for run in runs}
     strangers = set(frames.runs["group_id"]) - planned  # whatever their seeds, to which some were added
     assert not strangers or findings.ANOTHER_SETTING in findings.findings([file])
 
