@@ -35,7 +35,7 @@ from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
-from sweeps.sync import sync_in_background
+from sweeps.sync import sync_in_background, tracker_of
 from sweeps.worker import shipping, to_store
 
 
@@ -115,7 +115,7 @@ def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
         configs = Record.read(ledger, sweep_id).configs
         begun = ledger.states(configs)
         rest = [state.run_id for state in begun if state.state is not State.DIVERGED]  # that is a result
-        return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm, run_ids=rest)
+        return _start(ledger, sweep_id, configs, first.cluster, on_slurm=on_slurm, run_ids=rest)
 
     on_slurm = is_for_slurm(first.cluster.backend)
     if not on_slurm:
@@ -143,7 +143,7 @@ def launch(planned: Plan) -> Outcome:
             check_pending(ledger, configs)
         with _forgotten_if_refused(ledger, planned.sweep_id, configs):
             write(planned, ledger)
-            outcome = _start(ledger, planned.sweep_id, configs, cluster, tracker, on_slurm=on_slurm)
+            outcome = _start(ledger, planned.sweep_id, configs, cluster, on_slurm=on_slurm)
     now.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=now.dry_run))
     return outcome
 
@@ -242,7 +242,7 @@ def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
         raise ValueError(f"nothing of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = is_for_slurm(first.cluster.backend)
-    return _start(ledger, sweep_id, configs, first.cluster, first.tracker, on_slurm=on_slurm, run_ids=wanted)
+    return _start(ledger, sweep_id, configs, first.cluster, on_slurm=on_slurm, run_ids=wanted)
 
 
 def _start(
@@ -250,16 +250,15 @@ def _start(
     sweep_id: str,
     configs: Mapping[str, Mapping[str, Any]],
     cluster: Any,
-    tracker: Any,
     *,
     on_slurm: bool,
     run_ids: Collection[str] | None = None,
 ) -> Outcome:
-    """`configs`: the frozen ones of the runs; `cluster` and `tracker`: those of the launch.
+    """`configs`: the frozen ones of the runs; `cluster`: that of the launch.
 
     run_ids: runs of the sweep to start; None: all.
     """
-    shipper = shipper_of(ledger, sweep_id, tracker)
+    shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
     _tell_of_timing(configs)
     _tell_of_other_inputs(ledger, configs)
     if on_slurm and controller.is_growing(ledger.sweep(sweep_id).info):

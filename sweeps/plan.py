@@ -53,7 +53,7 @@ class Plan:
             "config_dirs": list(self.config_dirs),
             "import_paths": list(dict.fromkeys(path for run in self.runs for path in run.import_paths)),
             "swept": _swept([run.overrides for run in self.runs]),
-            **{key: self.runs[0].config[key] for key in EXPECTED if self.runs[0].config.get(key)},
+            **{key: self.runs[0].config[key] for key in (*EXPECTED, "tracker") if self.runs[0].config.get(key)},
         }
 
 

@@ -74,8 +74,10 @@ def _by_store(sweeps: Iterable[tuple[Sweep, Mapping[str, Any]]]) -> dict[str, li
 
 
 def tracker_of(ledger: Ledger, sweep: Sweep) -> Mapping[str, Any]:
-    """The group `tracker` of a sweep's launch, which all its runs have; empty where none can be read."""
-    for run_id in sweep.run_ids:
+    """The group `tracker` of a sweep's launch; empty where none can be read."""
+    if "tracker" in sweep.info:
+        return sweep.info["tracker"]
+    for run_id in sweep.run_ids:  # of an older sweep.json: by its runs, which may have been finished under another one
         try:
             return read_config(ledger.run_dir(run_id)).get("tracker") or {}
         except Unreadable:  # the shipper names it

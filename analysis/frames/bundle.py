@@ -50,7 +50,7 @@ FORMAT = 1
 SUFFIX = layout.BUNDLE
 MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked; of a table
 # What sweep.json says of the machine that launched it.
-_OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python")
+_OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
 _TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
 SCHEMAS = {
     "counts": {

@@ -88,7 +88,7 @@ class Record:
         write_runs([each.run for each in self.begun], self.ledger, self.info)
 
     def rename(self) -> None:
-        """Keep what a repeated command calls the sweep and expects of it (`called_anew`). Hold `controller.owned`."""
+        """Keep what a repeated command says of the sweep (`called_anew`). Hold `controller.owned`."""
         now = Record.read(self.ledger, self.sweep_id)  # what was decided since stays
         if now.info != (info := called_anew(now.info, self.info)):
             replace(now, info=info).save()
@@ -133,8 +133,10 @@ class Record:
 
 
 def called_anew(info: Mapping[str, Any], newest: Mapping[str, Any]) -> dict[str, Any]:
-    """sweep.json with the name, the tags and, unless a rule was fixed by them, the expectations of a newer command."""
-    keys = NAMING if "until" in info else (*NAMING, *EXPECTED)
+    """sweep.json with the name, the tags, the tracker and, unless a rule was fixed by them, the expectations of a newer
+    command.
+    """
+    keys = (*NAMING, "tracker") if "until" in info else (*NAMING, "tracker", *EXPECTED)
     kept = {key: value for key, value in info.items() if key not in keys}
     return kept | {key: newest[key] for key in keys if key in newest}
 

@@ -15,9 +15,11 @@ from omegaconf import OmegaConf
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.cursor import is_behind
 from sweeps.launcher import shipper_of
-from sweeps.sync import sync_in_background
+from sweeps.plan import write
+from sweeps.sync import sync_in_background, tracker_of
 from sweeps.worker import Shipper
-from tests.slurm.place import wait_for
+from tests.slurm.place import BANDIT, wait_for
+from tests.sweeps.test_plan import finish, planned
 from tests.tracker.places import end_attempt, expected, make_run, make_sweep, stored
 
 
@@ -28,6 +30,19 @@ def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path)
         f"MLflow has not got everything: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics are "
         "safe in runs/: `python -m sweeps sync` ships the rest."
     )
+
+
+def test_the_store_is_that_of_the_sweep_and_not_of_its_run_that_was_finished_before(tmp_path: Path) -> None:
+    ledger, point = Ledger(tmp_path), [*BANDIT[1:], "seed=0"]
+    before = planned([*point, "tracker=none"])
+    write(before, ledger)
+    finish(ledger, before.runs[0].run_id, steps=2, seconds=1.0)
+    after = planned(*([*point[:-1], f"seed={seed}", "tracker.uri=sqlite:///named.db"] for seed in (0, 1)))
+    write(after, ledger)
+    found = {sweep.sweep_id: dict(tracker_of(ledger, sweep)) for sweep in ledger.sweeps()}
+    assert found[before.sweep_id] == {"enabled": False, "uri": None}
+    assert found[after.sweep_id] == {"enabled": True, "uri": "sqlite:///named.db"}
+    assert after.runs[0].run_id == before.runs[0].run_id
 
 
 @pytest.mark.slow

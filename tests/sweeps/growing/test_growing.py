@@ -123,13 +123,13 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     recorded(ledger, "tags=first", "baseline='loss=grpo'").create()
     looked = Record.read(ledger, ledger.sweeps()[0].sweep_id)
     looked.info["until"]["looks"].append({"seeds": 3})
-    repeated = recorded(ledger, "tags=second", "baseline='loss=rloo'")
+    repeated = recorded(ledger, "tags=second", "baseline='loss=rloo'", "tracker=none")
     assert "baseline and claims: those that the launch fixed stay." in capsys.readouterr().err
     looked.save()  # by a controller, in the meantime
     repeated.rename()
     (sweep,) = ledger.sweeps()
     assert (sweep.info["tags"], sweep.info["baseline"]) == ("second", "loss=grpo")
-    assert len(sweep.info["until"]["looks"]) == 1
+    assert (len(sweep.info["until"]["looks"]), sweep.info["tracker"]["enabled"]) == (1, False)
 
 
 def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_it_is(tmp_path: Path) -> None:
