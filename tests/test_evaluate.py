@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.evaluate import found, main
+from rlvr.config.freeze import group_of
+from rlvr.evaluate import Policy, _distinct, _of_checkpoint, found, main
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
+from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from tests.analysis.ledger_factory import config, write_run, write_sweep
 from tests.support.hub_cache import cached
@@ -35,6 +37,7 @@ TRAINING = [
     "cluster=local",
     "tracker=none",
 ]
+PLAIN = {"name": "grpo@best", "digest": "d"}
 HERE = ["cluster=local", "tracker=none"]
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
@@ -266,6 +269,53 @@ def test_of_a_study_the_runs_at_their_end_that_no_value_was_tuned_with(
     assert [policy.name for policy in found(["runs/grpo-s1"], Ledger(tmp_path), "newest")] == ["grpo@20"]
     assert "grpo-s1 (failed) stands at 20 of 40 steps." in capsys.readouterr().err
     assert len(found(["eta"], Ledger(tmp_path), "all")) == 3
+
+
+def test_a_base_policy_is_a_stage_a_directory_or_a_model_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that sampled before training has a stage that is no policy; its base is where its model says."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    snapshot = cached(tmp_path / "hf", "tiny/model", model)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    for number, (named, expected) in enumerate(((str(model), model), ("tiny/model", snapshot))):
+        home = tmp_path / str(number)
+        run_dir = layout.run(home, write_run(home, config("grpo", model={"path": named}), {}))
+        record_stages(run_dir, ["presampled"])
+        (base,) = found([str(run_dir)], Ledger(home), "base")
+        assert base.path == expected.resolve()
+
+
+def test_the_best_checkpoints_of_an_arm_are_one_arm_and_bases_of_two_tasks_are_each_their_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for seed, step in ((0, 20), (1, 40)):
+        run_id = write_run(tmp_path, config("grpo", seed=seed), {})
+        run_dir = layout.run(tmp_path, run_id)
+        runs.append(_of_checkpoint(layout.checkpoint(layout.checkpoints(run_dir), step), "@best"))
+    one, other = runs
+    assert (one.name, one.group, one.step, other.step) == (other.name, other.group, 20, 40)
+    assert group_of({"policy": {**PLAIN, "group": one.group, "step": 20}}) == group_of(
+        {"policy": {**PLAIN, "group": one.group, "step": 40}}
+    )
+    bases = [
+        Policy(tmp_path, "base", group, 0, {"task": {"name": task, "reader": {"path": group}}})
+        for group, task in (("aaaa1", "coins"), ("bbbb1", "coins"), ("cccc1", "maze"))
+    ]
+    assert [policy.name for policy in _distinct(bases[1:], one_task=False)] == ["base", "base"]
+    assert not capsys.readouterr().err
+    assert [policy.name for policy in _distinct(bases, one_task=False)] == ["base-aaaa", "base-bbbb", "base"]
+    assert "several base policies of one task" in capsys.readouterr().err
+    assert [policy.name for policy in _distinct(bases[1:], one_task=True)] == ["base-bbbb", "base-cccc"]
+
+
+def test_a_word_longer_than_a_path_is_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no-such-run", f"policy.system={'careful ' * 50}", "policy.chat=true"]) == 2
+    assert "There is no run" in capsys.readouterr().err
 
 
 def test_a_model_from_elsewhere_needs_a_task_whose_prompts_it_can_read(

@@ -83,3 +83,16 @@ def test_params_leave_out_places_cut_what_is_long_and_name_it() -> None:
 )
 def test_secrets_are_not_shown(text: str, shown: str) -> None:
     assert tags.redact(text) == shown
+
+
+def test_what_a_run_is_has_no_params_of_where_it_was() -> None:
+    """Two models from elsewhere on one task are compared: their directories are no difference of the task."""
+    engine = {"_target_": "e", "python": "/bin/python", "python_of_mine": 1}
+    config = {"task": {"name": "math", "reader": {"path": "/a", "chat": True}}, "policy": {"path": "/a", "digest": "d"}}
+    texts, _ = params({**config, "rollout": {"engine": engine}})
+    assert texts == {
+        "task.name": "math",
+        "policy.digest": "d",
+        "rollout.engine._target_": "e",
+        "rollout.engine.python_of_mine": "1",
+    }
