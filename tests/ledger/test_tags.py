@@ -89,7 +89,7 @@ def test_what_a_run_is_has_no_params_of_where_it_was() -> None:
     """Two models from elsewhere on one task are compared: their directories are no difference of the task."""
     engine = {"_target_": "e", "python": "/bin/python", "python_of_mine": 1}
     config = {"task": {"name": "math", "reader": {"path": "/a", "chat": True}}, "policy": {"path": "/a", "digest": "d"}}
-    texts, _ = params({**config, "rollout": {"engine": engine}})
+    texts, _ = tags.params({**config, "rollout": {"engine": engine}})
     assert texts == {
         "task.name": "math",
         "policy.digest": "d",
