@@ -18,7 +18,6 @@ from omegaconf import DictConfig
 from analysis.scores.claim import CLAIMS
 from rlvr.config.checks import built
 from rlvr.config.overrides import key_of
-from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
 from rlvr.records import NotAtHand
@@ -78,7 +77,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     _check_seeds(master, len(overrides), points)
     first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
     sweep_id = _id(master, points, first)
-    known = Record.read(ledger, sweep_id) if layout.planned(ledger.sweep_dir(sweep_id)).exists() else None
+    known = Record.found(ledger, sweep_id) if Record.stands(ledger, sweep_id) else None
     grid = tuning.read(master.tune, points.arms) if master.tune else None
     about: dict[str, Any] = {}
     spent = tuning.count(grid, points.arms) if grid else 0

@@ -60,17 +60,33 @@ class Record:
     @classmethod
     def read(cls, ledger: Ledger, sweep_id: str) -> Record:
         """Raises ValueError where there is none, or its plan cannot be read."""
-        sweep = ledger.sweep(sweep_id)
-        path = layout.planned(ledger.sweep_dir(sweep_id))
-        planned, damaged = read_json_lines(path, "run")
-        if damaged or not planned:
+        record = cls.found(ledger, sweep_id)
+        if not record.candidates:
+            path = layout.planned(ledger.sweep_dir(sweep_id))
             raise ValueError(f"{path} is damaged or missing: sweep {sweep_id} cannot go on. Repeat its launch.")
-        lines = [dict(line) for line in sweep.runs]
-        return cls(ledger, sweep_id, dict(sweep.info), [Candidate.of(line) for line in planned], lines)
+        return record
+
+    @classmethod
+    def found(cls, ledger: Ledger, sweep_id: str) -> Record:
+        """As `read`; without candidates where those cannot be read: a repeated command has composed them again."""
+        sweep, directory = ledger.sweep(sweep_id), ledger.sweep_dir(sweep_id)
+        if not sweep.info:
+            raise ValueError(
+                f"{layout.sweep_info(directory)} is damaged, or of another version: what sweep {sweep_id} has decided "
+                f"cannot be read. Put it back, or delete {directory} and repeat the launch: finished runs are kept."
+            )
+        planned, damaged = read_json_lines(layout.planned(directory), "run")
+        candidates = [] if damaged else [Candidate.of(line) for line in planned]
+        return cls(ledger, sweep_id, dict(sweep.info), candidates, [dict(line) for line in sweep.runs])
+
+    @staticmethod
+    def stands(ledger: Ledger, sweep_id: str) -> bool:
+        """Is it on the ledger? sweep.json is what is written first."""
+        return layout.sweep_info(ledger.sweep_dir(sweep_id)).exists()
 
     def write(self) -> None:
         """Put it on the ledger, or where it stands what a repeated command changes. Hold `controller.owned`."""
-        if layout.planned(self.ledger.sweep_dir(self.sweep_id)).exists():  # also if another command has just written it
+        if self.stands(self.ledger, self.sweep_id):  # also if another command has just written it
             self.repeat()
             self.rename()
         else:
@@ -78,9 +94,8 @@ class Record:
 
     def create(self) -> None:
         """Put it on the ledger, with no run begun."""
-        self.ledger.sweep_dir(self.sweep_id).mkdir(parents=True, exist_ok=True)
-        self._write_candidates()
         self.save()
+        self._write_candidates()
 
     def repeat(self) -> None:
         """Keep the configs of a repeated command. Decisions and runs begun are left to who decides (controller.py)."""
@@ -97,15 +112,17 @@ class Record:
         lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
         write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines)
 
-    def composed_anew(self, candidates: Iterable[Candidate]) -> Record:
-        """With the configs of the same runs as another command composed them."""
+    def composed_anew(self, candidates: Sequence[Candidate]) -> Record:
+        """With the configs of the same runs as another command composed them; all of it where it has no candidates."""
         newest = {each.run.run_id: each.run for each in candidates}
 
         def renewed(run: Planned) -> Planned:
             known = newest.get(run.run_id, run)
             return replace(run, config=known.config, import_paths=known.import_paths)
 
-        return replace(self, candidates=[replace(each, run=renewed(each.run)) for each in self.candidates])
+        return replace(
+            self, candidates=[replace(each, run=renewed(each.run)) for each in self.candidates or candidates]
+        )
 
     def save(self) -> None:
         self.ledger.record_sweep(self.sweep_id, self.info, self.lines)

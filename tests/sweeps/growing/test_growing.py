@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -130,6 +131,25 @@ def test_a_repeated_command_decides_what_it_is_called_and_not_by_what_it_is_judg
     (sweep,) = ledger.sweeps()
     assert (sweep.info["tags"], sweep.info["baseline"]) == ("second", "loss=grpo")
     assert (len(sweep.info["until"]["looks"]), sweep.info["tracker"]["enabled"]) == (1, False)
+
+
+def test_a_repeated_command_goes_on_from_what_a_killed_one_has_written(tmp_path: Path) -> None:
+    first = recorded(ledger := Ledger(tmp_path))
+    first.create()
+    planned, kept = (tmp_path / f"runs/sweeps/{first.sweep_id}/{name}" for name in ("planned.jsonl", "sweep.json"))
+    whole, info = planned.read_text(), kept.read_text()
+    planned.unlink()  # killed after the first of the two files
+    recorded(ledger).write()
+    assert (planned.read_text(), kept.read_text()) == (whole, info)
+    planned.write_text(whole[: len(whole) // 2])
+    recorded(ledger).write()
+    assert (planned.read_text(), kept.read_text()) == (whole, info)
+    kept.write_text(info[: len(info) // 2])
+    with pytest.raises(ValueError, match=r"sweep.json is damaged.* Put it back, or delete .*/runs/sweeps/"):
+        recorded(ledger)
+    kept.unlink()  # by an older version, which wrote it last
+    recorded(ledger).write()
+    assert (planned.read_text(), json.loads(kept.read_text())["until"]) == (whole, json.loads(info)["until"])
 
 
 def test_a_command_that_is_typed_twice_at_once_leaves_the_sweep_of_the_first_as_it_is(tmp_path: Path) -> None:
