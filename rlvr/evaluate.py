@@ -275,8 +275,9 @@ def _distinct(policies: Sequence[Policy], *, one_task: bool) -> list[Policy]:
 
 def _meaning(policy: Policy, one_task: bool) -> tuple[str, str]:
     """A policy's name, with the task of a base policy."""
-    alone = one_task or policy.name != BASE or policy.trained is None
-    return policy.name, "" if alone else repr(of_task(policy.trained["task"]))
+    if one_task or policy.name != BASE or policy.trained is None:
+        return policy.name, ""
+    return policy.name, repr(of_task(policy.trained["task"]))
 
 
 # --- from sources and words to runs

@@ -58,6 +58,10 @@ class Frames:
         """The rows of `runs`, typed."""
         return typed_rows.rows(self.runs)
 
+    def newest(self, key: str) -> Any:
+        """What the newest launch that said anything of it recorded; None if none did."""
+        return next((sweep.info[key] for sweep in reversed(self.sweeps) if sweep.info.get(key)), None)
+
     @cached_property
     def seeds(self) -> dict[str, int]:
         """By run."""

@@ -11,7 +11,6 @@ from typing import Any
 from analysis.frames.frames import SETTING, Frames
 from analysis.frames.run import AGAIN, CONFIG, Run
 from analysis.scores import words
-from analysis.scores.study import newest
 
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
@@ -99,7 +98,7 @@ def arms(frames: Frames) -> list[Arm]:
 
 def _with_tuned(frames: Frames, found: list[Arm]) -> list[Arm]:
     """What was tuned is marked in arms that differ in more than that: where they do not, values are being compared."""
-    keys = frozenset((newest(frames, "tune") or {}).get("keys", ()))
+    keys = frozenset((frames.newest("tune") or {}).get("keys", ()))
     if not keys:
         return found
     rest = [(arm.setting, *sorted((k, v) for k, v in arm.knobs.items() if k not in keys)) for arm in found]

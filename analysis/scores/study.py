@@ -20,17 +20,17 @@ def swept(frames: Frames) -> dict[str, list[str]]:
 
 def baseline(frames: Frames) -> str:
     """The arm that the study compares others to, as a selector; "" if it names none."""
-    return str(newest(frames, "baseline") or "")
+    return str(frames.newest("baseline") or "")
 
 
 def claims(frames: Frames) -> list[Mapping[str, Any]]:
     """The claims of the study, as they stood in its file when it was last launched."""
-    return list(newest(frames, "claims") or [])
+    return list(frames.newest("claims") or [])
 
 
 def stopping_rule(frames: Frames) -> Mapping[str, Any]:
     """Of the newest sweep that was run until something was decided (`until=`), with its looks; {} if none was."""
-    return newest(frames, "until") or {}
+    return frames.newest("until") or {}
 
 
 def level(frames: Frames) -> float:
@@ -41,8 +41,3 @@ def level(frames: Frames) -> float:
     if not rule or not rule["looks"]:
         return LEVEL
     return 1 - min(rule["parts"] * rule["looks"][-1]["level"], 1 - LEVEL)
-
-
-def newest(frames: Frames, key: str) -> Any:
-    """Of the newest launch that recorded it."""
-    return next((sweep.info[key] for sweep in reversed(frames.sweeps) if sweep.info.get(key)), None)

@@ -14,7 +14,6 @@ from analysis.scores import words
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import last_points
 from analysis.scores.metric import Metric, avg
-from analysis.scores.study import newest
 from rlvr.ledger.sweeps import TUNING
 from rlvr.metrics import VALIDATION
 
@@ -88,7 +87,7 @@ def tuning_runs(frames: Frames) -> Frames | None:
 
 def tuned(frames: Frames) -> list[Tuned]:
     """The tuning of every arm, as the newest launch that tuned recorded it; [] where nothing was tuned."""
-    rule: Mapping[str, Any] = newest(frames, "tune") or {}
+    rule: Mapping[str, Any] = frames.newest("tune") or {}
     source = tuning_runs(frames)
     if not rule or source is None:
         return []

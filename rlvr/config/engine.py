@@ -27,6 +27,7 @@ def check(config: Knobs, choices: Choices, registry: Registry) -> None:
     if config.loss.get("ratio") in ("sequence", "sequence_geomean"):  # of LAD
         loss = loss | {"per_response"}
     _check_mismatch(config.rollout, choices, loss, registry.node("rollout", str(choices.get("rollout"))))
+    _check_temperature(config)
     _check_truncation(config.rollout, choices, loss)
     _check_ahead(config, choices, loss)
 
@@ -137,6 +138,16 @@ def _gpus_of_node(engine: Knobs, cluster: Knobs) -> int:
     return gpus
 
 
+def _check_temperature(config: Knobs) -> None:
+    sampled, learned = config.rollout.temperature, config.trainer.temperature
+    weighed = config.rollout.logp_old == "trainer" and config.rollout.importance != "none"
+    if sampled != learned and not weighed:
+        raise ValueError(
+            f"trainer.temperature={learned} is not rollout.temperature={sampled}: ratios would not begin at 1. Drop "
+            "trainer.temperature, or weigh what is sampled: rollout.logp_old=trainer rollout.importance=truncate."
+        )
+
+
 def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], default: DictConfig) -> None:
     """default: the rollout's option as it is written."""
     logp_old, importance, cap = rollout.logp_old, rollout.importance, rollout.importance_cap
@@ -147,12 +158,12 @@ def _check_mismatch(rollout: Knobs, choices: Choices, loss: Collection[str], def
     weighs, level = importance != "none", rollout.importance_level
     if level is not None and (level not in ("token", "sequence", "geometric") or not weighs):
         raise ValueError(
-            f"rollout.importance_level={level} is token, sequence or geometric and needs rollout.importance=truncate, "
-            "clip or mask."
+            f"rollout.importance_level={level} must be token, sequence or geometric and needs "
+            "rollout.importance=truncate, clip or mask."
         )
     if not cap > 1 or (cap != default.importance_cap and not weighs):
         raise ValueError(
-            f"rollout.importance_cap={cap} is more than 1 and needs rollout.importance=truncate, mask or clip."
+            f"rollout.importance_cap={cap} must be more than 1 and needs rollout.importance=truncate, mask or clip."
         )
     if not weighs and rollout.max_mismatch is None:
         return

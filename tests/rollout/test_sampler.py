@@ -136,6 +136,8 @@ def test_noise_keys_name_problems() -> None:
     keys = {noise_key(Problem(f"p{i}", "")) for i in range(1000)}
     assert len(keys) == 1000
     assert all(0 <= k < 2**63 for k in keys)
+    # printf p0 | b2sum -l 64, its bytes from the last to the first, halved: the same in every process.
+    assert noise_key(Problem("p0", "")) == int.from_bytes(bytes.fromhex("8d7e9aaab58b6ff4"), "little") >> 1
 
 
 def test_every_gpu_of_a_run_counts_in_the_cost_of_a_token() -> None:
