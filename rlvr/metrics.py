@@ -44,13 +44,6 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
     return 1 - fail
 
 
-def avg_at_k(correct: ArrayLike, k: int) -> Floats:
-    """Mean of the first k samples of each problem: correct [..., n] bool or score → [...]. ValueError if k > n."""
-    correct = np.asarray(correct, dtype=np.float64)
-    _check_samples("avg", k, correct.shape[-1])
-    return np.asarray(correct[..., :k].mean(-1))
-
-
 def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
     """Chance that the most frequent answer among the first k samples of a problem is right, ties broken at random.
 
@@ -142,20 +135,6 @@ def percentile(rating: float, contestants: ArrayLike) -> float:
 def coverage(c: ArrayLike) -> float:
     """Fraction of problems with a correct sample. c: [P] number of correct samples. NaN without problems."""
     return _mean(np.asarray(c) > 0)
-
-
-def keep_rate(base: ArrayLike, c: ArrayLike) -> float:
-    """Of the problems the base model solves, the fraction still solved (DPH-RL, arXiv:2509.07430).
-
-    base, c: [P] number of correct samples of the base model and of this one, at equal numbers of samples. NaN if there
-    is no such problem.
-    """
-    return _mean((np.asarray(c) > 0)[np.asarray(base) > 0])
-
-
-def exploration_rate(base: ArrayLike, c: ArrayLike) -> float:
-    """Of the problems the base model does not solve, the fraction now solved. Arguments as for `keep_rate`."""
-    return _mean((np.asarray(c) > 0)[np.asarray(base) == 0])
 
 
 def weight_rl(p: ArrayLike) -> Floats:

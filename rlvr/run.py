@@ -116,7 +116,7 @@ def carried_out(
 
 
 def _single_point_of(session: Session) -> Callable[[DictConfig], None]:
-    """What Hydra calls without -m. The point is taken out of it: it announces errors of a job in words of its own."""
+    """What Hydra calls without -m: keep its config and return, for a launch inside Hydra has its errors wrapped."""
 
     def take(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()

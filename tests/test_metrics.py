@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from rlvr.metrics import (
     accuracy,
     approach_score,
-    avg_at_k,
     coverage,
     distinct_at_k,
     distinct_n,
     elo_rating,
     embedding_diversity,
-    exploration_rate,
-    keep_rate,
     maj_at_k,
     pass_at_k,
     percentile,
@@ -66,13 +63,6 @@ def test_pass_at_k_grows_with_k_from_the_mean_to_one(case: tuple[int, int, int])
 def test_pass_at_k_refuses_impossible_counts(n: int | list[int], c: int | list[int], k: int) -> None:
     with pytest.raises(ValueError, match=r"pass@"):
         pass_at_k(n, c, k)
-
-
-def test_avg_at_k_is_the_mean_of_the_first_k() -> None:
-    np.testing.assert_array_equal(avg_at_k([[1, 0, 0, 0], [1, 1, 1, 0]], 4), [0.25, 0.75])
-    np.testing.assert_array_equal(avg_at_k([[1, 0, 0, 0], [1, 1, 1, 0]], 2), [0.5, 1.0])
-    with pytest.raises(ValueError, match=r"avg@5 needs"):
-        avg_at_k([[1, 0, 0, 0]], 5)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +113,8 @@ def test_distinct_at_k_is_the_mean_over_all_subsets(answers: list[str | None], d
     assert distinct_at_k(answers, k) == pytest.approx(sum(map(len, subsets)) / len(subsets))
 
 
-def test_coverage_keep_and_exploration_by_hand() -> None:
-    base, c = [0, 0, 0, 2, 8], [0, 1, 0, 0, 3]
-    assert coverage(base) == 2 / 5
-    assert coverage(c) == 2 / 5
-    assert keep_rate(base, c) == 1 / 2  # of problems 3 and 4, the last
-    assert exploration_rate(base, c) == pytest.approx(1 / 3)  # of problems 0, 1 and 2, the second
-    assert math.isnan(keep_rate([0], [1]))
-    assert math.isnan(exploration_rate([1], [1]))
+def test_coverage_by_hand() -> None:
+    assert coverage([0, 1, 0, 0, 3]) == 2 / 5
     assert math.isnan(coverage([]))
 
 

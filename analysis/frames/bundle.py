@@ -202,7 +202,7 @@ class Packed:
 
     @property
     def states(self) -> Mapping[str, str]:
-        """Of no file."""
+        """Empty: a bundle has no run directories."""
         return {}
 
     def digest(self) -> pd.DataFrame:

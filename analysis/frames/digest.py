@@ -21,7 +21,7 @@ DIGEST = ("what", "name", "step", "value")
 
 
 class What(StrEnum):
-    """Of a value in a digest."""
+    """What a value of a digest is."""
 
     LOGGED = "logged"  # at this step, by an evaluation
     MEAN = "mean"  # over the last tenth of the steps up to this one

@@ -59,7 +59,7 @@ class SampleFiles:
     home: Path
 
     def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-        """As Stored says."""
+        """See Stored."""
         parts: list[pd.DataFrame] = []
         for run_id in run_ids:
             files = layout.evaluations(layout.run(self.home, run_id))
@@ -74,7 +74,7 @@ class SampleFiles:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *KEPT])
 
     def policy(self, run_ids: Sequence[str]) -> pd.DataFrame:
-        """As Stored says."""
+        """See Stored."""
         parts: list[pd.DataFrame] = []
         for run_id in run_ids:
             files = layout.policies(layout.run(self.home, run_id))
@@ -87,7 +87,7 @@ class SampleFiles:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["run_id", "step", *POLICY])
 
     def texts(self, run_id: str, step: int) -> Texts:
-        """As Stored says."""
+        """See Stored."""
         file = layout.evaluation(layout.run(self.home, run_id), step)
         texts: Texts = {}
         table = read_table(file, ("source", "problem_id", "response", "outcome"))
@@ -97,7 +97,7 @@ class SampleFiles:
         return texts
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        """As Stored says."""
+        """See Stored."""
         file = layout.evaluation(layout.run(self.home, run_id), step)
         table = read_table(file, ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens"))
         if table is None:

@@ -16,12 +16,12 @@ DRAWN = (
 )
 KEPT = (*DRAWN, "advantage/abs_mean", "policy/abs_log_ratio", "throughput/gpu_s_per_token")  # and of figures alone
 POINTS = 256  # at most, of a curve
-THINNED = ("name", "step", "value")
 _SCHEMA = pa.schema([("name", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("value", pa.float32())])
 
 
 def thinned(journal: pa.Table, names: Collection[str] | None = None) -> pa.Table:
-    """THINNED of training's metrics, of all or of these, in a journal: `step`, ascending, and a column per metric.
+    """name, step and value of training's metrics, of all or of `names`. journal: `step`, ascending, and a column per
+    metric.
 
     A run of more than POINTS steps is cut into bins of 2, 4, 8, … steps: the same for runs of about one length, so that
     seeds can be averaged. `step` is the last one of a bin, `value` the mean of what is finite in it.

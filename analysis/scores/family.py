@@ -53,7 +53,7 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
     needs, Satterthwaite's approximation then errs (a family of nine has 17 % false positives at S = 2 and 9 % at 3,
     seeds 3 points apart). So the spread is pooled over the arms as in Dunnett's test, with (S − 1)·K degrees of freedom
     for K differences: the largest of a difference's own, the mean of all, and the residual mean square of seeds × arms.
-    Simulated with ten equal arms it keeps 5 %, and with one arm or the reference six times as restless as all others
+    Simulated with ten equal arms it keeps 5 %, and with one arm or the reference whose seeds lie six times as far apart
     8 % at S = 3. With two seeds that last case has 18 %: no two seeds show it.
 
     Correlations: ½ between seeds, as a common reference makes them (0 without one, which is the wider); as measured

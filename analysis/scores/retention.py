@@ -129,7 +129,7 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
     problems = tuple(p for judged in now for p in judged.problems)
     values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k) for m in metrics}
     solved = (c > 0).astype(float)
-    # keep_rate and exploration_rate of rlvr/metrics.py, kept apart by problem so that problems can be compared.
+    # DPH-RL's rates: of the problems that the base policy solves, the share still solved; of the others, now solved.
     before = _correct_at_first(frames, run, sources, problems)
     values[KEEP] = np.where(before > 0, solved, np.nan)
     values[EXPLORE] = np.where(before == 0, solved, np.nan)

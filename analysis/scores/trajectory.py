@@ -68,8 +68,9 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
 
 
 def _leans(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]]) -> str:
-    """A line between the base policy and the first evaluation cuts the curve of an arm that learns in between: two arms
-    with one frontier then differ by a point and more, which seeds do not show.
+    """A warning if the level lies between step 0 and the first evaluation after it. A straight line there cuts off the
+    curve of an arm that learns in between: two arms with one frontier then seem to differ by a point and more, which
+    seeds do not show.
     """
     early = [arm.label for arm in arms if any(_is_early(p) for p in points[arm.group_id].values())]
     if not early:

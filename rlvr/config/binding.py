@@ -44,7 +44,7 @@ class Written:
 
     @functools.cached_property
     def reads_lr(self) -> bool:
-        """Is the learning rate of the top level anybody's? A typed `trainer.lr` takes its place."""
+        """Whether any component reads the top-level `lr`. A typed `trainer.lr` takes its place."""
         return registry.reads(self._config, "lr")
 
 

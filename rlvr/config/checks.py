@@ -96,7 +96,7 @@ class Checker:
 
     @contextlib.contextmanager
     def _at_hand(self) -> Generator[None, None, None]:
-        """In here, what this machine lacks is refused, or in a dry run put down."""
+        """What this machine lacks is an error, and in a dry run only noted."""
         try:
             yield
         except NotAtHand as error:

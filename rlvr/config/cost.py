@@ -81,7 +81,6 @@ class Setting:
     reached: Reached
     devices: int  # that train
     engines: int  # that sample
-    own_engines: bool  # on devices of their own
     threads: int  # of a rank: cores of a CPU; 1 on a GPU
     steps: int
     responses: int  # of a step, kept
@@ -155,7 +154,6 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
         within_gpu="python" in engine and "workers" not in engine and name != "cpu" and parallel == 1,
         ranks_of_node=max(1, ranks // max(1, nodes - apart)),
         other_nodes=apart,
-        own_engines="workers" in engine,
         threads=cluster["threads"] if name == "cpu" else 1,
         steps=config["steps"],
         responses=rollout["prompts"] * rollout["samples"],

@@ -20,7 +20,7 @@ from rlvr.ledger.identity import LINES, NAMING
 # Groups that only training reads: an evaluation has none of them.
 TRAINING = ("loss", "divergence", "advantage", "presample", "trainer", "model")
 KNOBS = ("samples", "k", "temperature", "top_p", "problems")  # of `evaluation`, all but when it is done
-# What may be typed beside a policy; all else would be ignored without a word.
+# Overrides that an evaluation reads; all others are refused.
 READ = (
     *("task", "rollout.engine", "rollout.max_tokens", "cluster", "tracker", "seed", "hydra", *LINES, *NAMING),
     *(f"evaluation.{knob}" for knob in KNOBS),

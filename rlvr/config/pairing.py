@@ -312,7 +312,7 @@ def _check_known_answers(config: Knobs, choices: Choices) -> None:
 
 
 def _check_unread(config: Knobs, choices: Choices, registry: Registry) -> None:
-    """Knobs that another one puts out of use, where they are not as their option has them."""
+    """Refuse a knob that was changed and that another setting makes useless."""
     loss, trainer, rollout = config.loss, config.trainer, config.rollout
     unread = [
         ("trainer", "kl_estimator", trainer.kl == 0, "trainer.kl=0"),

@@ -24,7 +24,7 @@ ANY = Reward(0.0, "wrong")  # nobody judges or learns from these
 def compare(
     sampler: Sampler, logp: Callable[[Batch], Tensor], problems: Sequence[Problem], place: Place, temperature: float
 ) -> None:
-    """Sample a few tokens from every rank's engine and let the trainer say what it thinks of them.
+    """Sample a few tokens from every rank's engine and compare their log-probabilities with the trainer's.
 
     logp: [B, T] nats of a batch of all ranks under the policy in training. An engine without a tolerance (`canary`) is
     not asked. Raises EngineDisagrees on every rank, naming the worst token.

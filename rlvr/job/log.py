@@ -19,7 +19,7 @@ SHOWN = ("reward/accuracy", "policy/entropy", "loss/total")  # and evaluations
 def logging_to(path: Path) -> Iterator[IO[str]]:
     """Log records, prints and warnings of this attempt go to its own file.
 
-    And on SIGQUIT what every thread is doing, without Python's help: whoever finds that the run hangs sends it.
+    On SIGQUIT the stacks of all threads go there too, written in C: the supervisor sends it to a run that hangs.
     """
     with path.open("a", buffering=1) as file:
         handler = logging.StreamHandler(file)

@@ -212,7 +212,7 @@ class Run:
             self.attempt.heartbeat(step, self.config.steps, phase, score)
 
     def _check_lease(self) -> None:
-        """Before a durable write: an attempt that was given up for dead must not write beside its successor."""
+        """Before a durable write: an attempt that was declared lost must not write once a newer one has begun."""
         if distributed.any_rank(self.attempt is not None and not self.attempt.holds_lease()):
             raise RuntimeError("a newer attempt owns this run: this one stops without writing")
 

@@ -43,7 +43,7 @@ def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None)
 
 
 def in_turn(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
-    """The same work, one thread after the other."""
+    """The same work, by one thread at a time."""
 
     def locked(argument: A) -> B:
         with lock:
@@ -57,7 +57,7 @@ def _room_for_cache(config: DictConfig, device: torch.device) -> dict[str, float
     if config.rollout.engine.get("max_cache_gb", 0) is not None:
         return {}
     on_gpu = device.type == "cuda"
-    # Nothing of the run is there yet: what is taken, others have, or torch has kept from a run before.
+    # The run has nothing on the GPU yet: memory in use is of other processes, or in the cache of torch.
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) if on_gpu else 0
     gpu_gb = free / memory.GB if on_gpu else None
     cache_gb = memory.cache_gb(as_dict(config, resolve=True), gpu_gb)

@@ -30,9 +30,8 @@ from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, ip_towards, new_token
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
-FAREWELL_S = (
-    600.0  # for the others to end when one has failed: they may be writing a checkpoint, or wait for it on GPUs
-)
+# Seconds for the other ranks to end by themselves when one has failed: they may be writing a checkpoint.
+FAREWELL_S = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

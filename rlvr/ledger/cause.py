@@ -86,7 +86,7 @@ class Cause(StrEnum):
     @property
     def goes_on(self) -> bool:
         """The run is not at fault and not at its end: it is to be tried again without being asked."""
-        return _MEANING[self].goes_on
+        return self.state is State.PREEMPTED
 
     @classmethod
     def of_code(cls, code: int) -> Cause:
@@ -98,7 +98,6 @@ class Cause(StrEnum):
 class _Meaning:
     code: int
     state: State
-    goes_on: bool = False
 
 
 _MEANING: Mapping[Cause, _Meaning] = {
@@ -109,11 +108,11 @@ _MEANING: Mapping[Cause, _Meaning] = {
     Cause.DIVERGED: _Meaning(4, State.DIVERGED),
     Cause.GPU_OOM: _Meaning(5, State.FAILED),
     Cause.HOST_OOM: _Meaning(6, State.FAILED),
-    Cause.NODE: _Meaning(7, State.PREEMPTED, goes_on=True),
-    Cause.PREEMPTED: _Meaning(75, State.PREEMPTED, goes_on=True),
-    Cause.TIME_LIMIT: _Meaning(75, State.PREEMPTED, goes_on=True),
-    Cause.HUNG: _Meaning(8, State.PREEMPTED, goes_on=True),
-    Cause.BUSY: _Meaning(73, State.PREEMPTED, goes_on=True),
+    Cause.NODE: _Meaning(7, State.PREEMPTED),
+    Cause.PREEMPTED: _Meaning(75, State.PREEMPTED),
+    Cause.TIME_LIMIT: _Meaning(75, State.PREEMPTED),
+    Cause.HUNG: _Meaning(8, State.PREEMPTED),
+    Cause.BUSY: _Meaning(73, State.PREEMPTED),
 }
 
 

@@ -82,12 +82,12 @@ def task_identity(task: TaughtTask) -> dict[str, Any]:
 
 
 def table_identity(task: TaughtTask) -> dict[str, Any]:
-    """Of the tabular policy (rlvr/model/base.py)."""
+    """The tabular policy (rlvr/model/table.py)."""
     return {"source": "table", "version": TABLE_VERSION, "task": task_identity(task)}
 
 
 def pretrain_identity(task: TaughtTask, **knobs: Any) -> dict[str, Any]:
-    """Of a pre-trained base policy (rlvr/model/base.py)."""
+    """A pre-trained base policy (rlvr/model/pretrain.py)."""
     return {"source": "pretrain", "version": PRETRAIN_VERSION, "task": task_identity(task), **knobs}
 
 

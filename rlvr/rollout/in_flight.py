@@ -135,7 +135,7 @@ class InFlightSampler:
         return step <= self.last_step
 
     def learned(self, step: int) -> None:
-        """The trainer has: the policy as it stands is sampled from now on."""
+        """After each update: sync the engine, which samples from the newest policy from now on."""
         self._learned = step
         if step < self.last_step:
             self.sync()

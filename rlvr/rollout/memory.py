@@ -21,7 +21,7 @@ class Memory:
 
     @property
     def number(self) -> int:
-        """Of its descriptor."""
+        """The file descriptor, in this process."""
         return self._file
 
     def write(self, data: NDArray[np.uint8], place: int) -> None:

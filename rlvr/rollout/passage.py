@@ -18,7 +18,7 @@ PROBE_BYTES = 16
 
 
 class Passage:
-    """One handing over: what passes `through` it lies in vLLM when it `arrived`.
+    """One transfer of weights to vLLM by CUDA IPC: `through` sends them, `arrived` is true once vLLM has loaded all.
 
     Tensors are copied into a piece of the GPU's memory, which vLLM's process opens by a handle. When the next one does
     not fit, that process copies what is there, says so, and loads it while the next ones come.

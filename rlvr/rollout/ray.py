@@ -227,7 +227,7 @@ class OfWorker:
 
 
 class Shared:
-    """A supply of several workers. What one could not answer the next one that has room is asked."""
+    """A supply that several workers share. Requests that one could not answer go to the next free worker."""
 
     def __init__(self, supply: Supply) -> None:
         self.failed = False  # one of the workers, which ends the others

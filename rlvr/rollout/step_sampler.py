@@ -81,7 +81,7 @@ class StepSampler:
     def sync(self) -> int:
         """Give the engine the newest weights, once it samples no more. Returns how many updates are behind them.
 
-        What failed while it sampled is raised by whoever takes those groups.
+        An error of the sampling thread is raised by `take`.
         """
         if self._prefetched is not None:
             wait([self._prefetched])

@@ -420,7 +420,7 @@ class VllmEngine:
         return passage
 
     def _end(self, passage: Passage) -> None:
-        """The process has what passed, or else is replaced by one that reads main memory."""
+        """After a transfer that failed, replace the process by one that loads the weights from main memory."""
         if passage.arrived:
             self._sent_version = self.version + 1
             return

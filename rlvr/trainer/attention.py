@@ -116,7 +116,7 @@ def _segment(query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale:
 
 
 def precise(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """As attention computes: PyTorch's kernels for a CPU take 1.6 times as long in half precision, and round more."""
+    """Cast to float32 on a CPU, whose kernels take 1.6 times as long in half precision and round more."""
     return tuple(x if x.is_cuda else x.float() for x in tensors)
 
 

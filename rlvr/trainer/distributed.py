@@ -121,8 +121,8 @@ def lost_a_rank(error: Exception) -> bool:
 def end_process(code: int, *, alone: bool = False) -> NoReturn:
     """Leave the group and end this process with `code`, without tearing the interpreter down if there were several.
 
-    alone: the other ranks may not be ending. The group is then not left, which on GPUs would wait for them to come out
-    of what they sit in, until that times out; they hear of it as this process ends.
+    alone: the other ranks may not be ending. The group is then not left, which on GPUs would wait until the collective
+    that they are in times out; they hear of it as this process ends.
 
     gloo's threads outlive `destroy_process_group`: one that lets go of its last tensor while the interpreter is being
     torn down aborts the process (SIGABRT), and a finished run would be called failed.

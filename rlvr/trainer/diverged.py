@@ -1,4 +1,4 @@
-"""When training has left the road: not-a-number, or a limit that the config sets. An outcome, named with its step."""
+"""Stops a run whose loss or gradient is not finite, or that passes a limit of its config. Named with its step."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class FrozenPolicies:
         return of_base, self.reference(layout).logp
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of them: a base policy is made again, a reference that moved is not."""
+        """What a checkpoint must hold of them: a base policy can be built again, a reference that was reset cannot."""
         if self.moving is None:
             return {}
         release(self.moving)

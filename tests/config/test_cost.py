@@ -20,7 +20,6 @@ LAD_MATH = Setting(
     reached=GPU,
     devices=8,
     engines=8,
-    own_engines=False,
     threads=1,
     steps=1,
     responses=2048,
