@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,6 +13,7 @@ from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
+from analysis.report.lines import legend
 from analysis.scores.retention import EFFECTIVE, EXPLORE, KEEP, Retention, retentions
 
 QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
@@ -27,17 +29,17 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(found: Sequence[Retention]) -> Figure:
     with_styles = any(k.shares for k in found)
-    drawing = Figure(figsize=(style.WIDTH, 0.24 * len(found) + 1.3), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, 0.24 * len(found) + 1.1), layout="constrained")
     grid = drawing.subplots(1, 3 if with_styles else 2, sharey=True, squeeze=False)[0]
-    if with_styles:
-        _styles(grid[0], found)
+    handles = _styles(grid[0], found) if with_styles else {}
     measured = list(found[-1].cells)
-    for axes, names, title in (
-        (grid[-2], (KEEP, EXPLORE), "against the base policy"),
-        (grid[-1], tuple(n for n in measured if "@" in n), "accuracy"),
+    for axes, names, title, label in (
+        (grid[-2], (KEEP, EXPLORE), "against the base policy", "share of those it solved, or did not"),
+        (grid[-1], tuple(n for n in measured if "@" in n), "accuracy", "average over test prompts"),
     ):
-        _dots(axes, found, names)
+        handles |= _dots(axes, found, names)
         axes.set_title(title, loc="left")
+        axes.set_xlabel(label)
     labels = [k.label if math.isnan(k.coef) else f"{k.label}, {k.coef:g}" for k in found]
     grid[0].set_yticks(range(len(found)), labels)
     grid[0].set_ylim(len(found) - 0.4, -0.6)
@@ -46,10 +48,11 @@ def _draw(found: Sequence[Retention]) -> Figure:
             if (found[row].coef >= 1) != (found[row - 1].coef >= 1) or row == 1:
                 axes.axhline(row - 0.5, color="#999999", linewidth=0.7)
         axes.set_xlim(-0.02, 1.02)
+    legend(drawing, handles)
     return drawing
 
 
-def _styles(axes: Axes, found: Sequence[Retention]) -> None:
+def _styles(axes: Axes, found: Sequence[Retention]) -> dict[str, Artist]:
     """Stacked shares of the styles; beside each bar the effective number."""
     names = sorted({name for k in found for name in k.shares})
     colours = dict(zip(names, STYLE_COLOURS, strict=False))
@@ -67,13 +70,14 @@ def _styles(axes: Axes, found: Sequence[Retention]) -> None:
     axes.grid(visible=False)
     axes.set_title("styles of correct answers", loc="left")
     axes.set_xlabel("share; number: effective styles")
-    handles = [Patch(color=colours.get(name, style.BASE)) for name in names]
-    axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -2.6 / len(found)), ncols=3)
+    return {name: Patch(color=colours.get(name, style.BASE)) for name in names}
 
 
-def _dots(axes: Axes, found: Sequence[Retention], names: Sequence[str]) -> None:
+def _dots(axes: Axes, found: Sequence[Retention], names: Sequence[str]) -> dict[str, Artist]:
+    handles: dict[str, Artist] = {}
     for name in names:
         mark, colour = DOTS.get(name.partition("@")[0], ("x", style.OTHER))
+        handles[name] = Line2D([], [], marker=mark, linestyle="", color=colour)
         for row, each in enumerate(found):
             cell = each.cells.get(name)
             if cell is None or not math.isfinite(cell.mean):
@@ -82,15 +86,4 @@ def _dots(axes: Axes, found: Sequence[Retention], names: Sequence[str]) -> None:
             if math.isfinite(record["low"]):
                 axes.plot([record["low"], record["high"]], [row, row], color=style.lighter(colour, 0.5), linewidth=1.2)
             axes.plot(cell.mean, row, mark, color=colour, markersize=4.5)
-    handles = [
-        Line2D(
-            [],
-            [],
-            marker=DOTS.get(n.partition("@")[0], ("x", ""))[0],
-            linestyle="",
-            color=DOTS.get(n.partition("@")[0], ("", style.OTHER))[1],
-        )
-        for n in names
-    ]
-    axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.5, -2.6 / len(found)), ncols=1)
-    axes.set_xlabel("fraction of test prompts")
+    return handles

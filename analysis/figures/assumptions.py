@@ -34,7 +34,7 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str]) -> Figure:
     shown, more = legible([arm for arm in arms(frames) if not arm.control], swept(frames))
-    drawing = Figure(figsize=(style.WIDTH, 2.4 + 0.06 * len(shown)), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, 2.6), layout="constrained")
     handles: dict[str, Artist] = {}
     for axes, name in zip(drawing.subplots(1, len(panels), squeeze=False).ravel(), panels, strict=True):
         if name == COST:

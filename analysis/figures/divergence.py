@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.layout import Column, Row, value
+from analysis.report.lines import legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.metric import Metric
@@ -38,7 +39,7 @@ def _draw(frames: Frames, found: list[Comparable]) -> Figure:
         handles |= _panel(axes, frames, setting, metric, summary)
         handles |= _reference(axes, frames, setting, metric)
         axes.set_xlabel(_over(summary))
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 7))
+    legend(drawing, handles)
     return drawing
 
 
@@ -99,15 +100,15 @@ def _bar(axes: Axes, x: int, own: Cell, colour: str) -> None:
 
 
 def _reference(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
-    """GRPO dashed, base policy dotted, as in the η figure."""
+    """Every GRPO dashed in its own way, base policy dotted, as in the η figure."""
     handles: dict[str, Artist] = {}
-    for arm in setting.grpo:
+    for i, arm in enumerate(setting.grpo):
         own = cell(frames, arm, metric, setting.sources)
         if not own.empty:
-            line = axes.axhline(100 * own.mean, color=style.GRPO, linestyle=(0, (4, 2)), linewidth=1.1)
+            line = axes.axhline(100 * own.mean, linewidth=1.1, **reference(i))
             handles[label("GRPO", arm)] = line
     if not handles:
-        handles["GRPO: missing"] = Line2D([], [], color=style.GRPO, linestyle=(0, (4, 2)), alpha=0.35)
+        handles["GRPO: missing"] = Line2D([], [], alpha=0.35, **reference(0))
     base = base_cell(frames, setting.arms, metric, setting.sources)
     if not base.empty:
         handles["base policy"] = axes.axhline(100 * base.mean, color=style.BASE, linestyle=":", linewidth=1.3)

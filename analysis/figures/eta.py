@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from analysis.frames.frames import Frames
 from analysis.report import style
+from analysis.report.lines import DASHES, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.metric import Metric
@@ -33,18 +35,20 @@ def _draw(frames: Frames, found: list[Comparable]) -> Figure:
     for axes, setting, metric in panels:
         handles |= _panel(axes, frames, setting, metric)
     handles = {name: handles[name] for name in sorted(handles, key=lambda n: n == "no result")}
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 6))
+    legend(drawing, handles)
     return drawing
 
 
 def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
     """Draw one metric of one setting; returns its legend entries."""
     handles: dict[str, Artist] = {}
+    variants = list(dict.fromkeys(a.variant for a in setting.lad))
     for divergence, variant in dict.fromkeys((a.divergence, a.variant) for a in setting.lad):
         line = [a for a in setting.lad if (a.divergence, a.variant) == (divergence, variant)]
         cells = [cell(frames, a, metric, setting.sources) for a in line]
         name = f"{divergence} ({variant})" if variant else divergence
-        handles[name] = _line(axes, [1 / a.eta for a in line], cells, divergence)
+        dashes = DASHES[variants.index(variant) % len(DASHES)]
+        handles[name] = _line(axes, [1 / a.eta for a in line], cells, divergence, dashes)
         if any(not math.isfinite(c.mean) for c in cells):
             handles["no result"] = Line2D([], [], color=style.BASE, marker="x", linestyle="none")
     handles |= _reference(axes, frames, setting, metric)
@@ -56,7 +60,7 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> d
     return handles
 
 
-def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str) -> Line2D:
+def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str, dashes: Any) -> Line2D:
     y, low, high = ([100 * c.record()[end] for c in cells] for end in ("mean", "low", "high"))
     colour, marker = style.colour(divergence), style.marker(divergence)
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
@@ -66,21 +70,22 @@ def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str
         axes.plot(absent, [0.03] * len(absent), "x", color=colour, transform=place, clip_on=False)[0].set_in_layout(
             False
         )
-    return axes.plot(x, y, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)[0]
+    own = {"color": colour, "marker": marker, "linestyle": dashes}
+    return axes.plot(x, y, markeredgecolor="white", markeredgewidth=0.5, **own)[0]
 
 
 def _reference(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
-    """GRPO dashed, base policy dotted. A missing GRPO run is named in the legend."""
+    """Every GRPO dashed in its own way, base policy dotted. A missing GRPO run is named in the legend."""
     scores = {label("GRPO", a): cell(frames, a, metric, setting.sources) for a in setting.grpo}
     handles: dict[str, Artist] = {}
-    for name, own in (scores or {"GRPO": Cell()}).items():
+    for i, (name, own) in enumerate((scores or {"GRPO": Cell()}).items()):
         if own.empty:
-            handles[f"{name}: {own.state}"] = Line2D([], [], color=style.GRPO, linestyle=(0, (4, 2)), alpha=0.35)
+            handles[f"{name}: {own.state}"] = Line2D([], [], alpha=0.35, **reference(i))
             continue
         low, high = (100 * end for end in own.interval())
         if math.isfinite(low):
-            axes.axhspan(low, high, color=style.GRPO, alpha=0.07, linewidth=0)
-        handles[name] = axes.axhline(100 * own.mean, color=style.GRPO, linestyle=(0, (4, 2)), linewidth=1.2)
+            axes.axhspan(low, high, color=reference(i)["color"], alpha=0.07, linewidth=0)
+        handles[name] = axes.axhline(100 * own.mean, linewidth=1.2, **reference(i))
     base = base_cell(frames, setting.arms, metric, setting.sources)
     if math.isfinite(base.mean):
         handles["base policy"] = axes.axhline(100 * base.mean, color=style.BASE, linestyle=":", linewidth=1.4)

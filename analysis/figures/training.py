@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from analysis.frames.frames import Frames
 from analysis.frames.thin import DRAWN
 from analysis.report import style
-from analysis.report.lines import BAND, CYCLE, DASHES, focus
+from analysis.report.lines import BAND, CYCLE, DASHES, focus, legend
 from analysis.scores import student
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
@@ -61,9 +62,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
     found = ordered(arms(frames), swept(frames))
     names, looks = _names(found), _looks(found)
-    columns = max(1, min(7, len(set(names)), 100 // (max(map(len, names)) + 6)))
-    told = 0.15 * math.ceil(len(set(names)) / columns) + 0.35  # inches of the legend
-    drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + told), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + 0.5), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
     logged = _logged(frames)
     window = 1
@@ -83,7 +82,7 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
         focus(axes)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    _legend(drawing, found, names, window, columns)
+    _legend(drawing, found, names, window)
     return drawing
 
 
@@ -190,18 +189,11 @@ def _looks(found: list[Arm]) -> list[dict[str, Any]]:
     return looks
 
 
-def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int, columns: int) -> None:
+def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int) -> None:
     full = _looks([replace(arm, eta=math.nan) for arm in found])
-    handles = {name: Line2D([], [], **look) for name, look in zip(names, full, strict=True)}
+    handles: dict[str, Artist] = {name: Line2D([], [], **look) for name, look in zip(names, full, strict=True)}
     said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
     several = any(len(arm.run_ids) > 1 for arm in found)
     said += [BAND if len(found) <= MOST_BANDS else "mean over seeds"] if several else []
     said += [f"smoothed over {window} steps"] if window > 1 else []
-    drawing.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=columns,
-        title="; ".join(said) or None,
-        title_fontsize=7.5,
-    )
+    legend(drawing, handles, "; ".join(said))

@@ -88,9 +88,7 @@ def _draw(pictured: Pictured, found: Sequence[Mark]) -> Figure:
     columns = 1 if pictured.layout.kind == "bars" and bars > WIDE else min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     hidden = {m.series for m in found if m.ours and m.series.endswith(OURS)}  # they look like the printed ones
-    names = {mark.series for mark in found} - hidden
-    below = 0.16 * math.ceil(len(names) / 2) + 0.5  # inches of the legend
-    drawing = Figure(figsize=(style.WIDTH, 2.1 * rows + below), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, 2.1 * rows + 0.7), layout="constrained")
     drawing.suptitle(f"{pictured.paper}, {pictured.title}: {pictured.says}", fontsize=9, x=0.01, ha="left")
     grid = drawing.subplots(rows, columns, squeeze=False).ravel()
     colours = _colours(found)

@@ -34,11 +34,19 @@ def look(index: int, loss: str = "") -> tuple[str, str]:
 
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
+ACROSS: tuple[Any, ...] = ((0, (4, 2)), (0, (6, 1.5, 1, 1.5)), (0, (9, 2)))
 
 
 def dash(index: int) -> Any:
     """Another line for each round of colours."""
     return DASHES[index // len(CYCLE) % len(DASHES)]
+
+
+def reference(index: int) -> dict[str, Any]:
+    """Colour and dash of an objective that is a line across: black, brown once the dashes are used up.
+    Dots are the base policy's."""
+    turn, i = divmod(index, len(ACROSS))
+    return {"color": (style.GRPO, style.OTHER)[turn % 2], "linestyle": ACROSS[i]}
 
 
 def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, marker: str) -> Artist:
@@ -74,7 +82,7 @@ def against_k(frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]]
         handles |= _passes(axes, frames, setting, line, label)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 5))
+    legend(figure, handles)
     return figure
 
 
@@ -119,7 +127,7 @@ def against_knob(
     for axes, setting, metric in panels:
         others = [arm for arm in beside if arm.setting == setting.name]
         handles |= _knob_panel(axes, frames, setting, of[setting.name], str(metric), axis, others)
-    drawing.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 6))
+    legend(drawing, handles)
     return drawing
 
 
@@ -142,9 +150,8 @@ def _knob_panel(
     for i, arm in enumerate(beside):
         mean = overall(frames, arm, metrics(setting)[metric], setting).mean
         if math.isfinite(mean):
-            dashes = DASHES[1 + i % (len(DASHES) - 1)]
             name = f"{arm.method} ({arm.variant})" if arm.variant else arm.method
-            handles[name] = axes.axhline(100 * mean, color=style.GRPO, linestyle=dashes, linewidth=1.1)
+            handles[name] = axes.axhline(100 * mean, linewidth=1.1, **reference(i))
     first = base(frames, metrics(setting)[metric], setting).mean
     if math.isfinite(first):
         handles["base policy"] = axes.axhline(100 * first, color=style.BASE, linestyle=":", linewidth=1.4)
@@ -170,8 +177,10 @@ BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"
 
 
 def legend(drawing: Figure, handles: dict[str, Artist], title: str = "") -> None:
-    """Below, in as many columns as the longest name leaves room for."""
-    columns = max(1, min(4, 110 // (max(map(len, handles), default=1) + 6)))
+    """Below, in as many columns as the longest name leaves room for; the figure grows by the rows after the first."""
+    columns = max(1, min(7, 112 // (max(map(len, handles), default=1) + 7)))
+    rows = math.ceil(len(handles) / columns)
+    drawing.set_figheight(drawing.get_figheight() + 0.16 * max(0, rows - 1))
     drawing.legend(
         handles.values(),
         handles.keys(),

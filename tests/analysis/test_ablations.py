@@ -10,6 +10,7 @@ import pytest
 
 from analysis.figures import baselines as baselines_figure
 from analysis.figures import beta as beta_figure
+from analysis.figures import evaluation as evaluation_figure
 from analysis.figures import rollout_scaling as rollout_figure
 from analysis.figures import score_function as score_figure
 from analysis.figures import training as training_figure
@@ -268,6 +269,21 @@ def test_a_marker_tells_divergences_apart_that_are_lightened(tmp_path: Path) -> 
     drawn = training_figure.figure(load(tmp_path))
     assert drawn is not None
     assert sorted(line.get_marker() for line in drawn.axes[0].lines) == ["o", "o", "s", "s"]
+
+
+def test_a_figure_grows_by_its_legend(tmp_path: Path) -> None:
+    for size in range(24):
+        knobs = {"temperature_of_the_reference": 100_000 + size, "another_knob_with_a_long_name": size}
+        made = config(loss="grpo", rollout=knobs, evaluation={"every": 20})
+        evaluations = {0: START, 20: {"maze7": counts(4, 4)}, 40: {"maze7": counts(8, 4)}}
+        write_run(tmp_path, made, evaluations, name=f"grpo-{size}")
+    drawn = evaluation_figure.figure(load(tmp_path))
+    assert drawn is not None
+    style.encode(drawn, "png")
+    assert len(drawn.legends[0].get_texts()) == 24
+    panel, told = drawn.axes[0].get_window_extent(), drawn.legends[0].get_window_extent()
+    assert panel.height > 1.5 * drawn.dpi
+    assert 0 <= told.y0 < told.y1 < panel.y0
 
 
 def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:

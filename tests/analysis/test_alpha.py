@@ -114,6 +114,8 @@ def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
     labels = [text.get_text() for text in first.axes[0].get_yticklabels()]
     assert labels == ["base policy", "none", "forward KL, 0.01", "α = 0.5, 1"]
     assert encode(first, "png") == encode(second, "png")
+    assert first.legends[0].get_window_extent().y0 >= 0  # on the page, whole
+    assert [text.get_text() for text in first.legends[0].get_texts()][:3] == ["boxed", "listed", "plain"]
 
 
 def test_without_any_exploration_the_rate_is_empty(tmp_path: Path) -> None:

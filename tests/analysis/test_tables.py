@@ -8,9 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.figures import divergence as divergence_figure
+from analysis.figures import eta as eta_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
+from analysis.report import style
 from analysis.report.render import latex, markdown, tex, to_csv
 from analysis.report.table import Table
 from analysis.scores.arm import arms
@@ -296,6 +299,22 @@ def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
     write_run(tmp_path, made, {0: BASE}, cause="diverged")
     cells = bandit.table(load(tmp_path)).cells
     assert set(cells.loc[cells["row"] == "lad-hd", "state"]) == {"diverged"}
+
+
+def test_every_reference_is_a_line_and_a_legend_entry_of_its_own_within_the_page(tmp_path):
+    write_study(tmp_path, grpo=False)
+    for low, high in ((0.2, 0.2), (1.0, 1000.0)):
+        made = config(loss="grpo")
+        made["loss"] |= {"clip_low": low, "clip_high": high}
+        write_run(tmp_path, made, {0: BASE, 40: final((8, 4, 4, 0))}, name=f"grpo-{low}")
+    for room in (eta_figure, divergence_figure):
+        drawn = room.figure(load(tmp_path))
+        style.encode(drawn, "png")
+        extent = drawn.legends[0].get_window_extent()
+        assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
+        assert extent.y0 >= 0
+        lines = [line for line in drawn.axes[0].lines if line.get_color() == style.GRPO and len(line.get_xdata()) == 2]
+        assert len({str(line._dash_pattern) for line in lines}) == 2
 
 
 def test_grpo_of_the_same_setting_fills_the_row(tmp_path):
