@@ -22,11 +22,13 @@ from rlvr.ledger.cause import State
 Array = NDArray[np.float64]
 
 TASK = "styles"  # the task whose responses name their style in the first word
+PENALTY = "trainer.kl"  # the coefficient of the reverse KL that any loss can have
 SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
 NAMES = {  # from no pull over reverse to forward KL
     "dph_none": "none",
     "dph_reverse_kl": "reverse KL",
     "dph_reverse_kl_pef": "reverse KL, D_pef",
+    "grpo": "reverse KL (GRPO)",
     "dph_alpha": "α",
     "dph_js": "JS",
     "dph_js_definition": "JS, definition",
@@ -62,9 +64,10 @@ class _Evaluation:
 
 
 def retentions(frames: Frames) -> list[Retention]:
-    """The base policy, then the arms of DPH-RL's losses by coefficient and divergence; [] without such an arm."""
-    found = [a for a in arms(frames) if a.loss.startswith("dph_")]
-    if not found or frames.judgements.empty:
+    """The base policy, then the arms of DPH-RL's losses and of GRPO with a KL penalty, which they are compared to, by
+    coefficient and divergence; [] without an arm of these losses."""
+    found = [a for a in arms(frames) if a.loss.startswith("dph_") or _penalised(a)]
+    if all(map(_penalised, found)) or frames.judgements.empty:
         return []
     sources, judged = benchmarks(frames, [i for a in found for i in a.run_ids])
     metrics = widest(judged)
@@ -77,6 +80,10 @@ def retentions(frames: Frames) -> list[Retention]:
     return [Retention("base policy", math.nan, cells, base.shares), *of_arms]
 
 
+def _penalised(arm: Arm) -> bool:
+    return arm.loss == "grpo" and bool(arm.first.knob(PENALTY)) and not arm.control
+
+
 def _order(found: Retention) -> tuple[bool, int, float, str, float]:
     """The weak coefficients first, then from no pull over reverse to forward KL."""
     name, _, number = found.label.partition(" = ")
@@ -86,7 +93,7 @@ def _order(found: Retention) -> tuple[bool, int, float, str, float]:
 
 
 def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[Metric]) -> Retention:
-    alpha, coef = (arm.first.knob(f"loss.{knob}") for knob in ("alpha", "coef"))
+    alpha, coef = arm.first.knob("loss.alpha"), arm.first.knob(PENALTY if _penalised(arm) else "loss.coef")
     label = f"α = {float(alpha):g}" if arm.loss == "dph_alpha" and alpha is not None else NAMES.get(arm.loss, arm.loss)
     steps = {run: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.FINISHED}
     done = {run: evaluated[-1] for run, evaluated in steps.items() if evaluated and evaluated[-1] > 0}

@@ -133,6 +133,31 @@ def test_arms_go_from_reverse_to_forward_and_both_reverse_ones_are_told_apart(tm
     assert labels == ["base policy", "reverse KL", "reverse KL, D_pef", "forward KL"]
 
 
+def test_grpo_with_a_penalty_is_an_arm_and_a_line_over_its_coefficients(tmp_path: Path) -> None:
+    for coef, correct in ((0.01, (8, 8, 0, 0)), (1.0, (4, 4, 0, 0))):
+        run(tmp_path, made("forward_kl", coef=coef), correct, ["plain"])
+    for kl, correct in ((0.0, (8, 8, 8, 8)), (0.01, (8, 8, 8, 0)), (1.0, (8, 0, 0, 0))):
+        frozen = config(loss="grpo", trainer={"kl": kl}, choices={"task": "styles"})
+        evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
+        write_run(tmp_path, frozen, evaluations, name=f"grpo-{kl}-s0")
+    assert cell(tmp_path, "reverse KL (GRPO) (coef 0.01)", "keep rate")["mean"] == 1
+    assert cell(tmp_path, "reverse KL (GRPO) (coef 0.01)", "exploration rate")["mean"] == 0.5
+    assert cell(tmp_path, "reverse KL (GRPO) (coef 1)", "keep rate")["mean"] == 0.5
+    assert [(r.label, r.coef) for r in retentions(load(tmp_path))[1:]] == [
+        ("reverse KL (GRPO)", 0.01),
+        ("forward KL", 0.01),
+        ("reverse KL (GRPO)", 1.0),
+        ("forward KL", 1.0),
+    ]
+    drawn = coefficient.figure(load(tmp_path))
+    assert drawn is not None
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert names == ["dph_forward_kl", "reverse KL (GRPO, trainer.kl)", "grpo", "base policy"]
+    penalised, without = drawn.axes[0].lines[1:3]
+    assert (list(penalised.get_xdata()), list(penalised.get_ydata())) == ([0.01, 1.0], [75.0, 25.0])
+    assert set(without.get_ydata()) == {100.0}
+
+
 def test_the_published_table_stands_beside_ours_cell_by_cell(home: Path) -> None:
     made = alpha.table(load(home))
     assert made is not None
