@@ -66,7 +66,8 @@ def _styles(axes: Axes, found: Sequence[Retention]) -> dict[str, Artist]:
         if cell is not None and math.isfinite(cell.mean):
             axes.text(0.98, row, f"{cell.mean:.1f}", ha="right", va="center", fontsize=7, color="white")
         else:
-            axes.text(0.02, row, next(iter(each.cells.values())).state, va="center", fontsize=7, color=style.BASE)
+            state = (cell or next(iter(each.cells.values()))).state
+            axes.text(0.02, row, state, va="center", fontsize=7, color=style.BASE)
     axes.grid(visible=False)
     axes.set_title("styles of correct answers", loc="left")
     axes.set_xlabel("share; number: effective styles")

@@ -1,5 +1,5 @@
-"""Accuracy and coverage against the coefficient of a divergence to the base policy, be it the loss's or the penalty's of
-GRPO; GRPO and DAPO without one beside (DPH-RL, figure 2, which shows the reverse KL)."""
+"""Accuracy and coverage against the coefficient of a divergence to the base policy, of a loss or of GRPO's
+penalty; GRPO and DAPO without one beside (DPH-RL, figure 2, which shows the reverse KL)."""
 
 from __future__ import annotations
 

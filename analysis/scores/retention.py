@@ -144,8 +144,8 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
         return _Evaluation(run.seed, problems, values, {}, {})
     shares = styles(frames, run.run_id, step, sources)
     numbers = {
-        SURVIVING: float(sum(s >= SURVIVES for s in shares.values())),
-        EFFECTIVE: math.exp(-sum(s * math.log(s) for s in shares.values())),
+        SURVIVING: float(sum(s >= SURVIVES for s in shares.values())) if shares else math.nan,
+        EFFECTIVE: math.exp(-sum(s * math.log(s) for s in shares.values())) if shares else math.nan,
     }
     return _Evaluation(run.seed, problems, values, numbers, shares)
 

@@ -92,6 +92,12 @@ def test_seeds_are_averaged_and_marked(tmp_path: Path) -> None:
     assert cell(tmp_path, "JS (coef 0.2)", "styles surviving")["mean"] == 1  # of each seed, not of their sum
 
 
+def test_without_a_correct_response_at_hand_styles_are_no_number(tmp_path: Path) -> None:
+    run(tmp_path, made("js", coef=0.2), (0, 0, 0, 0), ["plain"])
+    for column in ("styles surviving", "styles, effective"):
+        assert math.isnan(cell(tmp_path, "JS (coef 0.2)", column)["mean"])
+
+
 def test_a_task_without_styles_has_rates_alone(tmp_path: Path) -> None:
     frozen = made("js", task="maze", coef=0.2)
     write_run(tmp_path, frozen, {0: {"maze7": counts(2, 0)}, 40: {"maze7": counts(0, 3)}}, name="js")
