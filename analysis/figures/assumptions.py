@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -12,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import dash, legend, legible, look
+from analysis.report.lines import legend, legible, looks_of
 from analysis.scores.arm import Arm, arms
 from analysis.scores.study import swept
 
@@ -34,14 +35,14 @@ def figure(frames: Frames) -> Figure | None:
 
 def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str]) -> Figure:
     shown, more = legible([arm for arm in arms(frames) if not arm.control], swept(frames))
-    drawing = Figure(figsize=(style.WIDTH, 2.6), layout="constrained")
+    drawing = Figure(figsize=(style.WIDTH, max(2.6, 0.15 * len(shown) + 0.9)), layout="constrained")
     handles: dict[str, Artist] = {}
     for axes, name in zip(drawing.subplots(1, len(panels), squeeze=False).ravel(), panels, strict=True):
         if name == COST:
             handles = _costs(axes, parts[name], shown) | handles
             continue
-        for i, arm in enumerate(shown):
-            handles |= _curve(axes, parts[name], arm, i)
+        for arm, (colour, _, dashes) in zip(shown, looks_of(shown), strict=True):
+            handles |= _curve(axes, parts[name], arm, {"color": colour, "linestyle": dashes})
         axes.set_title(CURVES[name], loc="left")
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
@@ -50,12 +51,12 @@ def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str])
     return drawing
 
 
-def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, index: int) -> dict[str, Artist]:
+def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> dict[str, Artist]:
     """The mean over the arm's seeds."""
     mean = part[part["run_id"].isin(arm.run_ids)].groupby("step")["value"].mean()
     if mean.empty:
         return {}
-    return {arm.label: axes.plot(mean.index, mean, color=look(index)[0], linestyle=dash(index), linewidth=1.0)[0]}
+    return {arm.label: axes.plot(mean.index, mean, linewidth=1.0, **look)[0]}
 
 
 def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Artist]:
@@ -63,10 +64,18 @@ def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Ar
     at 5 and 95 %."""
     values = [1e6 * part.loc[part["run_id"].isin(arm.run_ids), "value"].to_numpy() for arm in shown]
     boxes = axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True)
-    for i, (box, median) in enumerate(zip(boxes["boxes"], boxes["medians"], strict=True)):
-        box.set(facecolor=look(i)[0], alpha=0.5, linewidth=0.7)
+    for box, median, (colour, _, _) in zip(boxes["boxes"], boxes["medians"], looks_of(shown), strict=True):
+        box.set(facecolor=colour, alpha=0.5, linewidth=0.7)
         median.set(color="black", linewidth=1.0)
-    axes.set_yticks([])
+    axes.set_yticks(range(1, len(shown) + 1), [_short(arm) for arm in shown])
     axes.invert_yaxis()
     axes.set_title("GPU time per token, µs", loc="left")
     return {arm.label: box for arm, box in zip(shown, boxes["boxes"], strict=True)}
+
+
+def _short(arm: Arm) -> str:
+    """`lad js eta=1`: its knobs by the last word of their names; whole in the legend."""
+    first = [arm.knobs[key] for key in ("loss", "divergence") if key in arm.knobs]
+    rest = [f"{k.rpartition('.')[2]}={v}" for k, v in arm.knobs.items() if k not in ("loss", "divergence")]
+    name = " ".join([*first, *rest]) or arm.label
+    return name if len(name) <= 22 else f"{name[:21]}…"

@@ -81,7 +81,7 @@ def _draw(found: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) -> Fi
             for name, frame in found.items()
         }
         for number, (name, points) in enumerate(projected(groups).items()):
-            colour, marker = look(number, "")
+            colour, marker = look(number)
             handles[name] = axes.scatter(points[:, 0], points[:, 1], color=colour, marker=marker, s=12, alpha=0.7)
         axes.set_title(problem, loc="left")
         axes.set_aspect("equal", adjustable="datalim")  # else rounding fills an axis along which nothing varies

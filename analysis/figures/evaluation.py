@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import BAND, dash, focus, legend, legible, look
+from analysis.report.lines import BAND, focus, legend, legible, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import Metric
@@ -34,8 +35,8 @@ def _draw(frames: Frames, found: Sequence[Comparable]) -> Figure:
     more = ""
     for axes, setting, metric in panels:
         shown, more = legible(setting.arms, swept(frames))
-        for number, arm in enumerate(shown):
-            line = _line(axes, frames, setting, metric, arm, number)
+        for arm, look in zip(shown, looks_of(shown), strict=True):
+            line = _line(axes, frames, setting, metric, arm, look)
             handles |= {arm.label: line} if line is not None else {}
         focus(axes)
         axes.set_xlabel("step")
@@ -45,14 +46,14 @@ def _draw(frames: Frames, found: Sequence[Comparable]) -> Figure:
     return drawing
 
 
-def _line(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, number: int) -> Artist | None:
+def _line(
+    axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, look: tuple[str, str, Any]
+) -> Artist | None:
     found = curve(frames, arm, metric, setting.sources)
     if not found.steps:
         return None
-    colour, marker = look(number, arm.loss if not arm.knobs.keys() - {"loss"} else "")
+    colour, marker, dashes = look
     low, high, mean = ([100 * v for v in values] for values in (found.low, found.high, found.mean))
     if all(map(math.isfinite, low)):
         axes.fill_between(found.steps, low, high, color=colour, alpha=0.12, linewidth=0)
-    return axes.plot(
-        found.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dash(number), linewidth=1.2
-    )[0]
+    return axes.plot(found.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dashes, linewidth=1.2)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import dash, legend, legible, look
+from analysis.report.lines import legend, legible, looks_of
 from analysis.scores.arm import Arm
 from analysis.scores.comparable import Comparable
 from analysis.scores.metric import ENTROPY, Kind, Metric, trained
@@ -45,8 +46,8 @@ def _draw(frames: Frames, found: Sequence[tuple[Comparable, list[Metric]]]) -> F
         judge = next(m for m in setting.shown if m.kind == Kind.AVG)
         shown, more = legible(setting.arms, swept(frames))
         for axes, metric in zip(row, others, strict=False):
-            for number, arm in enumerate(shown):
-                path = _path(axes, frames, setting, (judge, metric), arm, number)
+            for arm, look in zip(shown, looks_of(shown), strict=True):
+                path = _path(axes, frames, setting, (judge, metric), arm, look)
                 handles |= {arm.label: path} if path is not None else {}
             axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
             axes.set(xlabel=f"{judge}, %", ylabel=f"{metric}, {metric.unit}")
@@ -55,16 +56,16 @@ def _draw(frames: Frames, found: Sequence[tuple[Comparable, list[Metric]]]) -> F
 
 
 def _path(
-    axes: Axes, frames: Frames, setting: Comparable, pair: tuple[Metric, Metric], arm: Arm, number: int
+    axes: Axes, frames: Frames, setting: Comparable, pair: tuple[Metric, Metric], arm: Arm, look: tuple[str, str, Any]
 ) -> Artist | None:
     """Evaluations in their order; the last one is the large mark."""
     x, y = (curve(frames, arm, metric, setting.sources) for metric in pair)
     steps = [step for step in x.steps if step in y.steps]
     if not steps:
         return None
-    colour, marker = look(number, arm.loss if not arm.knobs.keys() - {"loss"} else "")
+    colour, marker, dashes = look
     scale = pair[1].scale
     xs = [100 * x.mean[x.steps.index(step)] for step in steps]
     ys = [scale * y.mean[y.steps.index(step)] for step in steps]
     axes.plot(xs[-1], ys[-1], marker=marker, color=colour, markersize=6)
-    return axes.plot(xs, ys, color=colour, marker=marker, markersize=2.5, linestyle=dash(number), linewidth=1.1)[0]
+    return axes.plot(xs, ys, color=colour, marker=marker, markersize=2.5, linestyle=dashes, linewidth=1.1)[0]

@@ -46,7 +46,7 @@ def _draw(frames: Frames, panels: list) -> Figure:
             points = [(k, one) for k, one in zip(ks, cells, strict=True) if not one.empty]
             if not points:
                 continue
-            colour, marker = look(number, "")
+            colour, marker = look(number)
             bounds = [one.interval() for _, one in points]
             x, y = [k for k, _ in points], [100 * one.mean for _, one in points]
             if all(math.isfinite(low) for low, _ in bounds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -28,9 +29,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 KNOWN = {"grpo": (style.GRPO, "s"), "maxrl": ("#0072B2", "o"), "rloo": ("#E69F00", "^"), "pacs": ("#009E73", "D")}
 
 
-def look(index: int, loss: str = "") -> tuple[str, str]:
-    """(colour, marker): of a well-known objective always the same."""
-    return KNOWN.get(loss, (CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]))
+def look(index: int) -> tuple[str, str]:
+    """(colour, marker)."""
+    return CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]
 
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
@@ -42,6 +43,23 @@ def dash(index: int) -> Any:
     return DASHES[index // len(CYCLE) % len(DASHES)]
 
 
+def looks(losses: Sequence[str]) -> list[tuple[str, str, Any]]:
+    """(colour, marker, dash) of each line: of a well-known objective always the same, which no other line has then.
+
+    losses: "" for a line that is not its objective as such.
+    """
+    known = [loss if loss in KNOWN and loss not in losses[:i] else "" for i, loss in enumerate(losses)]
+    taken = {KNOWN[loss][0] for loss in known if loss}
+    free = [pair for pair in zip(CYCLE, MARKERS, strict=True) if pair[0] not in taken]
+    others = itertools.cycle((*pair, dashes) for dashes in DASHES for pair in free)
+    return [(*KNOWN[loss], DASHES[0]) if loss else next(others) for loss in known]
+
+
+def looks_of(arms: Sequence[Arm]) -> list[tuple[str, str, Any]]:
+    """The looks of lines that are arms: one with nothing else about it is its objective."""
+    return looks([arm.loss if not arm.knobs.keys() - {"loss"} else "" for arm in arms])
+
+
 def reference(index: int) -> dict[str, Any]:
     """Colour and dash of an objective that is a line across: black, brown once the dashes are used up.
     Dots are the base policy's."""
@@ -49,11 +67,12 @@ def reference(index: int) -> dict[str, Any]:
     return {"color": (style.GRPO, style.OTHER)[turn % 2], "linestyle": ACROSS[i]}
 
 
-def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, marker: str) -> Artist:
+def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, marker: str, dashes: Any = "-") -> Artist:
     """A line with its interval, in per cent; values that are missing leave a gap."""
     mean, low, high = ([100 * c.record()[end] for c in found] for end in ("mean", "low", "high"))
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-    return axes.plot(x, mean, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)[0]
+    own = {"color": colour, "marker": marker, "linestyle": dashes}
+    return axes.plot(x, mean, markeredgecolor="white", markeredgewidth=0.5, **own)[0]
 
 
 def focus(axes: Axes) -> None:
@@ -144,9 +163,9 @@ def _knob_panel(
     if metric not in metrics(setting):  # pass@1 alone: the same number as avg@n
         axes.set_visible(False)
         return handles
-    for i, line in enumerate(made):
+    for line, own in zip(made, looks([line.loss for line in made]), strict=True):
         cells = [overall(frames, arm, metrics(setting)[metric], setting) for arm in line.arms]
-        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, *look(i, line.loss))
+        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, *own)
     for i, arm in enumerate(beside):
         mean = overall(frames, arm, metrics(setting)[metric], setting).mean
         if math.isfinite(mean):

@@ -18,7 +18,7 @@ from analysis.figures import weighting as weighting_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
-from analysis.report import style
+from analysis.report import lines, style
 from analysis.report.grid import grids, published_averages
 from analysis.report.table import Table
 from analysis.tables import baselines, beta, rollout_scaling, score_function, weighting
@@ -269,6 +269,15 @@ def test_a_marker_tells_divergences_apart_that_are_lightened(tmp_path: Path) -> 
     drawn = training_figure.figure(load(tmp_path))
     assert drawn is not None
     assert sorted(line.get_marker() for line in drawn.axes[0].lines) == ["o", "o", "s", "s"]
+
+
+def test_a_known_objective_has_a_colour_that_no_other_line_has() -> None:
+    assert lines.looks(["maxrl", "grpo"]) == [("#0072B2", "o", "-"), ("#000000", "s", "-")]
+    for losses in (["", "", "", "maxrl"], [*lines.KNOWN, *[""] * 20], ["grpo", "grpo", "rloo"], [""] * 24):
+        made = lines.looks(losses)
+        assert len(set(made)) == len(losses)
+        own = {colour for loss, (colour, _, _) in zip(losses, made, strict=True) if loss}
+        assert not own & {colour for loss, (colour, _, _) in zip(losses, made, strict=True) if not loss}
 
 
 def test_a_figure_grows_by_its_legend(tmp_path: Path) -> None:
