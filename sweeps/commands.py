@@ -282,7 +282,6 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
 
 
 def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
-    from sweeps.growing.controller import is_growing
     from sweeps.launcher import again
 
     sweep, run_ids = _sweep_or_run(options.name, ledger)
@@ -290,7 +289,7 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         print(*sweep.problems, sep="\n", file=sys.stderr)
     if not run_ids:
         raise ValueError(f"nothing of sweep {options.name} can be started again.")
-    growing = sweep is not None and is_growing(sweep.info)
+    growing = sweep is not None and sweep.grows
     if not growing and all(state.state is State.FINISHED for state in ledger.states(run_ids)):
         print("All finished: nothing to start again.")
         return 0

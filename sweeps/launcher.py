@@ -221,7 +221,7 @@ def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
     run_id: this run of it alone.
     """
     check_owner(ledger.sweep_dir(sweep_id))
-    if run_id is None and controller.is_growing(ledger.sweep(sweep_id).info):
+    if run_id is None and ledger.sweep(sweep_id).grows:
         return _go_on(ledger, sweep_id)
     wanted = ledger.sweep(sweep_id).run_ids if run_id is None else [run_id]
     configs: dict[str, dict[str, Any]] = {}
@@ -261,8 +261,6 @@ def _start(
     shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
     _tell_of_timing(configs)
     _tell_of_other_inputs(ledger, configs)
-    if on_slurm and controller.is_growing(ledger.sweep(sweep_id).info):
-        configs = {run_id: _reporting(config) for run_id, config in configs.items()}
     if on_slurm:
         return run_slurm(ledger, sweep_id, configs, run_ids=run_ids, shipper=shipper, wait=cluster.wait)
     return run_local(
@@ -301,11 +299,6 @@ def _tell_of_other_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any
                 "new one another path, which makes other runs.",
                 file=sys.stderr,
             )
-
-
-def _reporting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The job that reports goes on with a sweep that grows: it is not left out."""
-    return {**config, "cluster": {**config["cluster"], "report": True}}
 
 
 def shipper_of(ledger: Ledger, sweep_id: str, tracker: Any) -> list[str] | None:

@@ -68,6 +68,11 @@ class Sweep:
         return str(self.info.get("command") or "")
 
     @property
+    def grows(self) -> bool:
+        """Do its next runs hang on the results of the ones before (sweeps/growing)?"""
+        return bool(self.info.get("until") or self.info.get("tune"))
+
+    @property
     def created(self) -> float:
         """Seconds since the epoch; 0: not known."""
         created = self.info.get("created")

@@ -25,9 +25,9 @@ ENDED = (State.FINISHED, State.DIVERGED)  # what ended otherwise is no result: i
 LOCK_S = 60.0
 
 
-def is_growing(info: Mapping[str, Any] | DictConfig) -> bool:
-    """info: sweep.json, or the config of a launch."""
-    return bool(info.get("until") or info.get("tune"))
+def is_growing(config: DictConfig) -> bool:
+    """Is the sweep of a launch with this config to grow?"""
+    return bool(config.get("until") or config.get("tune"))
 
 
 def has_results(home: Path, sweep_id: str) -> bool:

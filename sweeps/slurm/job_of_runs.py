@@ -48,9 +48,8 @@ class ArrayTask:
             ends = list(pool.map(functools.partial(self._one, nodes=nodes), range(len(self.run_ids))))
         if nodes is not None:
             nodes.over()
-        if any(end.cause.goes_on for end in ends):  # also if another node holds it: it may have to go on with it
-            self._requeue()
-        else:
+        goes_on = any(end.cause.goes_on for end in ends)  # also if another node holds it: it may have to go on with it
+        if not goes_on or not self._stays():
             submit_more(self.ledger)
         return next((end.cause.code for end in ends if end.cause is not Cause.OK), 0)
 
@@ -78,18 +77,20 @@ class ArrayTask:
             write_json(settled, {"cause": end.cause.value, "message": end.message})
         return end
 
-    def _requeue(self) -> None:
+    def _stays(self) -> bool:
+        """Is the job back in the queue, or cancelled? Else its place there is free for others."""
         if self.here.restarts >= self.settings["requeues"]:
             self._say(
                 f"requeued {self.here.restarts} times already (cluster.requeues): the same command goes on with it"
             )
-            return
+            return False
         try:
             requeued = self.here.requeue()
         except ValueError as error:
             self._say(f"not requeued: {error}. The same command goes on with the run.")
-            return
+            return False
         self._say("requeued" if requeued else "cancelled: not requeued")
+        return True
 
     def _say(self, text: str, run_id: str = "") -> None:
         print(f"{self.here.job} {run_id or ' '.join(self.run_ids)}: {text}", flush=True)

@@ -126,7 +126,8 @@ def submit(
         submissions.record_waves(ledger, sweep_id, rest, ship=ship)
         done.stages = prepared.fresh
         cluster = runs[0][1]["cluster"]
-        if cluster["report"] and not rest:  # else the jobs that submit the last of them see to it
+        wanted = cluster["report"] or ledger.sweep(sweep_id).grows  # which the job that reports goes on with
+        if wanted and not rest:  # else the jobs that submit the last of them see to it
             done.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=done.jobs, held=held)
         return done
     finally:

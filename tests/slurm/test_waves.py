@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.files import write_json
 from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm import client
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
+from slurm.supervise import Supervisor
 from sweeps.plan import write
 from sweeps.search import runs as search
+from sweeps.slurm.job_of_runs import ArrayTask
 from sweeps.slurm.submissions import LATER, Queue, history, joined, record_waves, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.support.words import newest
@@ -104,6 +109,27 @@ def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
     assert main([*BANDIT, *words]) == 0
     newest = next(content for _, content in history(ledger) if content["runs"])
     assert sorted(newest["runs"]) == others
+
+
+def test_the_next_run_has_the_place_of_one_that_may_not_be_requeued_and_a_growing_sweep_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six runs, and room for one job at a time; a job without an array is that of the report."""
+    sbatch = f'grep -q array= "$2" || {{ echo 9 | tee "$QUEUE.report"; exit; }}\n{STANDS_IN["sbatch"]}'
+    stand_in(tmp_path, monkeypatch, **STANDS_IN | {"sbatch": sbatch})
+    (queue := tmp_path / "queue").touch()
+    for name, value in {"QUEUE": str(queue), "RLVR_HOME": str(tmp_path), "SLURM_JOB_ID": "1"}.items():
+        monkeypatch.setenv(name, value)
+    words = ["divergence=js,hd", "until=decided", "budget=6", "cluster=slurm", "tracker=none"]
+    assert main([*BANDIT, *words, "cluster.requeues=0", "cluster.report=false"]) == 0
+    ledger = Ledger(tmp_path)
+    for left in (5, 4, 3, 2, 1):
+        assert (len(waiting_for_room(ledger)), (tmp_path / "queue.report").exists()) == (left, False)
+        submission, content = history(ledger)[0]
+        write_json(layout.run_end(submission, content["runs"][0]), {"cause": "time_limit", "message": ""})
+        queue.write_text("")
+        assert ArrayTask(submission, Supervisor()).run() == Cause.TIME_LIMIT.code
+    assert (waiting_for_room(ledger), (tmp_path / "queue.report").exists()) == ({}, True)
 
 
 def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_is(
