@@ -25,8 +25,6 @@ def cispo(
     if not (0 <= clip_low <= 1 and clip_high >= 0):
         raise ValueError(f"loss.clip_low={clip_low} must be 0 to 1 and loss.clip_high={clip_high} 0 or more.")
     logp = torch.where(batch.mask, policy.logp, 0.0)
-    ratio = torch.where(batch.mask, policy.logp.detach() - batch.logp_old, 0.0).clamp(-20, 20).exp()
+    ratio = batch.log_ratio(policy.logp.detach()).clamp(-20, 20).exp()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
-    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
-    advantage = torch.where(batch.mask, advantage, 0.0)
-    return Terms(loss=-weight * advantage * logp, metrics={"clip_fraction": (weight != ratio).float()})
+    return Terms(loss=-weight * batch.token_advantage * logp, metrics={"clip_fraction": (weight != ratio).float()})

@@ -37,8 +37,7 @@ def entadv(
             f"loss.alpha={alpha} must be 0 or more and loss.kappa={kappa} more than 1, for example 0.4 and 2."
         )
     assert policy.entropy is not None
-    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
-    advantage = torch.where(batch.mask, advantage, 0.0)
+    advantage = batch.token_advantage
     entropy = torch.where(batch.mask, policy.entropy.detach(), 0.0)
     shaping = torch.minimum(alpha * entropy, advantage.abs() / kappa)
     shaped = replace(batch, advantage=advantage + shaping)

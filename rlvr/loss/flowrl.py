@@ -44,7 +44,7 @@ def flowrl(
     length = batch.mask.sum(-1).clamp(min=1)
     distance = torch.where(batch.mask, policy.logp - batch.logp_ref, 0.0).sum(-1) / length
     delta = policy.log_z + distance - beta * batch.advantage
-    log_ratio = torch.where(batch.mask, policy.logp.detach() - batch.logp_old, 0.0).sum(-1)
+    log_ratio = batch.log_ratio(policy.logp.detach()).sum(-1)
     w = _weight(log_ratio, weight, clip_low, clip_high)
     return Terms(w * delta.square(), {"delta_abs": delta.abs(), "log_z": policy.log_z, "weight": w})
 

@@ -29,9 +29,8 @@ def grpo(
     r > 1 + clip_high, or A < 0 and r < 1 − clip_low. metrics["dual_clip_fraction"], with dual_clip only: 1 where the
     bound −A·c holds. Both [B, T]; averaged over tokens they are fractions. Raises ValueError for dual_clip ≤ 1.
     """
-    ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0).clamp(-20, 20).exp()
-    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
-    advantage = torch.where(batch.mask, advantage, 0.0)
+    ratio = batch.log_ratio(policy.logp).clamp(-20, 20).exp()
+    advantage = batch.token_advantage
     plain = -advantage * ratio
     clipped = -advantage * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(plain, clipped)

@@ -21,7 +21,7 @@ def gspo(policy: Policy, batch: Batch, *, clip_low: NonNegativeFloat, clip_high:
     if batch.advantage.dim() == 2:
         raise ValueError("loss=gspo takes one advantage per response and got one per token: pass advantage=grpo.")
     length = batch.mask.sum(-1).clamp(min=1)
-    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0).sum(-1) / length
+    log_ratio = batch.log_ratio(policy.logp).sum(-1) / length
     ratio = log_ratio.clamp(-20, 20).exp()
     plain = -batch.advantage * ratio
     clipped = -batch.advantage * ratio.clamp(1 - clip_low, 1 + clip_high)

@@ -18,8 +18,7 @@ def covariance(policy: Policy, batch: Batch) -> Tensor:
     Exactly 0 everywhere if all advantages are equal: rounding would make a choice among equals.
     """
     mask = batch.mask
-    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None].expand_as(mask)
-    A, logp = advantage[mask].double(), policy.logp[mask].double()
+    A, logp = batch.token_advantage[mask].double(), policy.logp[mask].double()
     centred = torch.zeros_like(A) if bool((A[:1] == A).all()) else A - A.mean()
     return torch.zeros(mask.shape, dtype=A.dtype, device=A.device).masked_scatter(mask, centred * (logp - logp.mean()))
 
@@ -57,9 +56,7 @@ def kl_cov(
     metrics["chosen"]: the choice, [B, T].
     """
     assert batch.extra is not None
-    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
-    advantage = batch.advantage if batch.advantage.dim() == 2 else batch.advantage[:, None]
-    advantage = torch.where(batch.mask, advantage, 0.0)
+    log_ratio = batch.log_ratio(policy.logp)
     chosen = torch.where(batch.mask, batch.extra, 0.0)
-    loss = -advantage * log_ratio.clamp(-20, 20).exp() + coefficient * chosen * log_ratio.abs()
+    loss = -batch.token_advantage * log_ratio.clamp(-20, 20).exp() + coefficient * chosen * log_ratio.abs()
     return Terms(loss=loss, metrics={"chosen": chosen})

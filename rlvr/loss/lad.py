@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
@@ -30,13 +29,9 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
         raise ValueError(
             f"eta={eta} with loss=lad: η divides the advantage and must be positive, for example eta=0.25."
         )
-    per_token = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
-    advantage = batch.advantage
-    if ratio == "token":
-        log_ratio = per_token
-        advantage = torch.where(batch.mask, advantage if advantage.dim() == 2 else advantage[:, None], 0.0)
-    else:
-        log_ratio = _pool(per_token, batch.mask, ratio)
+    log_ratio, advantage = batch.log_ratio(policy.logp), batch.token_advantage
+    if ratio != "token":
+        log_ratio, advantage = _pool(log_ratio, batch.mask, ratio), batch.advantage
         if advantage.dim() == 2:
             raise ValueError(
                 f"loss.ratio={ratio} takes one advantage per response and got one per token. "

@@ -37,7 +37,7 @@ def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta
     Raises ValueError for η ≤ 0, an advantage per token and responses of several tokens.
     """
     _refuse(batch, eta)
-    log_ratio = torch.where(batch.mask, policy.logp - batch.logp_old, 0.0)
+    log_ratio = batch.log_ratio(policy.logp)
     wide = torch.promote_types(log_ratio.dtype, torch.float32)
     real = batch.mask.any(-1)
     log_r = _normalised(log_ratio.to(wide).sum(-1), real, batch)

@@ -83,6 +83,16 @@ class Batch:
     def num_groups(self) -> int:
         return self.prompt.shape[0]
 
+    @property
+    def token_advantage(self) -> Tensor:
+        """[B, T] the advantage of each token, 0 at padding."""
+        each = self.advantage if self.advantage.dim() == 2 else self.advantage[:, None]
+        return torch.where(self.mask, each, 0.0)
+
+    def log_ratio(self, logp: Tensor) -> Tensor:
+        """[B, T] log π/π_old of each token, logp: [B, T] nats under π. 0 at padding: nothing there has a gradient."""
+        return torch.where(self.mask, logp - self.logp_old, 0.0)
+
     def select(self, groups: Tensor) -> Batch:
         """The sub-batch of the given groups ([P'] row numbers of `prompt`, ascending), renumbered from 0."""
         return self._pick(torch.isin(self.group, groups), groups)
