@@ -25,8 +25,8 @@ QUESTION = "Do strict divergences end above weak ones?"
 
 
 def figure(frames: Frames) -> Figure | None:
-    """None if no LAD run has an η."""
-    found = lad_settings(frames)
+    """None unless LAD ran under two divergences."""
+    found = [setting for setting in lad_settings(frames) if len({arm.divergence for arm in setting.lad}) > 1]
     return style.drawn(lambda: _draw(frames, found)) if found else None
 
 

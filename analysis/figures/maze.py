@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,7 +107,8 @@ def _draw(shown: Sequence[tuple[Arm, Sequence[Response]]]) -> Figure:
             axes.set_visible(False)
         for axes, answer in zip(row, answers, strict=False):
             _maze(axes, answer)
-            axes.set_title(f"{arm.label}\n{answer.problem_id}: {answer.outcome}", loc="left", fontsize=8)
+            title = f"{textwrap.fill(arm.label, 38)}\n{answer.problem_id}: {answer.outcome}"
+            axes.set_title(title, loc="left", fontsize=8)
     return drawing
 
 

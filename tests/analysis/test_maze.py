@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.figures import maze as room
 from analysis.frames.load import load
+from analysis.report import style
 from rlvr.ledger import layout
 from rlvr.task import maze
 from tests.analysis.ledger_factory import config, counts, write_run
@@ -54,3 +55,21 @@ def test_a_right_walk_and_the_longest_that_never_comes_to_the_goal_are_drawn(tmp
     right, wrong = (axes.lines[0] for axes in drawn.axes)
     assert list(zip(right.get_ydata(), right.get_xdata(), strict=True))[-1] == (3, 3)
     assert list(zip(wrong.get_ydata(), wrong.get_xdata(), strict=True)) == [(1, 1), (2, 1), (3, 1), (4, 1)]
+
+
+def test_names_of_arms_stay_on_the_page(tmp_path: Path) -> None:
+    for loss, eta, every in (("grpo", 1.0, 1), ("lad", 0.25, 1), ("lad", 4.0, 1), ("lad", 4.0, 150)):
+        made = config(loss=loss, eta=eta, trainer={"reference_every": every})
+        evaluations = {0: {"maze5": counts(0)}, 40: {"maze5": counts(1, n=5)}}
+        run_id = write_run(tmp_path, made, evaluations, name=f"{loss}-{eta}-{every}")
+        file = layout.evaluation(layout.run(tmp_path, run_id), 40)
+        table = pd.read_parquet(file)
+        table["prompt"], table["response"] = PROMPT, "RIGHT DONE"
+        table.to_parquet(file)
+    drawn = room.figure(load(tmp_path))
+    assert drawn is not None
+    style.encode(drawn, "png")
+    box = drawn.get_tightbbox()
+    assert 0 <= box.x0 < box.x1 <= drawn.get_figwidth()
+    titles = {" ".join(axes.get_title(loc="left").split()) for axes in drawn.axes}
+    assert any("(1/η = 1/4)" in title for title in titles)

@@ -317,6 +317,14 @@ def test_every_reference_is_a_line_and_a_legend_entry_of_its_own_within_the_page
         assert len({str(line._dash_pattern) for line in lines}) == 2
 
 
+def test_one_divergence_is_no_comparison_of_divergences(tmp_path):
+    for temperature in (0.5, 1.0):
+        write_run(tmp_path, config(eta=temperature), {0: BASE, 40: final((8, 4, 4, 0))})
+    assert divergence_figure.figure(load(tmp_path)) is None
+    write_run(tmp_path, config(divergence="tv"), {0: BASE, 40: final((8, 4, 4, 0))})
+    assert divergence_figure.figure(load(tmp_path)) is not None
+
+
 def test_grpo_of_the_same_setting_fills_the_row(tmp_path):
     for e in (0.5, 1.0):
         write_run(tmp_path, config(eta=e), {0: BASE, 40: final((8, 8, 4, 0))}, study="eta", created=5.0)
