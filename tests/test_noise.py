@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -81,3 +86,42 @@ def test_neighbours_along_every_axis_are_uniform_and_independent(axis: str) -> N
     pairs = np.histogram2d(numbers[:-1:2], numbers[1::2], bins=8, range=[[0, 1], [0, 1]])[0]
     assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 4 / np.sqrt(len(numbers))
+
+
+DRAWN = """
+import json, sys
+from hydra.utils import instantiate
+from rlvr.config.compose import composing
+from rlvr.records import Problem, Reward, Rollout, Sampling
+from rlvr.rollout.sampler import noise_key
+from rlvr.rollout.spurious import trained_on
+from hydra import compose
+import numpy as np
+
+drawn = {"key": noise_key(Problem("p0", ""))}
+group = Rollout(Problem("p0", ""), np.zeros(1, np.int64), (), ("",) * 64, (Reward(0.0, "wrong"),) * 64)
+(random,) = trained_on([group], "random", Sampling(max_tokens=1, seed=3, step=7))
+drawn["rewards"] = [reward.value for reward in random.rewards]
+with composing():
+    for name in ("coins", "maze", "skills", "styles"):
+        task = instantiate(compose("run", [f"task={name}"]).task, _convert_="all")
+        drawn[name] = [[task.problem(split, i).prompt for i in (0, 7)] for split in ("train", "test")]
+        task.close()
+print(json.dumps(drawn))
+"""
+
+
+def test_what_is_drawn_is_the_same_in_every_process() -> None:
+    """Python's own hashes are not: each process has a seed of its own."""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", DRAWN],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(json.loads(said[0])) == 6

@@ -13,7 +13,7 @@ from rlvr.noise import uniform
 from rlvr.records import Outcome, Reward, Rollout, Sampling
 from rlvr.rollout.sampler import noise_key
 
-NOISE_STREAM = 1 << 33  # its own: neither that of sampling nor that of evaluation
+NOISE_STREAM = 1 << 34  # not that of sampling, of evaluation or of samples before training
 
 
 def trained_on(groups: Sequence[Rollout], kind: str | None, sampling: Sampling) -> list[Rollout]:
