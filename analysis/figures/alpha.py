@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import legend
+from analysis.report.lines import INTERVAL, legend
 from analysis.scores.retention import EFFECTIVE, EXPLORE, KEEP, Retention, retentions
 
 QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
@@ -48,7 +48,7 @@ def _draw(found: Sequence[Retention]) -> Figure:
             if (found[row].coef >= 1) != (found[row - 1].coef >= 1) or row == 1:
                 axes.axhline(row - 0.5, color="#999999", linewidth=0.7)
         axes.set_xlim(-0.02, 1.02)
-    legend(drawing, handles)
+    legend(drawing, handles, f"lines behind marks: {INTERVAL}")
     return drawing
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.layout import BASE, value
+from analysis.report.lines import INTERVAL
 from analysis.scores.cell import Cell
 from analysis.tables.baselines import ENTROPY_NATS, Compared, compared
 
@@ -32,6 +33,7 @@ def _draw(frames: Frames, found: list[Compared]) -> Figure:
             _panel(axes, frames, compare, column, labelled=axes is row[0])
         for axes in row[len(names) :]:
             axes.set_visible(False)
+    drawing.supxlabel(f"bars: {INTERVAL}", fontsize=7.5)
     return drawing
 
 

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.layout import Column, Row, value
-from analysis.report.lines import legend, reference
+from analysis.report.lines import INTERVAL, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.metric import Metric
@@ -39,7 +39,7 @@ def _draw(frames: Frames, found: list[Comparable]) -> Figure:
         handles |= _panel(axes, frames, setting, metric, summary)
         handles |= _reference(axes, frames, setting, metric)
         axes.set_xlabel(_over(summary))
-    legend(drawing, handles)
+    legend(drawing, handles, f"whiskers: {INTERVAL}")
     return drawing
 
 

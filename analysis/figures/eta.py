@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import DASHES, legend, reference
+from analysis.report.lines import DASHES, INTERVAL, legend, reference
 from analysis.scores.cell import Cell, base_cell, cell
 from analysis.scores.comparable import Comparable, lad_settings
 from analysis.scores.metric import Metric
@@ -35,7 +35,7 @@ def _draw(frames: Frames, found: list[Comparable]) -> Figure:
     for axes, setting, metric in panels:
         handles |= _panel(axes, frames, setting, metric)
     handles = {name: handles[name] for name in sorted(handles, key=lambda n: n == "no result")}
-    legend(drawing, handles)
+    legend(drawing, handles, f"band: {INTERVAL}")
     return drawing
 
 

@@ -51,7 +51,7 @@ def _draw(frames: Frames, found: Sequence[tuple[Comparable, list[Metric]]]) -> F
                 handles |= {arm.label: path} if path is not None else {}
             axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
             axes.set(xlabel=f"{judge}, %", ylabel=f"{metric}, {metric.unit}")
-    legend(drawing, handles, more)
+    legend(drawing, handles, "; ".join(filter(None, (more, "large mark: the last evaluation"))))
     return drawing
 
 

@@ -18,6 +18,7 @@ WIDE = 126  # characters; a wider grid is split by metric
 Record = Mapping[str, Any]
 Key = tuple[str, str]  # metric, column
 AVERAGE = "Average"
+MOST_DECIMALS = 6
 OURS = ", ours"  # ends the name of a printed row that a row of ours belongs to
 
 
@@ -208,9 +209,12 @@ def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
 
 
 def difference_text(cell: Record, form: Format) -> str:
-    """`+6.6 [3.5, 9.6] ▲`."""
+    """`+6.6 [3.5, 9.6] ▲`; with further decimals where it is decided and an end would be printed as zero."""
     values = [cell[name] * form.scale for name in ("difference", "difference_low", "difference_high")]
-    difference, low, high = (_rounded(v, form.decimals or 0) for v in values)
+    decimals, decided = form.decimals or 0, cell["verdict"] in ("▲", "▼")
+    while decided and decimals < MOST_DECIMALS and any(round(end, decimals) == 0 for end in values[1:]):
+        decimals += 1
+    difference, low, high = (_rounded(v, decimals) for v in values)
     text = difference if difference.startswith("−") else f"+{difference}"
     if math.isfinite(values[1]):
         text += " [too few]" if values[2] - values[1] >= 200 and form.unit == "%" else f" [{low}, {high}]"
@@ -277,12 +281,13 @@ def _differences(block: str, cells: Sequence[Record], table: Table) -> Grid:
     rows = [(x, *(difference_text(at[x, key], forms[key]) if (x, key) in at else "—" for key in keys)) for x in labels]
     against = words.together([c["reference"] for c in cells])
     named = f"{block}: difference to {against}" if block else f"Difference to {against}"
-    return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table)), tuple(rows))
+    return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
 
 
 _SEEN = {
     "seen from": "the smallest difference that is decided with 80 % chance",
     "same within": "the smallest margin at which the arms are equivalent (TOST, 5 %)",
+    "P(improvement)": "the chance that a run of the arm beats a run of the reference (over all pairs of seeds)",
 }
 _KINDS = ("seeds", "problems", "samples")
 _ONE_SEED = (
@@ -337,7 +342,7 @@ def _count(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{int(value):,}"
 
 
-def _header(keys: Sequence[Key], table: Table) -> list[str]:
+def _header(keys: Sequence[Key], table: Table, per_cent: str = "%") -> list[str]:
     """The benchmark, the metric where there are several, the unit where columns differ in it."""
     alone = len({metric for metric, _ in keys}) == 1 and len(keys) > 1
     several_units = len(_units(keys, table)) > 1
@@ -345,7 +350,8 @@ def _header(keys: Sequence[Key], table: Table) -> list[str]:
     for metric, column in keys:
         name = column if alone or not metric else f"{column} {metric}".strip()
         unit = table.format_of(metric, column).unit
-        header.append(f"{name}, {unit}" if several_units and unit not in ("%", "", name) else name)
+        unit = per_cent if unit == "%" else unit
+        header.append(f"{name}, {unit}" if several_units and unit not in ("", name) else name)
     return header
 
 

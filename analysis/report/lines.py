@@ -101,7 +101,7 @@ def against_k(frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]]
         handles |= _passes(axes, frames, setting, line, label)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    legend(figure, handles)
+    legend(figure, handles, f"band: {INTERVAL}")
     return figure
 
 
@@ -146,7 +146,7 @@ def against_knob(
     for axes, setting, metric in panels:
         others = [arm for arm in beside if arm.setting == setting.name]
         handles |= _knob_panel(axes, frames, setting, of[setting.name], str(metric), axis, others)
-    legend(drawing, handles)
+    legend(drawing, handles, f"band: {INTERVAL}")
     return drawing
 
 
@@ -192,6 +192,7 @@ def legible(arms: Sequence[Arm], swept: Mapping[str, Sequence[str]]) -> tuple[li
     return found[:MOST_ARMS], more
 
 
+INTERVAL = "95 % interval over seeds and problems, as ± in the tables"
 BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"
 
 

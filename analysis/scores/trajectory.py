@@ -64,18 +64,22 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
     last = [
         (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
     ]
-    return Level(where, value, points, leans=_leans(arms, points), lowest=min(last)[1])
+    lowest = min(last)[1]
+    leans = _leans(arms, points, f"the {100 * value:.1f} % of {lowest}")
+    return Level(where, value, points, leans=leans, lowest=lowest)
 
 
-def _leans(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]]) -> str:
+def _leans(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]], told: str) -> str:
     """A warning if the level lies between step 0 and the first evaluation after it. A straight line there cuts off the
     curve of an arm that learns in between: two arms with one frontier then seem to differ by a point and more, which
-    seeds do not show.
+    seeds do not show. told: the level.
     """
     early = [arm.label for arm in arms if any(_is_early(p) for p in points[arm.group_id].values())]
     if not early:
         return ""
-    return f"{' and '.join(early)} reached it before the first evaluation after the base policy; evaluate more often"
+    return (
+        f"{' and '.join(early)} reached {told}, before the first evaluation after the base policy; evaluate more often"
+    )
 
 
 def _is_early(point: Point) -> bool:

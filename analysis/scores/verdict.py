@@ -345,12 +345,12 @@ class _Test:
         return not self.claim.sign and self._of_margin(judged) != Outcome.CONTRADICTED
 
     def _basis(self, judged: Mapping[str, Compared], slope: Scores | None = None) -> str:
-        """slope: of a trend, which rests on the seeds and problems that all values have."""
+        """slope: of a trend, which is one number, on the seeds and problems that all values have."""
         seeds = {len(x.difference.seeds) for x in judged.values()} if slope is None else {len(slope.seeds)}
         summary = next(iter(judged.values())).difference.summary if slope is None else slope.summary()
         on = f"{summary.num_problems} problems, " if summary.num_problems else ""
         tost = self._is_tost(judged)
-        family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 and not tost else ""
+        family = f", simultaneous over {len(judged)} arms" if len(judged) > 1 and not tost and slope is None else ""
         level = 2 * self.level - 1 if tost else self.level
         within = f"two one-sided tests at {100 * (1 - self.level):.4g} % within ± {self.claim.margin:g}"
         decides = f" ({within})" if tost else ""

@@ -66,7 +66,7 @@ def table(frames: Frames, ask: Ask = Ask()) -> Table | None:
             QUESTION,
             cells,
             tuple(map(str, metrics)),
-            tuple(_notes(everything)),
+            tuple(_notes(everything, based=bool(cells["base"].any()))),
             formats={str(m): format_of(m) for m in metrics},
             differences=True,
         ),
@@ -74,8 +74,9 @@ def table(frames: Frames, ask: Ask = Ask()) -> Table | None:
     )
 
 
-def _notes(everything: Sequence[Arm]) -> Iterable[str]:
-    yield "Runs count at their last evaluation; no checkpoint is selected. Bold: the best, which is no verdict."
+def _notes(everything: Sequence[Arm], *, based: bool) -> Iterable[str]:
+    best = "the best of the arms, not counting the base policy; it is" if based else "the best, which is"
+    yield f"Runs count at their last evaluation; no checkpoint is selected. Bold: {best} no verdict."
     shared = words.shared([arm.first for arm in everything])
     if shared and len(everything) > 1:
         yield f"All arms: {words.text(shared)}."

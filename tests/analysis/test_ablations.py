@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from analysis.figures import baselines as baselines_figure
 from analysis.figures import beta as beta_figure
@@ -200,6 +201,9 @@ def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, 
         assert table.table(given) is not None, name
         once, again = (style.encode(figure.figure(given), "png") for _ in range(2))
         assert once == again, name
+    for name in ("baselines", "rollout_scaling", "score_function"):  # with bars or bands
+        texts = [text.get_text() for text in ROOMS[name][1].figure(frames.get(name, found)).findobj(Text)]
+        assert any("95 % interval over seeds and problems" in text for text in texts), name
 
 
 def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_path: Path) -> None:

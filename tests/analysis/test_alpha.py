@@ -117,6 +117,7 @@ def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
     first, second = (figure_room.figure(load(home)) for _ in range(2))
     assert first is not None
     assert second is not None
+    assert first.legends[0].get_title().get_text().startswith("lines behind marks: 95 % interval")
     labels = [text.get_text() for text in first.axes[0].get_yticklabels()]
     assert labels == ["base policy", "none", "forward KL, 0.01", "α = 0.5, 1"]
     assert encode(first, "png") == encode(second, "png")

@@ -112,6 +112,7 @@ def test_the_best_of_each_column_is_marked_where_more_or_less_is_better(tmp_path
 def test_the_base_policy_is_never_the_best(tmp_path):
     found = made(sweep(tmp_path, {1e-5: (0.125,), 1e-3: (0.0,)}))
     assert {row for row, _ in grids(found, width=200)[0].best} == {1}
+    assert any("Bold: the best of the arms, not counting the base policy" in note for note in found.notes)
 
 
 def test_missing_and_diverged_seeds_are_counted(tmp_path):

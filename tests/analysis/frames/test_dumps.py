@@ -183,6 +183,19 @@ def test_an_interval_wider_than_all_shares_is_said_to_rest_on_too_few():
     assert difference_text(apart, Format()) == "−25.0 [too few]"
 
 
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "verdict", "printed"),
+    [
+        (-0.0298, -0.0594, -0.0002, "▼", "−2.98 [−5.94, −0.02] ▼"),
+        (0.041, 0.000004, 0.082, "▲", "+4.1000 [0.0004, 8.2000] ▲"),
+        (-0.0298, -0.0594, 0.0002, "▽", "−3.0 [−5.9, 0.0] ▽"),
+    ],
+)
+def test_what_is_decided_is_printed_without_a_zero_at_an_end(difference, low, high, verdict, printed):
+    cell = {"difference": difference, "difference_low": low, "difference_high": high, "verdict": verdict}
+    assert difference_text(cell, Format()) == printed
+
+
 def test_the_legend_of_what_decides_is_of_its_columns():
     """One problem says nothing of what others would: of three columns, one is there."""
     cells = {"row": "b", "column": "", "metric": "avg@4", "reference": "a", "verdict": "", "improvement": math.nan}
@@ -194,6 +207,9 @@ def test_the_legend_of_what_decides_is_of_its_columns():
     assert grid.notes[0].startswith("Points. Same within: ")
     assert "Seeds: how many in all" in grid.notes[0]
     assert "Seen from" not in grid.notes[0]
+    (with_chance,) = _deciding("", [{**cells, **known, **needed, "improvement": 0.75}], table)
+    assert "P(improvement)" in with_chance.header
+    assert "P(improvement): the chance that a run of the arm beats a run of the reference" in with_chance.notes[0]
 
 
 @pytest.mark.parametrize(

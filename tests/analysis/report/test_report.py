@@ -131,6 +131,7 @@ def test_the_same_data_gives_the_same_bytes(home, tmp_path):
 def test_figures_are_drawn_from_the_frames(home, content):
     eta = next(d.figure for d in content.figures if d.name == "eta")
     assert [a.get_title(loc="left") for a in eta.axes] == ["avg@8", "pass@8"]
+    assert eta.legends[0].get_title().get_text() == "band: 95 % interval over seeds and problems, as ± in the tables"
     labels = {t.get_text() for t in eta.legends[0].get_texts()}
     assert {"tv", "hd", "js", "GRPO: missing", "base policy", "no result"} == labels
     js = next(line for line in eta.axes[0].lines if len(line.get_xdata()) == 4 and line.get_color() == "#0072B2")
@@ -142,6 +143,7 @@ def test_figures_are_drawn_from_the_frames(home, content):
 def test_divergence_bars_are_the_means_of_the_table(tmp_path):
     write_study(tmp_path)
     drawn = {d.name: d.figure for d in report.build(load(tmp_path)).figures}["divergence"]
+    assert drawn.legends[0].get_title().get_text().startswith("whiskers: 95 % interval")
     heights = [patch.get_height() for patch in drawn.axes[0].patches]
     # tv, hd, js over η, (maze7 + maze9)/2: maze9 is one sample of 32 lower in every arm
     assert heights == pytest.approx([(x - 0.5) / 32 * 100 for x in (13.5, 14, 16)])

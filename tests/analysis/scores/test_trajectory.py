@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from analysis.figures import frontier as frontier_figure
 from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.scores.arm import Arm, arms
@@ -111,10 +112,15 @@ def test_what_is_interpolated_from_the_base_policy_is_said_to_lean(tmp_path):
     frames = load(tmp_path)
     found = level(frames, arms(frames), Where.ACCURACY, avg(8), SOURCES)
     assert (found.value, found.lowest) == (0.5, "loss=pacs, seed 0")
-    assert found.leans.startswith("loss=grpo reached it before the first evaluation after the base policy")
+    assert found.leans.startswith(
+        "loss=grpo reached the 50.0 % of loss=pacs, seed 0, before the first evaluation after the base policy"
+    )
     table = frontier.table(frames)
     assert table is not None
     assert any("leans on a line drawn from the base policy: loss=grpo" in note for note in table.notes)
+    drawn = frontier_figure.figure(frames)
+    assert drawn is not None
+    assert drawn.legends[0].get_title().get_text() == "large mark: the last evaluation"
 
 
 def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):

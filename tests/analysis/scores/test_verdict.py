@@ -133,6 +133,7 @@ def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     assert one.outcome == Outcome.HOLDS
     assert one.found.startswith("+25 [")  # two of eight per step
     assert one.found.endswith("per step over 3 values of lr")
+    assert one.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"  # of one slope: no family
     falls = judged(tmp_path / "falls", arms, {**rises, "relation": "falls with lr"})
     assert falls.outcome == Outcome.CONTRADICTED
 
