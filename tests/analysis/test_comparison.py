@@ -68,8 +68,9 @@ def titled(found: Table, start: str, width: int = 200) -> Grid:
 def test_any_sweep_gets_rows_by_what_was_swept_and_the_usual_columns(tmp_path):
     found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
     grid = grids(found, width=200)[0]
-    assert grid.header == ("", "avg@8", "pass@8", "entropy, nats", "length, tokens", "hours", "seeds")
+    assert grid.header == ("", "avg@8, %", "pass@8, %", "entropy, nats", "length, tokens", "hours", "seeds")
     assert [row[0] for row in grid.rows] == ["base policy (step 0)", "lr = 1e-05", "lr = 0.001"]
+    assert titled(found, "maze7: difference").header[1:3] == ("avg@8, points", "pass@8, points")
     # 4 of 8 on average, and the wave of ± 1 on every third problem
     low = at(found, "lr = 1e-05", "avg@8")["mean"]
     assert low == pytest.approx(sum(c for s in range(3) for _, c, _ in correct(0.5, shift=s)["maze7"]) / (3 * 40 * 8))
@@ -172,7 +173,7 @@ def test_one_run_alone_stands_against_its_base_policy(tmp_path):
 def test_the_metrics_that_were_asked_for_are_the_columns(tmp_path):
     frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})
     found = made(frames, metrics="pass,response/length,avg@8")
-    assert grids(found, width=200)[0].header == ("", "pass@8", "response/length", "avg@8", "seeds")
+    assert grids(found, width=200)[0].header == ("", "pass@8, %", "response/length", "avg@8, %", "seeds")
     with pytest.raises(LookupError, match=r"no run measured it\. Did you mean pass@8"):
         made(frames, metrics="pass@9")
 
