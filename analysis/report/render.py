@@ -85,7 +85,7 @@ def latex(table: Table) -> str:
     parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
     parts += [f"% {note}" for note in table.notes]
     for p, paper in enumerate(table.apart):
-        found = [replace(g, title=f"{paper.label}: {g.title}") for g in published_grids(paper)]
+        found = [replace(g, title=": ".join(filter(None, (paper.label, g.title)))) for g in published_grids(paper)]
         parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(found)]
     return "\n".join(parts) + "\n"
 
@@ -96,7 +96,7 @@ def _latex_grid(grid: Grid, label: str) -> str:
         cells = [_marked(tex(c), m, r"\textbf{{}}", r"\underline{{}}") for c, m in zip(row, marks, strict=True)]
         return "  " + " & ".join(cells) + r" \\"
 
-    caption = ". ".join([tex(grid.title), *(tex(n) for n in grid.notes)])
+    caption = ". ".join(tex(said.removesuffix(".")) for said in (grid.title or "Scores", *grid.notes))
     return "\n".join(
         [
             r"\begin{table}",
@@ -115,7 +115,12 @@ def _latex_grid(grid: Grid, label: str) -> str:
     )
 
 
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
+    "omega Gamma Delta Theta Lambda Xi Pi Phi Psi Omega"
+)
 _TEX = {
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΦΨΩ", _GREEK.split(), strict=True)},
     "\\": r"\textbackslash{}",
     "&": r"\&",
     "%": r"\%",
@@ -127,16 +132,14 @@ _TEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
-    "η": r"$\eta$",
-    "π": r"$\pi$",
-    "β": r"$\beta$",
     "—": "---",
     "–": "--",
     "†": r"$^\dagger$",
-    "Δ": r"$\Delta$",
     "·": r"$\cdot$",
     "∝": r"$\propto$",
     "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "→": r"$\to$",
     "×": r"$\times$",
     "…": r"\dots{}",
     "½": r"$\frac12$",

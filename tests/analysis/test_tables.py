@@ -14,8 +14,9 @@ from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
 from analysis.report import style
-from analysis.report.render import latex, markdown, tex, to_csv
-from analysis.report.table import Table
+from analysis.report.grid import Grid
+from analysis.report.render import _latex_grid, latex, markdown, tex, to_csv
+from analysis.report.table import Published, Table
 from analysis.scores.arm import arms
 from analysis.tables import bandit, divergence, eta
 from tests.analysis.ledger_factory import BASE, config, counts, final, write_run, write_study, write_sweep
@@ -259,6 +260,17 @@ def test_csv_keeps_every_cell_at_full_precision(spoilt):
 
 def test_latex_escapes_what_latex_reads():
     assert tex("a_b & 50 % ± 1/η `x_y`") == r"a\_b \& 50 \% $\pm$ 1/$\eta$ \texttt{x\_y}"
+
+
+def test_latex_reads_greek_letters_of_row_labels():
+    assert tex("α = 0.5, δ ≥ Ω") == r"$\alpha$ = 0.5, $\delta$ $\ge$ $\Omega$"
+
+
+def test_captions_of_latex_end_in_one_full_stop_and_are_never_empty():
+    printed = pd.DataFrame({"block": [""], "line": ["a"], "head": ["b"], "text": ["1"], "mark": [""]})
+    paper = Published("Paper, table 2", printed, ("Inferred.",))
+    assert r"\caption{Paper, table 2. Inferred.}" in latex(Table("t", "T", "?", pd.DataFrame(), (), published=(paper,)))
+    assert r"\caption{Scores.}" in _latex_grid(Grid("", ("", "b"), (("a", "1"),)), "tab:t-1")
 
 
 def test_latex_has_a_booktabs_tabular_per_grid(spoilt):

@@ -8,11 +8,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.frames.load import load
+from analysis.paper.printed import as_published
+from analysis.paper.printed import tables as printed_tables
 from analysis.report import drawing, report
 from analysis.report.style import encode
+from analysis.report.table import Table
 from tests.analysis.ledger_factory import BASE, config, write_run, write_study
 from tests.analysis.policies import write_bandit
 
@@ -95,6 +99,14 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     write_run(tmp_path, config(), {0: BASE}, cause="error", message="<script>alert(1)</script>")
     frames = load(tmp_path)
     assert "<script>alert" not in report.page(frames, report.build(frames, with_figures=False), {})
+
+
+def test_a_grid_without_a_title_has_no_heading(home, content):
+    paper = as_published(printed_tables()["dph_rl_table_2"])
+    untitled = Table("t", "T", "?", pd.DataFrame(), (), published=(paper,))
+    text = report.page(load(home), replace(content, figures=(), tables=(untitled,)), {})
+    assert "Spider greedy" in text
+    assert "<h3></h3>" not in text
 
 
 def test_a_report_is_replaced_whole(home, content, tmp_path):
