@@ -24,11 +24,15 @@ MOST_NAMED = 12  # arms of a headline
 
 @dataclass(frozen=True)
 class Headline:
-    """What is decided of one metric: a text, and the arms that are above or below their reference."""
+    """What is decided of one metric: a text, and the arms that are above or below their reference.
+
+    direction: above or below, where all that is decided is; "" where some is either; undecided, where nothing is.
+    """
 
     title: str
     text: str
     arms: tuple[str, ...]
+    direction: str
 
 
 def headlines(table: Table) -> list[Headline]:
@@ -49,8 +53,12 @@ def headlines(table: Table) -> list[Headline]:
         where = f" ({where})" if where else ""
         reference = words.together([c["reference"] for c in own])
         text = f"{len(decided)} of {len(own)} differences to {reference} are decided{where}.{speaks}"
-        found.append(Headline(metric, text, tuple(named)))
+        found.append(Headline(metric, text, tuple(named), _direction({c["verdict"] for c in decided})))
     return found
+
+
+def _direction(marks: set[str]) -> str:
+    return {"": "undecided", "▲": "above", "▼": "below"}.get("".join(marks), "")
 
 
 # --- the table of runs

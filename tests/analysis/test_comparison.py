@@ -15,6 +15,7 @@ from analysis.frames.load import load
 from analysis.report.grid import Grid, grids
 from analysis.report.layout import costs
 from analysis.report.render import latex, markdown, to_csv
+from analysis.report.summary import headlines
 from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.scores.cell import cell, combine
@@ -95,6 +96,15 @@ def test_differences_are_paired_with_the_reference_and_say_what_they_rest_on(tmp
     assert any("paired over 3 seeds and 40 problems, 95 %, simultaneous over 1 arm" in note for note in found.notes)
     grid = titled(found, "maze7: difference to lr = 1e-05")
     assert grid.rows[0][1] == "+20.8 [2.9, 38.8] ▲"
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "direction"),
+    [(0.75, 0.875, "above"), (0.25, 0.125, "below"), (0.75, 0.25, ""), (0.5, 0.5, "undecided")],
+)
+def test_a_headline_has_the_direction_of_all_that_is_decided(tmp_path, second, third, direction):
+    (headline, *_) = headlines(made(sweep(tmp_path, {1e-5: (0.5,) * 3, 1e-4: (second,) * 3, 1e-3: (third,) * 3})))
+    assert (headline.title, headline.direction) == ("avg@8", direction)
 
 
 def test_one_seed_speaks_of_runs(tmp_path):

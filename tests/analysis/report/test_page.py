@@ -121,6 +121,15 @@ def test_runs_are_sorted_and_filtered_arms_toggled_and_nothing_is_wider_than_700
     )
     assert run("return document.documentElement.scrollWidth") <= 700
     widths = "return [...new Set([...document.querySelectorAll('.panel canvas')].map((c) => c.clientWidth))]"
+    phone = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    beside = (
+        "const t = document.querySelector('#table-comparison .scroll'); t.scrollLeft = 120; const b = t.querySelector"
+    )
+    left, right = run(f"{beside}('tbody th').getBoundingClientRect(); return [b.left - t.offsetLeft, b.right]")
+    assert abs(left) < 1  # names of rows stay while numbers scroll,
+    assert right < 200  # and leave them half of the window
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**phone, "width": 700})
     run("dispatchEvent(new Event('beforeprint'))")
     assert run(widths) == [330]  # two side by side on A4: 210 mm less two margins of 10 mm are 718 pixels
     run("dispatchEvent(new Event('afterprint'))")
