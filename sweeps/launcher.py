@@ -86,10 +86,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
     on_slurm = is_for_slurm(master.cluster.backend)
     everything = replace(first, runs=tuple(each.run for each in record.candidates))
-    check_shared(everything, on_slurm=on_slurm)
-    check_machine(everything, on_slurm=on_slurm, dry_run=now.dry_run)
-    check_store(master.tracker)
-    check_name(everything, ledger)
+    check_launch(everything, ledger, master.tracker, on_slurm=on_slurm)
     outcome, told = Outcome(), tuple[str, ...]()
     if now.dry_run:
         told = tuple(forecast.lines(record))
@@ -132,10 +129,7 @@ def launch(planned: Plan) -> Outcome:
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
     on_slurm = is_for_slurm(cluster.backend)
-    check_shared(planned, on_slurm=on_slurm)
-    check_machine(planned, on_slurm=on_slurm, dry_run=now.dry_run)
-    check_store(tracker)
-    check_name(planned, ledger)
+    check_launch(planned, ledger, tracker, on_slurm=on_slurm)
     outcome = Outcome()
     if not now.dry_run:
         configs = {run.run_id: run.config for run in planned.runs}
@@ -164,20 +158,28 @@ def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str
         raise
 
 
-def check_name(planned: Plan, ledger: Ledger) -> None:
+def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool) -> None:
+    """What a launch of any kind is refused for, before anything is written. Raises ValueError."""
+    _check_shared(planned, on_slurm=on_slurm)
+    _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run)
+    _check_store(tracker)
+    _check_name(planned, ledger)
+
+
+def _check_name(planned: Plan, ledger: Ledger) -> None:
     """ValueError for a name of the sweep that stands for something else."""
     if planned.name:
         studies = session.current().registry.options("study")
         check_free(planned.name, planned.sweep_id, [run.run_id for run in planned.runs], ledger, studies)
 
 
-def check_store(tracker: Any) -> None:
+def _check_store(tracker: Any) -> None:
     """ValueError for a `tracker.uri`, or $MLFLOW_TRACKING_URI, that is none of a store."""
     if tracker.enabled:
         store.resolve(home(), tracker.uri)
 
 
-def check_shared(planned: Plan, *, on_slurm: bool) -> None:
+def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
     """Runs of one array may ask for other resources than those of the next; a launch itself is of one kind."""
     here = () if on_slurm else ("workers", "threads", "ranks", "retries", "hung_min")
     for key in ("backend", "wait", "report", *here):
@@ -193,7 +195,7 @@ def check_shared(planned: Plan, *, on_slurm: bool) -> None:
         )
 
 
-def check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
+def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
     """Is the SLURM here that the launch asks for, or the GPUs? A dry run may look at a recipe for other machines."""
     if on_slurm:
         if not is_configured():

@@ -96,10 +96,7 @@ class SearchSweep:
         question = self.session.registry.question(self.study)
         folders = self.session.registry.folders
         planned = Plan(sweep_id, self.study, self.session.command, tuple(first), question, folders)
-        launcher.check_shared(planned, on_slurm=on_slurm)
-        launcher.check_machine(planned, on_slurm=on_slurm, dry_run=self.session.dry_run)
-        launcher.check_store(self.base.tracker)
-        launcher.check_name(planned, Ledger(home()))
+        launcher.check_launch(planned, Ledger(home()), self.base.tracker, on_slurm=on_slurm)
         if self.session.dry_run:
             axes = "  ".join(f"{axis.key}={axis.typed}" for axis in space.axes)
             print(f"Search {sweep_id}: {goal.n_trials} trials of {axes}, {at_once} at a time. The first ones:")
