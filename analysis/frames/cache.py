@@ -26,7 +26,7 @@ from rlvr.ledger.files import whole
 S = TypeVar("S")
 T = TypeVar("T")
 
-FORMAT = "2"  # raise it when what is written, or what it is computed from, changes
+FORMAT = "3"  # raise it when what is written, or what it is computed from, changes
 THREADS = 2  # Arrow parses and writes outside Python's lock
 MANY = 24  # runs that are worth two processes
 _FORMAT, _READ_FROM = b"rlvr.format", b"rlvr.read_from"

@@ -143,8 +143,8 @@ def _check_temperature(config: Knobs) -> None:
     weighed = config.rollout.logp_old == "trainer" and config.rollout.importance != "none"
     if sampled != learned and not weighed:
         raise ValueError(
-            f"trainer.temperature={learned} is not rollout.temperature={sampled}: ratios would not begin at 1. Drop "
-            "trainer.temperature, or weigh what is sampled: rollout.logp_old=trainer rollout.importance=truncate."
+            f"trainer.temperature={learned} is not rollout.temperature={sampled}: samples would be another policy's. "
+            "Drop trainer.temperature, or weigh them: rollout.logp_old=trainer rollout.importance=truncate."
         )
 
 

@@ -134,8 +134,10 @@ class Judge:
         for attempt in range(ATTEMPTS):
             try:
                 with urllib.request.urlopen(request, timeout=600) as reply:
-                    content = json.load(reply)["choices"][0]["message"]["content"]
-                    return None if content is None else str(content)
+                    choice = json.load(reply)["choices"][0]
+                    said = str(choice["message"]["content"] or "").strip()
+                    cut = choice.get("finish_reason") == "length" and math.isnan(score(said))
+                    return None if cut or not said else said
             except urllib.error.HTTPError as error:
                 said = error.read().decode(errors="replace")[:300]
                 if error.code in OF_ONE_QUESTION:

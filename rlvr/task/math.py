@@ -114,8 +114,8 @@ class Math(Verified):
         return {"gold": problem.answer, "answer": text} | ({} if tolerance is None else {"tolerance": tolerance})
 
     def answer(self, problem: Problem, response: str) -> str | None:
-        """The final answer without white space, with numbers as they are compared."""
-        text = final_answer(response)
+        """The final answer without white space, with numbers as they are compared; None where no box is asked for."""
+        text = final_answer(response) if self._boxed else None
         return None if text is None else squeezed(plain(inside(text)))
 
     def _reward(self, outcome: Outcome) -> Reward:

@@ -23,6 +23,7 @@ from sweeps.verdict import Outcome
 
 ENDED = (State.FINISHED, State.DIVERGED)  # what ended otherwise is no result: it is tried again first
 LOCK_S = 60.0
+ALONE = "fewer than two arms have a result at any value, and nothing can be compared"
 
 
 def is_growing(config: DictConfig) -> bool:
@@ -134,6 +135,9 @@ def _decide(record: Record, say: Callable[[str], None]) -> bool:
                 say(f"Left out: an arm without a result at any value: {tried}. Launch it with other values of tune.")
             else:
                 say(f"Tuned: {pick['value']} of {tried}")
+        if until is not None and sum(pick["value"] is not None for pick in tune["picks"].values()) < 2:
+            until["stopped"] = ALONE
+            record.save()
         return True
     if until is None:
         return False
@@ -175,6 +179,8 @@ def _end(record: Record) -> str:
     until = record.info.get("until")
     if not until or not until["stopped"]:
         return f"Done: {len(record.begun)} runs. See: python -m analysis --sweep {record.sweep_id}"
+    if until["stopped"] == ALONE:
+        return f"Stopped after {len(record.begun)} runs of tuning: {ALONE}. Launch it with other values of tune."
     left = sum(each["outcome"] == "undecided" for each in until["looks"][-1]["questions"])
     what = "all is decided" if until["stopped"] == "decided" else f"budget spent, {left} undecided"
     looks = f"{len(until['looks'])} of {len(until['seeds'])} looks"

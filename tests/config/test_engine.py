@@ -170,7 +170,7 @@ MISMATCH = {
     "rollout.importance=some": "rollout.importance=some must be none or truncate or mask",
     "rollout.importance_level=sequence": "needs rollout.importance=truncate",
     "rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=word": "must be token, sequence or",
-    "trainer.temperature=0.5": "Drop trainer.temperature, or weigh what is sampled",
+    "trainer.temperature=0.5": "Drop trainer.temperature, or weigh them",
     "rollout.logp_old=trainer rollout.importance=mask rollout.top_p=0.9": "Pass rollout.top_p=1.",
     "rollout.logp_old=trainer rollout.importance=mask loss=flowrl": "loss=flowrl has one term per response",
     "rollout.logp_old=trainer rollout.importance=mask loss=pacs": "loss=pacs has one term per response",

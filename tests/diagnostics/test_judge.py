@@ -178,14 +178,16 @@ class Misbehaving(BaseHTTPRequestHandler):
 def test_what_is_no_verdict_is_not_kept_and_what_fails_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thoughts cut before a verdict, a question that is too long, a reply cut short, none, and a verdict."""
+    """Thoughts cut before a verdict, nothing, a question that is too long, a reply cut short, none, and a verdict."""
     monkeypatch.setattr("rlvr.diagnostics.judge.WAIT_S", 0.0)
 
-    def said(content: str | None) -> bytes:
-        return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+    def said(content: str | None, reason: str = "stop") -> bytes:
+        return json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}]}).encode()
 
     Misbehaving.replies = [
         (200, said(None)),
+        (200, said("<think> They all", "length")),
+        (200, said("")),
         (400, b"too long"),
         (200, b""),
         (200, b'{"choices": null}'),
@@ -195,9 +197,8 @@ def test_what_is_no_verdict_is_not_kept_and_what_fails_is_tried_again(
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         judge = Judge(f"http://127.0.0.1:{server.server_port}/v1", "m", tmp_path / "said")
-        assert [judge.scores([("p", ["q"] * 4)])[0] for _ in range(3)] == pytest.approx(
-            [math.nan, math.nan, 3], nan_ok=True
-        )
+        found = [judge.scores([("p", ["q"] * 4)])[0] for _ in range(5)]
+        assert found == pytest.approx([math.nan] * 4 + [3], nan_ok=True)
         assert judge.scores([("p", ["q"] * 4)]) == [3]
         assert judge.asked == 1
         moved = Judge("http://127.0.0.1:9/v1", "m", tmp_path / "said")  # the same model elsewhere

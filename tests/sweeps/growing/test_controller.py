@@ -210,3 +210,18 @@ def test_an_arm_that_diverged_at_every_value_is_left_out_and_the_others_go_on(tm
     tuned = tuning_table.table(load(tmp_path))
     assert tuned is not None
     assert [cell["row"] for cell in tuned.records if "picked" in cell["row"]] == ["lr = 1e-06 (picked)"]
+
+
+def test_where_one_arm_alone_is_left_nothing_is_decided_and_no_run_is_spent(tmp_path: Path) -> None:
+    tune = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
+    until_decided = stopping.rule("", arms=2, first=3, runs=6) | {"hours": None, "budget": "6"}
+    stages = ((TUNING, 1000), *((FINAL, seed) for seed in range(3)))
+    candidates = [candidate(p, s, stage=stage, lr=lr) for p in (0, 1) for lr in (1e-6, 1e-5) for stage, s in stages]
+    record = sweep(tmp_path, candidates, tune=tune, until=until_decided)
+    lines: list[str] = []
+    advance(record.ledger, "s", lines.append)
+    train(tmp_path, lambda name, seed: 4, cause="diverged", of="pacs")
+    train(tmp_path, lambda name, seed: 4)
+    for _ in range(2):  # and when it is repeated
+        assert advance(record.ledger, "s", lines.append) == []
+        assert lines[-1].startswith("Stopped after 4 runs of tuning: fewer than two arms have a result")
