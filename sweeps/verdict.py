@@ -127,7 +127,7 @@ def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
             attempt.close(verdict.cause, verdict.message)
     except Busy as busy:
         return Verdict(Cause.BUSY, str(busy))
-    except OSError:  # its directory was deleted, or the disk is full: the other runs go on
+    except FileNotFoundError:  # its directory was deleted: the other runs go on
         pass
     return verdict
 
