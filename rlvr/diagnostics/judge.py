@@ -114,7 +114,7 @@ class Judge:
             if question in self._said:
                 return self._said[question]
         said = self._request(body)
-        if said is None:
+        if not said:
             return ""
         line = json.dumps({"question": question, "model": self.model, "said": said})
         with self._lock:
@@ -125,8 +125,8 @@ class Judge:
                 file.write(line + "\n")
         return said
 
-    def _request(self, body: dict[str, Any]) -> str | None:
-        """None: it refused this question, or its verdict is empty, as one is that was cut amid its thoughts."""
+    def _request(self, body: dict[str, Any]) -> str:
+        """What it says; "" where it refused this question, or was cut amid its thoughts."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
@@ -137,12 +137,12 @@ class Judge:
                     choice = json.load(reply)["choices"][0]
                     said = str(choice["message"]["content"] or "").strip()
                     cut = choice.get("finish_reason") == "length" and math.isnan(score(said))
-                    return None if cut or not said else said
+                    return "" if cut else said
             except urllib.error.HTTPError as error:
                 said = error.read().decode(errors="replace")[:300]
                 if error.code in OF_ONE_QUESTION:
                     log.warning("the judge refuses a question (%s): %s", error.code, said)
-                    return None
+                    return ""
                 if error.code < 500 and error.code != 429:
                     raise RuntimeError(f"the judge refuses ({error.code}): {said}") from error
                 trouble = f"{error.code}: {said}"

@@ -41,7 +41,7 @@ class StageJobs:
             if stage.quick or (self.store / stage.id).is_dir():
                 continue
             if stage.id not in self.jobs:
-                ranks = ranks_of_node(config["cluster"], config["rollout"]["engine"]) if stage.shared else 1
+                ranks = ranks_of_stage(config["cluster"], config["rollout"]["engine"]) if stage.shared else 1
                 self.jobs[stage.id] = self._send(stage, run_id, config["cluster"], ranks, waits)
                 self.fresh.append(stage.id)
             waits.append(self.jobs[stage.id])
@@ -88,7 +88,7 @@ class StageJobs:
         return job
 
 
-def ranks_of_node(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
+def ranks_of_stage(cluster: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
     """Ranks that sample a run's answers before training: those of one of its nodes, so many that each vLLM has all of
     its GPUs. (Workers of Ray have GPUs beside the ranks', of which the run has enough.)
     """

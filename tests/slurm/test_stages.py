@@ -14,7 +14,7 @@ from rlvr.ledger.stages import record_stages, recorded_stages
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
-from sweeps.slurm.stages import ranks_of_node
+from sweeps.slurm.stages import ranks_of_stage
 from sweeps.slurm.submissions import Queue, by_word, joined, record
 from tests.slurm.place import Place, causes, wait_for
 
@@ -110,10 +110,10 @@ class TestReal:
 def test_a_vllm_on_several_gpus_has_as_many_ranks_to_sample_before_training() -> None:
     node = {"ranks": 1, "nodes": 1, "sampling_nodes": 0, "gpus": 5}
     of_ray = {"workers": 2, "tensor_parallel": 2}
-    assert ranks_of_node(node, of_ray) == 2  # 1 + 2·2 GPUs: two of them
-    assert ranks_of_node({**node, "ranks": 3}, of_ray) == 2
-    assert ranks_of_node({**node, "ranks": 12, "nodes": 4, "sampling_nodes": 1}, {"tensor_parallel": 4}) == 4
-    assert ranks_of_node({**node, "gpus": 0}, {"tensor_parallel": 2}) == 1  # a CPU's vLLM has as many as it likes
+    assert ranks_of_stage(node, of_ray) == 2  # 1 + 2·2 GPUs: two of them
+    assert ranks_of_stage({**node, "ranks": 3}, of_ray) == 2
+    assert ranks_of_stage({**node, "ranks": 12, "nodes": 4, "sampling_nodes": 1}, {"tensor_parallel": 4}) == 4
+    assert ranks_of_stage({**node, "gpus": 0}, {"tensor_parallel": 2}) == 1  # a CPU's vLLM has as many as it likes
 
 
 def waiting(home: Path) -> tuple[Ledger, Path]:
