@@ -27,12 +27,17 @@ def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
 
     What is null has no part in it either: a new knob or group that is null by default leaves every run what it was.
     """
-    kept = _without_null({k: v for k, v in plain.items() if k not in NOT_IDENTITY})
-    if "engine" in kept.get("rollout", {}):
+    return decisive(_without_null(plain))
+
+
+def decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved config without what is no part of what a run is: where and how it ran, and what was kept of it."""
+    kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY}
+    if "engine" in (kept.get("rollout") or {}):
         kept["rollout"] = {**kept["rollout"], "engine": of_engine(kept["rollout"]["engine"])}
-    if "task" in kept:
+    if kept.get("task"):
         kept["task"] = of_task(kept["task"])
-    if "policy" in kept:
+    if kept.get("policy"):
         kept["policy"] = {k: v for k, v in kept["policy"].items() if k not in NOT_IDENTITY_OF_POLICY}
     return kept
 

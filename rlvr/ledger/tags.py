@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlvr.ledger.cause import State
-from rlvr.ledger.identity import NOT_IDENTITY, NOT_IDENTITY_OF_ENGINE, NOT_IDENTITY_OF_POLICY, NOT_IDENTITY_OF_TASK
+from rlvr.ledger.identity import decisive
 from rlvr.ledger.runs import RunInfo, choices, flatten, parse_yaml
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Sweep
@@ -28,11 +28,6 @@ CIRCUMSTANCES = frozenset(
         *("state", "cause", "attempts", "sweeps", "sweep_id", "trial", "name", "tags"),
         *("params_cut", "non_finite", "damaged_lines"),
     )
-)
-PLACES = (  # beginnings of keys of a config that are no part of what a run is
-    *(f"rollout.engine.{key}." for key in NOT_IDENTITY_OF_ENGINE),
-    *(f"policy.{key}." for key in NOT_IDENTITY_OF_POLICY),
-    *(f"task.{key}." for key in NOT_IDENTITY_OF_TASK),
 )
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
 _NAME = r"\w*(?:password|passwd|pwd|token|secret|credentials?|apikey|_key)"  # of a secret
@@ -108,9 +103,7 @@ def choices_of(tags: Mapping[str, str]) -> dict[str, str]:
 def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """(the config flattened with dots, names of the values that had to be cut at 6000 characters)."""
     # What may change between attempts is no param: those cannot be changed.
-    fixed = {k: v for k, v in config.items() if k not in NOT_IDENTITY}
-    flat = {name: value for name, value in flatten(fixed, _key).items() if not f"{name}.".startswith(PLACES)}
-    texts = {name[:250]: as_text(value) for name, value in flat.items()}
+    texts = {name[:250]: as_text(value) for name, value in flatten(decisive(config), _key).items()}
     cut = sorted(name for name, text in texts.items() if len(text) > MAX_VALUE)
     return {name: text[:MAX_VALUE] for name, text in texts.items()}, cut
 
