@@ -16,7 +16,7 @@ from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.runs import Unreadable, grouped, read_info
 from rlvr.ledger.state import RunState
-from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep, sweep_id
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep, grows, sweep_id
 from sweeps.arms import arms, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.slurm.submissions import joined, read_queue
@@ -289,7 +289,7 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         print(*sweep.problems, sep="\n", file=sys.stderr)
     if not run_ids:
         raise ValueError(f"nothing of sweep {options.name} can be started again.")
-    growing = sweep is not None and sweep.grows
+    growing = sweep is not None and grows(sweep.info)
     if not growing and all(state.state is State.FINISHED for state in ledger.states(run_ids)):
         print("All finished: nothing to start again.")
         return 0

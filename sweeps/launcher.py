@@ -23,7 +23,7 @@ from rlvr.ledger.attempt import newest_attempt
 from rlvr.ledger.cause import State
 from rlvr.ledger.layout import home
 from rlvr.ledger.runs import Unreadable, check_owner, grouped, read_info, read_proven_config
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import Ledger, grows
 from rlvr.tracker import store
 from slurm.client import is_configured
 from sweeps import controls, session
@@ -45,7 +45,7 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
     master: the config that Hydra composed for the command. Returns what Hydra wants of a launcher, for each point.
     """
     now = session.current()
-    if controller.is_growing(master):
+    if grows(master):
         launched = launch_growing(master, overrides)
     else:
         planning.check(master, evaluates=now.adapt is not None)
@@ -223,7 +223,7 @@ def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
     run_id: this run of it alone.
     """
     check_owner(ledger.sweep_dir(sweep_id))
-    if run_id is None and ledger.sweep(sweep_id).grows:
+    if run_id is None and grows(ledger.sweep(sweep_id).info):
         return _go_on(ledger, sweep_id)
     wanted = ledger.sweep(sweep_id).run_ids if run_id is None else [run_id]
     configs: dict[str, dict[str, Any]] = {}

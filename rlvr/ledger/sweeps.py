@@ -68,15 +68,15 @@ class Sweep:
         return str(self.info.get("command") or "")
 
     @property
-    def grows(self) -> bool:
-        """Do its next runs hang on the results of the ones before (sweeps/growing)?"""
-        return bool(self.info.get("until") or self.info.get("tune"))
-
-    @property
     def created(self) -> float:
         """Seconds since the epoch; 0: not known."""
         created = self.info.get("created")
         return float(created) if isinstance(created, int | float) else 0.0
+
+
+def grows(about: Mapping[Any, Any]) -> bool:
+    """Do its next runs hang on the results of the ones before (sweeps/growing)? about: sweep.json, or a config."""
+    return bool(about.get("until") or about.get("tune"))
 
 
 def sweep_id(study: str, run_ids: Iterable[str]) -> str:

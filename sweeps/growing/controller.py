@@ -11,8 +11,6 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.lock import lock, unlock
@@ -24,11 +22,6 @@ from sweeps.verdict import Outcome
 ENDED = (State.FINISHED, State.DIVERGED)  # what ended otherwise is no result: it is tried again first
 LOCK_S = 60.0
 ALONE = "fewer than two arms have a result at any value, and nothing can be compared"
-
-
-def is_growing(config: DictConfig) -> bool:
-    """Is the sweep of a launch with this config to grow?"""
-    return bool(config.get("until") or config.get("tune"))
 
 
 def has_results(home: Path, sweep_id: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlvr.config import imports
 from rlvr.ledger import layout
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import Ledger, grows
 from sweeps.growing.controller import has_results
 from sweeps.sync import tracker_of
 from sweeps.worker import shipping, to_store
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     home, sweep_id = layout.home_of(options.sweep), options.sweep.name
     shipped = ship(home, sweep_id) if options.ship else True
     sweep = Ledger(home).sweep(sweep_id)
-    if sweep.grows and has_results(home, sweep_id):
+    if grows(sweep.info) and has_results(home, sweep_id):
         go_on(home, sweep_id)
     study = sweep.study
     command = imports.python("-m", "analysis", "--home", str(home), "--study", study)

@@ -16,7 +16,7 @@ from rlvr.ledger.files import remove, write_text
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.stages import recorded_stages
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import Ledger, grows
 from slurm import client, limits
 from slurm.submit import Full, hand_in, script
 from sweeps.slurm import jobs, submissions
@@ -126,7 +126,7 @@ def submit(
         submissions.record_waves(ledger, sweep_id, rest, ship=ship)
         done.stages = prepared.fresh
         cluster = runs[0][1]["cluster"]
-        wanted = cluster["report"] or ledger.sweep(sweep_id).grows  # which the job that reports goes on with
+        wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # which the job that reports goes on with
         if wanted and not rest:  # else the jobs that submit the last of them see to it
             done.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=done.jobs, held=held)
         return done
