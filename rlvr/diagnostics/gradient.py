@@ -86,7 +86,7 @@ def effect(trainer: Trainer, batch: Batch) -> Effect:
         found.append(torch.full((size,), torch.nan))
     advantage = batch.advantage.double()
     if advantage.dim() == 2:
-        advantage = torch.where(batch.mask, advantage, 0.0).sum(1) / batch.mask.sum(1).clamp(min=1)
+        advantage = batch.token_advantage.double().sum(1) / batch.mask.sum(1).clamp(min=1)
     own = torch.ones_like(batch.group, dtype=torch.bool) if batch.kind is None else batch.kind == EXPLORE
     shown = (torch.from_numpy(watch.weight), advantage, batch.reward.double())
     return Effect(metrics, found[0], *(values[own].numpy() for values in shown))

@@ -46,7 +46,7 @@ def compare(
     everyone = [group for each in sampler.gather(own) for group in each]
     batch = collate(everyone, lambda reward, group: torch.zeros_like(reward), pad_token_id=place.pad_token_id)
     trainer = logp(batch).cpu()
-    difference = torch.where(batch.mask, (trainer - batch.logp_old).abs(), 0.0).numpy()
+    difference = batch.log_ratio(trainer).abs().numpy()
     if agrees(difference[batch.mask.numpy()], tolerance):
         return
     worst = np.where(np.isnan(difference), np.inf, difference).argmax()

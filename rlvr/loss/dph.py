@@ -29,9 +29,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from rlvr.loss.grpo import grpo
-from rlvr.objective.batch import Batch, Policy, Terms, needs
+from rlvr.objective.batch import REHEARSE, Batch, Policy, Terms, needs
 
-REHEARSE = 1  # Batch.kind of a stored response
 LIMIT = 20.0  # nats
 
 # ℓ = log u → (f(u), d f/dℓ = u·f'(u)): as in rlvr/objective/divergence.py the derivative is given, not found by
@@ -134,7 +133,7 @@ def _mixed(
         raise ValueError(f"loss.coef={coef} must be 0 or more, for example 0.01.")
     rehearse = _rehearsed(batch)
     explore = grpo(policy, batch, clip_low=clip_low, clip_high=clip_high, dual_clip=None)
-    log_ratio = torch.where(batch.mask & rehearse, policy.logp - batch.logp_old, 0.0)
+    log_ratio = torch.where(rehearse, batch.log_ratio(policy.logp), 0.0)
     value, derivative = generator(log_ratio.detach())
     pull = coef * (value + derivative * (log_ratio - log_ratio.detach()))
     return Terms(
@@ -154,7 +153,7 @@ def _also_explored(
     assert batch.logp_ref is not None  # @needs("reference")
     here = batch.mask & ~_rehearsed(batch)
     v = torch.where(here, policy.logp - batch.logp_ref, 0.0)
-    r = torch.where(here, policy.logp - batch.logp_old, 0.0).detach().clamp(-LIMIT, LIMIT).exp()
+    r = batch.log_ratio(policy.logp).detach().clamp(-LIMIT, LIMIT).exp()
     value, derivative = penalty(v.detach(), r)
     added = torch.where(here, coef * (value + derivative * (v - v.detach())), 0.0)
     return Terms(mixed.loss + added, {**mixed.metrics, "explore_penalty": torch.where(here, value, 0.0)})

@@ -119,12 +119,11 @@ def _policy_metrics(
     kl_old estimates KL(old ‖ new) on the old policy's samples as r − 1 − log r (k3), kl_base KL(policy ‖ base) as
     b − 1 − log b with b = base / policy, on samples of the policy itself. Log-ratios are clamped to ±20.
     """
-    ratio = logp - batch.logp_old
     measured = {
         "policy/entropy": entropy,
         "policy/kl_old": penalty.kl(batch.logp_old, logp, "k3", mask=batch.mask),
-        "policy/abs_log_ratio": ratio.abs(),
-        "advantage/abs_mean": batch.advantage.abs().view(len(logp), -1).expand_as(logp),
+        "policy/abs_log_ratio": batch.log_ratio(logp).abs(),
+        "advantage/abs_mean": batch.token_advantage.abs(),
     }
     if logp_base is not None:
         measured["policy/kl_base"] = penalty.kl(logp, logp_base, "k3", mask=batch.mask)
