@@ -16,11 +16,9 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig
 
 from analysis.scores.claim import CLAIMS
-from rlvr.config.checks import built
 from rlvr.config.overrides import key_of
 from rlvr.ledger.identity import ADDED, EXPECTED, GROWTH
 from rlvr.ledger.sweeps import TUNING, Ledger
-from rlvr.records import NotAtHand
 from sweeps import controls
 from sweeps.growing import results, stopping, tuning
 from sweeps.growing.record import FINAL, Candidate, Record, called_anew, first_wave
@@ -85,7 +83,6 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
         about["until"] = known.info["until"] if known else _rule(master, points, ledger, spent, first)
         points = replace(points, seeds=points.more(about["until"]["seeds"][-1]))
     if grid:
-        _check_validation(master, first)
         about["tune"] = tuning.rule(grid, points.seeds)
     candidates, base = _candidates(master, points, grid, compose)
     if known:
@@ -138,19 +135,6 @@ def _check_metric(name: str, first: Plan) -> None:
     for config in settings.values():
         with contextlib.suppress(InstantiationException):  # a dry run without the task's data, which it says
             results.check_metric(name, evaluated(config), config["evaluation"]["samples"])
-
-
-def _check_validation(master: DictConfig, first: Plan) -> None:
-    """ValueError for a task of some arm without the split by which a value is chosen."""
-    for config in {repr(run.config["task"]): run.config for run in first.runs}.values():
-        with contextlib.suppress(NotAtHand):  # a dry run says so
-            if not built(config["task"], config["choices"]).validates:
-                task = config["choices"]["task"]
-                share = "Pass task.validation=0.05, a share of the training problems, or drop tune."
-                raise ValueError(
-                    f"tune={master.tune} chooses by the validation split, and task={task} has none. "
-                    f"{share if 'validation' in config['task'] else 'Drop tune.'}"
-                )
 
 
 def _candidates(

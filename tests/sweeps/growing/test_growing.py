@@ -60,7 +60,7 @@ def info(home: Path) -> dict[str, object]:
         ),
         (
             ["-m", *BANDIT, "loss=grpo,rloo", "tune=lr:1e-4,1e-3"],
-            "tune=lr:1e-4,1e-3 chooses by the validation split, and task=bandit has none. Drop tune.",
+            "task=bandit has no validation problems. Drop it, or the tune= that asks for it.",
         ),
         (["loss=grpo", "until=decided", "budget=9"], "until has no effect on a single run"),
     ],
