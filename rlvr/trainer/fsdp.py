@@ -56,14 +56,15 @@ class Trainer:
         torch.manual_seed(knobs.seed)
         # No dropout: the policy that is trained is the one that sampled.
         model = model.requires_grad_(True).float().eval()
-        own = knobs.critic == "own"
-        if own and "value" not in self.objective.needs:
-            raise ValueError("trainer.critic=own has no effect: the loss trains no value head. Drop trainer.critic.")
-        self.actor = Actor(model, knobs.temperature, self.objective.needs, own_critic=own)
+        self.actor = Actor(model, knobs.temperature, self.objective.needs, own_critic=knobs.critic == "own")
         # Without weights as yet, the architecture is tried on a small model of its kind.
         trial = Actor(miniature(model.config), knobs.temperature) if is_empty(model) else self.actor
         check_head(trial)
-        self._refuse_idle_knobs()
+        if knobs.reference_offload and place.device.type != "cuda":
+            raise ValueError(
+                "trainer.reference_offload=true keeps frozen weights out of GPU memory, and this machine has no GPU. "
+                "Drop it."
+            )
         self.packer = packer.choose(self.actor, trial, knobs, place.pad_token_id, place.device)
         if knobs.lora_rank is not None:
             lora.adapt(model, rank=knobs.lora_rank, alpha=knobs.lora_alpha, seed=knobs.seed, dtype=knobs.precision)
@@ -86,21 +87,6 @@ class Trainer:
         policys = (p for n, p in self.actor.model.get_decoder().named_parameters() if not lora.is_adapter(n))
         for own, policy in zip(self.actor.critic.decoder.parameters(), policys, strict=True):
             distributed.local(own).copy_(distributed.local(policy))
-
-    def _refuse_idle_knobs(self) -> None:
-        """Raises ValueError for knobs that would be ignored."""
-        knobs = self.knobs
-        if knobs.head_lr is not None and not self.actor.heads:
-            raise ValueError(
-                f"trainer.head_lr={knobs.head_lr} has no effect: the loss trains no head. Drop trainer.head_lr."
-            )
-        if knobs.reference_offload and self.place.device.type != "cuda":
-            raise ValueError(
-                "trainer.reference_offload=true keeps frozen weights out of GPU memory, and this machine has no GPU. "
-                "Drop it."
-            )
-        if knobs.reference_resets_optimiser and knobs.reference_every is None:
-            raise ValueError("trainer.reference_resets_optimiser needs resets: pass trainer.reference_every=STEPS.")
 
     # --- learning ---
 

@@ -21,7 +21,7 @@ def learning_rate(step: int, knobs: Knobs) -> float:
 
     Rises linearly to `lr` at step `warmup_steps` − 1; then constant, or falling to `final_lr`·lr at `total_updates` on
     a straight line, half a cosine, or a straight line over the last `decay_steps` alone ("wsd", arXiv:2404.06395; None:
-    a tenth of all). Raises ValueError for an unknown schedule.
+    a tenth of all).
     """
     lr, total, final_lr = knobs.lr, knobs.total_updates, knobs.final_lr
     if step < knobs.warmup_steps:
@@ -37,8 +37,6 @@ def learning_rate(step: int, knobs: Knobs) -> float:
             return lr * (1 - (1 - final_lr) * progress)
         case "cosine":
             return lr * (final_lr + (1 - final_lr) * (1 + math.cos(math.pi * progress)) / 2)
-        case _:
-            raise ValueError(f"trainer.schedule={knobs.schedule} is unknown. Pass constant, cosine, linear or wsd.")
 
 
 def adamw(model: Iterable[nn.Parameter], heads: Iterable[nn.Parameter], knobs: Knobs) -> torch.optim.AdamW:

@@ -19,17 +19,11 @@ def penalty(length: int, *, max_tokens: int, buffer: float, factor: float) -> fl
 def penalised(groups: Sequence[Rollout], *, max_tokens: int, buffer: float | None, factor: float) -> Sequence[Rollout]:
     """The groups with the penalty of its length added to every reward. Outcomes stay: accuracy is what it was.
 
-    buffer: tokens; below 1 a share of max_tokens; None for no penalty. Raises ValueError for one longer than a response
-    may be.
+    buffer: tokens, max_tokens at most; below 1 a share of them; None for no penalty.
     """
     if buffer is None:
         return groups
     buffer = buffer * max_tokens if buffer < 1 else buffer
-    if buffer > max_tokens:
-        raise ValueError(
-            f"rollout.overlong_buffer={buffer:g} is more than the {max_tokens} tokens of a response: every response "
-            "would be penalised. Pass a smaller buffer."
-        )
     penalised_groups = list[Rollout]()
     for group in groups:
         rewards = list[Reward]()

@@ -22,19 +22,10 @@ class FrozenPolicies:
 
     def __init__(self, actor: Actor, sharding: Sharding, knobs: Knobs, *, needs_reference: bool) -> None:
         """sharding: of the policy itself. A reference without resets is the base policy, one copy for both. A policy of
-        adapters needs no copy: without them it is the base policy. Raises ValueError for resets of a reference that
-        nothing asks for, or of adapters.
+        adapters needs no copy: without them it is the base policy.
         """
         self.every = every = knobs.reference_every  # steps between resets of the reference; None: never
-        if every is not None and (every < 1 or not needs_reference):
-            reason = (
-                "must be 1 or more" if needs_reference else "has no effect: neither the loss nor trainer.kl uses one"
-            )
-            raise ValueError(f"trainer.reference_every={every} {reason}. Pass trainer.reference_every=null.")
         adapted = any(lora.is_adapter(name) for name, _ in actor.named_parameters())
-        if adapted and (every is not None or knobs.reference_offload):
-            idle = "reference_every" if every is not None else "reference_offload"
-            raise ValueError(f"trainer.{idle} has no use with trainer.lora_rank: no copy is made. Drop one of them.")
         resting = replace(sharding, checkpointing=False, compiled=False, offload=knobs.reference_offload)
 
         def without_adapters(layout: Layout) -> ActorOutput:

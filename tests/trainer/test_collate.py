@@ -10,7 +10,6 @@ from rlvr.model.tokenizer import word_tokenizer
 from rlvr.objective.advantage import dr_grpo
 from rlvr.objective.batch import Batch, Policy, needs
 from rlvr.records import Completion, Problem, Reward, Rollout
-from rlvr.task.bandit import Bandit
 from rlvr.trainer.collate import collate, known_answers
 from tests.support.scripted import Echo
 
@@ -116,9 +115,3 @@ def test_an_end_token_is_added_where_there_is_room() -> None:
     for room, expected in ((1, ["a"]), (2, ["a", "."])):
         (group,) = known_answers([rollout("p", [1], ([4], 0.0))], task, tokenizer, max_tokens=room)
         assert group.completions[0].tokens.tolist() == [words[w] for w in expected]
-
-
-def test_a_task_without_known_answers_is_refused() -> None:
-    bandit = Bandit(arms=2, centres=[0], widths=[1], heights=[1])
-    with pytest.raises(ValueError, match=r"task bandit gives none.*task=digits or task=maze"):
-        known_answers([rollout("p", [1], ([4], 0.0))], bandit, None, max_tokens=1)  # type: ignore[arg-type]

@@ -110,7 +110,5 @@ def test_an_exported_checkpoint_is_the_merged_model(tmp_path: Path) -> None:
 
 
 def test_what_adapters_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="no use with trainer.lora_rank"):
-        trainer(**KNOBS, kl=0.1, reference_every=2)
     with pytest.raises(ValueError, match="no linear layers to adapt"):
         trainer(TablePolicy(TableConfig(vocab_size=16)), **KNOBS)

@@ -42,11 +42,6 @@ def test_schedules_end_at_the_final_rate() -> None:
     assert end == pytest.approx([0.2, 0.2, 0.2])
 
 
-def test_unknown_schedule_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"trainer\.schedule=sine is unknown\. Pass constant, cosine, linear or wsd"):
-        rates("sine")
-
-
 def test_updates_follow_adamw_with_warm_up() -> None:
     made = trainer(betas=(0.0, 0.9), eps=1e-6, lr=0.01, weight_decay=0.1, warmup_steps=2)
     square: dict[str, torch.Tensor] = {}

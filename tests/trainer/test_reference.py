@@ -76,17 +76,3 @@ def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dt
     assert found == expected
     assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
     assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(whole).items())
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"reference_every": 2}, "trainer.reference_every=2 has no effect: neither the loss nor trainer.kl"),
-        ({"loss": looks, "reference_every": 0}, "trainer.reference_every=0 must be 1 or more"),
-        ({"loss": looks, "reference_resets_optimiser": True}, "pass trainer.reference_every=STEPS"),
-        ({"head_lr": 1e-3}, "trainer.head_lr=0.001 has no effect"),
-    ],
-)
-def test_knobs_without_effect_are_errors(knobs: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        trainer(**knobs)
