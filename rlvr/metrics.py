@@ -51,7 +51,8 @@ def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int
     answer the result is 0. correct: [n] verdicts; where verdicts on one answer differ, their mean counts.
     Raises ValueError if k > n or the lengths differ.
     """
-    _check_samples("maj", k, len(answers))
+    if k > len(answers):
+        raise ValueError(f"maj@{k} needs {k} samples, and there are {len(answers)}. Lower k or sample more.")
     pairs = [(a, ok) for a, ok in zip(answers, correct, strict=True)][:k]
     votes = Counter(answer for answer, _ in pairs if answer is not None)
     if not votes:
@@ -66,9 +67,8 @@ def distinct_at_k(answers: Sequence[Hashable | None], k: int) -> float:
 
     answers: [n] one right answer each, None for a sample that is not right. An answer that m samples give is among k
     of them with chance 1 − C(n − m, k)/C(n, k): `pass_at_k` of each answer, summed. At k = n the number of different
-    ones. Raises ValueError unless 1 ≤ k ≤ n.
+    ones. Raises ValueError as that does.
     """
-    _check_samples("distinct", k, len(answers))
     times = Counter(answer for answer in answers if answer is not None)
     return float(pass_at_k(len(answers), np.fromiter(times.values(), np.int64), k).sum())
 
@@ -187,8 +187,3 @@ def _rates(p: ArrayLike) -> Floats:
 
 def _mean(x: NDArray[np.bool_]) -> float:
     return float(x.mean()) if x.size else float("nan")
-
-
-def _check_samples(name: str, k: int, n: int) -> None:
-    if not 1 <= k <= n:
-        raise ValueError(f"{name}@{k} needs 1 ≤ k ≤ samples, and there are {n} samples. Lower k or sample more.")

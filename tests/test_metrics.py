@@ -102,7 +102,7 @@ def test_distinct_at_k_by_hand() -> None:
     # Of 2 among 6: "a" is missing with C(3, 2)/C(6, 2) = 3/15, "b" with C(5, 2)/C(6, 2) = 10/15.
     assert distinct_at_k(answers, 2) == pytest.approx(12 / 15 + 5 / 15)
     assert distinct_at_k([None, None], 2) == 0
-    with pytest.raises(ValueError, match=r"distinct@3 needs 1 ≤ k ≤ samples, and there are 2"):
+    with pytest.raises(ValueError, match=r"needs 1 ≤ k ≤ samples, and there are 2"):
         distinct_at_k(["a", "b"], 3)
 
 
