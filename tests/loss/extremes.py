@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -15,23 +14,22 @@ ADVANTAGES = ([0.0] * 6, [2.5, -2.5, 0.0, 1e3, -1e3, 1e-6], [-1.0] * 6)
 
 
 def check(loss: Loss, *, make: Callable[[Batch, Policy], tuple[Batch, Policy]] = lambda b, p: (b, p)) -> None:
-    """Log ratios up to ±25 nats, groups without advantage, large advantages, one token in all, none; two precisions.
+    """Log ratios up to ±25 nats, groups without advantage, large advantages, one token in all; two precisions.
 
     make: adds what the loss needs beside the usual.
     """
     for dtype in (torch.float32, torch.bfloat16):
         for step in (0.0, 6.0, -6.0, 25.0, -25.0):
             for advantage in ADVANTAGES:
-                for lengths in ((4, 1, 3, 2, 4, 2), (0, 0, 1, 0, 0, 0), (0,) * 6):
+                for lengths in ((4, 1, 3, 2, 4, 2), (0, 0, 1, 0, 0, 0)):
                     batch = make_batch(lengths=lengths, dtype=dtype, advantage=torch.tensor(advantage, dtype=dtype))
                     policy = make_policy(batch, log_ratio=step)
-                    if batch.mask.any():
-                        finite(loss, *make(batch, policy))
+                    finite(loss, *make(batch, policy))
 
 
 def finite(loss: Loss, batch: Batch, policy: Policy) -> None:
     every = torch.arange(len(batch.tokens))
-    terms = loss(policy, prepared(loss, policy, replace(batch), every))
+    terms = loss(policy, prepared(loss, policy, batch, every))
     total = torch.where(batch.mask if terms.loss.dim() == 2 else batch.mask.any(1), terms.loss, 0.0).sum()
     assert terms.loss.isfinite().all()
     leaves = [x for x in (policy.logp, policy.value, policy.log_z) if x is not None and x.requires_grad]
