@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,9 @@ def test_help_lists_every_command_and_imports_little(tmp_path: Path) -> None:
         done = rlvr(*words, cwd=tmp_path, PYTHONPROFILEIMPORTTIME="1")
         assert done.returncode == 0
         assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("  rlvr ")] == list(COMMANDS)
-    assert not {line.rsplit("|")[-1].strip() for line in done.stderr.splitlines()} & {"hydra", "torch", "omegaconf"}
+    imported = {line.rsplit("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "rlvr.__main__" in imported
+    assert not imported & {"hydra", "torch", "omegaconf"}
 
 
 def test_the_version_is_ours(tmp_path: Path) -> None:
@@ -84,9 +85,3 @@ def test_exit_codes_are_those_of_the_command(tmp_path: Path) -> None:
     assert rlvr("run", "loss=gripo", cwd=tmp_path).returncode == 2
     assert rlvr("logs", "nothing", cwd=tmp_path).returncode == 2
     assert rlvr("sweeps", "status", cwd=tmp_path).returncode == 0
-
-
-def test_it_answers_at_once(tmp_path: Path) -> None:
-    began = time.perf_counter()
-    rlvr("--help", cwd=tmp_path)
-    assert time.perf_counter() - began < 10  # a hang, not a benchmark

@@ -214,9 +214,6 @@ def test_published_values_are_those_of_the_paper(complete, room, name):
     shown = room.table(complete).published[0].cells
     assert len(shown) == len(printed)
     assert sorted(shown["text"]) == sorted(printed)
-    text = markdown(room.table(complete))
-    for value in printed:
-        assert value in text
 
 
 def test_a_published_cell_stands_where_the_paper_has_it(complete):
@@ -278,10 +275,6 @@ def test_latex_has_a_booktabs_tabular_per_grid(spoilt):
     assert text.count(r"\begin{tabular}") == text.count(r"\toprule") == text.count(r"\bottomrule") == 3 + 2
     assert r"1/$\eta$ = 1/4 & ---(missing)" in text
     assert not [line for line in text.splitlines() if "%" in line.replace(r"\%", "") and not line.startswith("%")]
-
-
-def test_the_same_data_renders_the_same(complete):
-    assert to_csv(eta.table(complete)) == to_csv(eta.table(complete))
 
 
 # --- the bandit -----------------------------------------------------------------------------------

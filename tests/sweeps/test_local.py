@@ -118,7 +118,16 @@ def test_workers_see_their_share_of_the_machine(tmp_path: Path) -> None:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     assert {key: seen.get(key) for key in wanted} == wanted
-    assert 1 <= available_cores() <= (os.cpu_count() or 1)
+
+
+def test_cores_are_those_of_the_affinity_within_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota of 300 ms in each 100 ms is three cores, one of 10 ms still a core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(local, "Path", lambda _: tmp_path / "cpu.max")
+    assert available_cores() == 8  # no control groups here
+    for quota, cores in (("max", 8), ("300000", 3), ("1600000", 8), ("10000", 1)):
+        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+        assert available_cores() == cores
 
 
 def test_noise_on_standard_output_goes_to_the_log(tmp_path: Path) -> None:

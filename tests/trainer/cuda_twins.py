@@ -124,7 +124,7 @@ def settings() -> dict[str, bool | str]:
 def main(file: Path) -> None:
     rank, world, device = distributed.join_group()
     assert device.type == "cuda"
-    result: dict[str, Any] = {"twins": {}, "waits": {}}
+    result: dict[str, Any] = {"ranks": world, "twins": {}, "waits": {}}
     with tempfile.TemporaryDirectory() as directory:
         if rank == 0:
             qwen2(hidden=WIDE).save_pretrained(directory)
