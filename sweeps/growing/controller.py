@@ -175,7 +175,8 @@ def _end(record: Record) -> str:
     if until["stopped"] == ALONE:
         return f"Stopped after {len(record.begun)} runs of tuning: {ALONE}. Launch it with other values of tune."
     left = sum(each["outcome"] == "undecided" for each in until["looks"][-1]["questions"])
-    what = "all is decided" if until["stopped"] == "decided" else f"budget spent, {left} undecided"
+    words = {"decided": "all is decided", "budget spent": f"budget spent, {left} undecided"}
+    what = words.get(until["stopped"], until["stopped"])
     looks = f"{len(until['looks'])} of {len(until['seeds'])} looks"
     return (
         f"Stopped: {what} after {looks} and {len(record.begun)} runs. See: python -m analysis --sweep {record.sweep_id}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.scores.claim import CLAIMS
+from analysis.scores.claim import CLAIMS, Outcome
 from sweeps.growing import results
 from sweeps.progress import duration
 
@@ -84,7 +84,9 @@ def stopped(rule: Mapping[str, Any]) -> str:
     if not rule["looks"]:
         return ""
     if not open_groups(rule):
-        return "decided"
+        untested = [q for each in rule["looks"] for q in each["questions"] if q["outcome"] == Outcome.NOT_TESTED]
+        asked = len(rule["looks"][0]["questions"])
+        return f"nothing is left to decide ({len(untested)} of {asked} claims not tested)" if untested else "decided"
     return "budget spent" if len(rule["looks"]) == len(rule["seeds"]) else ""
 
 

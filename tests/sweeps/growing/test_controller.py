@@ -12,6 +12,7 @@ import pytest
 
 from analysis.figures import tuning as tuning_figure
 from analysis.frames.load import load
+from analysis.scores.claim import CLAIMS
 from analysis.scores.findings import findings
 from analysis.scores.question import questions
 from analysis.tables import tuning as tuning_table
@@ -225,3 +226,21 @@ def test_where_one_arm_alone_is_left_nothing_is_decided_and_no_run_is_spent(tmp_
     for _ in range(2):  # and when it is repeated
         assert advance(record.ledger, "s", lines.append) == []
         assert lines[-1].startswith("Stopped after 4 runs of tuning: fewer than two arms have a result")
+
+
+def test_a_claim_of_an_arm_that_is_left_out_is_not_said_to_be_decided(tmp_path: Path) -> None:
+    tune = {**tuning.rule(tuning.Grid([("lr=1e-06",), ("lr=1e-05",)], [1000]), [0, 1, 2]), "picks": {}}
+    until_decided = stopping.rule(CLAIMS, arms=3, first=3, runs=9) | {"hours": None, "budget": "9"}
+    stages = ((TUNING, 1000), *((FINAL, seed) for seed in range(3)))
+    candidates = [candidate(p, s, stage=stage, lr=lr) for p in ARMS for lr in (1e-6, 1e-5) for stage, s in stages]
+    claims = [{"says": "more", "metric": "avg", "arm": f"loss={arm}", "relation": ">"} for arm in ("pacs", "rloo")]
+    record = sweep(tmp_path, candidates, tune=tune, until=until_decided, claims=claims)
+    lines: list[str] = []
+    advance(record.ledger, "s", lines.append)
+    train(tmp_path, lambda name, seed: 4, cause="diverged", of="pacs")
+    for _ in range(2):
+        train(tmp_path, lambda name, seed: 6 if "rloo" in name else 3)
+        advance(record.ledger, "s", lines.append)
+    outcomes = [question["outcome"] for question in looks(tmp_path)[0]["questions"]]
+    assert outcomes == ["not tested", "holds"]
+    assert lines[-1].startswith("Stopped: nothing is left to decide (1 of 2 claims not tested) after 1 of 1 looks")
