@@ -16,7 +16,7 @@ from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.runs import Unreadable, grouped, read_info
 from rlvr.ledger.state import RunState
-from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep, grows, sweep_id
+from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows, sweep_id
 from sweeps.arms import arms, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
 from sweeps.slurm.submissions import joined, read_queue
@@ -131,9 +131,7 @@ def _sweep_or_run(text: str, ledger: Ledger) -> tuple[Sweep | None, Sequence[str
     """The sweep that a text stands for, and its runs; None, and the run, where no sweep is called so."""
     try:
         sweep = ledger.resolve_sweep(text)
-    except ValueError:
-        if any(each.sweep_id.startswith(text) for each in ledger.sweeps()):
-            raise  # several: never a run in their place
+    except NoSweep:  # several are refused: never a run in their place
         return None, [ledger.resolve_run(text)]
     _tell_of_others(ledger, text, sweep)
     return sweep, sweep.run_ids

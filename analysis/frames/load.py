@@ -165,7 +165,10 @@ def _select(found: Catalogue, study: str | None, sweep: str | None) -> tuple[lis
             " ".join([f"no run in {found.home} ({found.origin}). Start one: python -m rlvr.run", *found.notes])
         )
     if sweep is not None:
-        plan = the_sweep(found.sweeps[::-1], sweep)
+        try:
+            plan = the_sweep(found.sweeps[::-1], sweep)
+        except ValueError as error:
+            raise LookupError(str(error)) from None
         return [plan], study_of(plan)
     study = studies[0] if study is None else study
     if study not in studies:

@@ -243,25 +243,26 @@ class Ledger:
 
     def resolve_sweep(self, text: str) -> Sweep:
         """As `the_sweep`, of this ledger."""
-        try:
-            return the_sweep(self.sweeps(), text)
-        except LookupError as error:
-            raise ValueError(error.args[0]) from None
+        return the_sweep(self.sweeps(), text)
+
+
+class NoSweep(ValueError):
+    """No sweep is called so."""
 
 
 def the_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
     """The sweep that an id, its beginning, a name, or else a study (the newest sweep of it) stands for.
 
-    sweeps: newest first. Raises LookupError if there is none, or several.
+    sweeps: newest first. Raises NoSweep if there is none, ValueError if there are several.
     """
     called = [s for s in sweeps if text and text == s.name] or [s for s in sweeps if text and text == s.study]
     exact = [s for s in sweeps if text == s.sweep_id] or called[:1]
     matches = exact or [s for s in sweeps if text and s.sweep_id.startswith(text)]
     if len(matches) > 1:
-        raise LookupError(f"{text} begins {len(matches)} sweeps: {', '.join(s.sweep_id for s in matches)}. Type more.")
+        raise ValueError(f"{text} begins {len(matches)} sweeps: {', '.join(s.sweep_id for s in matches)}. Type more.")
     if not matches:
         known = ", ".join(s.name or s.sweep_id for s in sweeps[:8]) or "none yet"
-        raise LookupError(f"There is no sweep {text} here. Sweeps, newest first: {known}.")
+        raise NoSweep(f"There is no sweep {text} here. Sweeps, newest first: {known}.")
     return matches[0]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.sweeps import Ledger, the_sweep
+from rlvr.ledger.sweeps import Ledger, NoSweep, the_sweep
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
 
@@ -39,7 +39,7 @@ def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
     for text in sweep_ids:
         try:
             ids |= dict.fromkeys(the_sweep(sweeps, text).run_ids)
-        except LookupError:
+        except NoSweep:
             raise ValueError(
                 f"no sweep {text!r} in {layout.sweeps(home)}. Sweeps there: {', '.join(known) or 'none'}. "
                 f"Leave --sweep out to ship every run."

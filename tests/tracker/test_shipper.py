@@ -410,9 +410,12 @@ def test_no_secret_is_written_to_disk(home):
     assert "s3cret" not in str(tags.tags(read_info(run), state.read(run), []))
 
 
-def test_an_unknown_sweep_is_a_user_error(home, capsys):
+def test_an_unknown_sweep_and_an_ambiguous_one_are_user_errors(home, capsys):
     make_run(home, "r")
     make_sweep(home, "s1", ["r"])
+    make_sweep(home, "s2", ["r"])
+    assert main(["--home", str(home), "--sweep", "s"]) == 2
+    assert "s begins 2 sweeps" in capsys.readouterr().err
     assert main(["--home", str(home), "--sweep", "s9"]) == 2
     assert "no sweep 's9'" in capsys.readouterr().err
     assert main(["--home", str(home), "--uri", "file:///x"]) == 2
