@@ -27,7 +27,8 @@ from types import FrameType
 import psutil
 
 from rlvr.ledger.runs import Unreadable, read_config
-from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, ip_towards, new_token
+from rlvr.rollout.broadcast import interface_of, ip_towards
+from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
 # Seconds for the other ranks to end by themselves when one has failed: they may be writing a checkpoint.
@@ -77,13 +78,11 @@ def _interface(meet: str) -> dict[str, str]:
     """
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return {}
-    interfaces = psutil.net_if_addrs()
     named = os.environ.get("NCCL_SOCKET_IFNAME")
-    if named in interfaces:  # NCCL takes beginnings of names, too
+    if named in psutil.net_if_addrs():  # NCCL takes beginnings of names, too
         return {"GLOO_SOCKET_IFNAME": named}
-    ip = ip_towards(meet)
-    found = [name for name, every in interfaces.items() if ip in {each.address for each in every}]
-    return {"GLOO_SOCKET_IFNAME": found[0]} if found else {}
+    found = interface_of(ip_towards(meet))
+    return {"GLOO_SOCKET_IFNAME": found} if found else {}
 
 
 def workers_of(words: Sequence[str]) -> int:

@@ -19,22 +19,28 @@ def on_node() -> tuple[int, int]:
     return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if several() else (0, 1)
 
 
+def of_all(mine: int) -> list[int]:
+    """The number of every rank of the run, on every rank. All of them together."""
+    return [number for (number,) in _everyone([mine])]
+
+
 def from_first(mine: Sequence[int]) -> list[int]:
     """The numbers of this node's first rank, on every rank of it. All ranks of the run together, with as many each."""
+    return _everyone(mine)[dist.get_rank() - on_node()[0] if several() else 0]  # ranks are numbered node by node
+
+
+def _everyone(mine: Sequence[int]) -> list[list[int]]:
+    """By rank."""
     if not several():
-        return list(mine)
+        return [list(mine)]
     everyone = [torch.zeros(len(mine), dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, torch.tensor(mine))
-    return everyone[dist.get_rank() - on_node()[0]].tolist()  # ranks are numbered node by node
+    dist.all_gather(everyone, torch.tensor(mine, dtype=torch.int64))
+    return [each.tolist() for each in everyone]
 
 
 def of_first_rank(mine: int) -> int:
     """The number of the run's first rank, on every rank. All of them together."""
-    if not several():
-        return mine
-    told = torch.tensor(mine)
-    dist.broadcast(told, 0)
-    return int(told)
+    return of_all(mine)[0]
 
 
 def visible_gpus() -> list[str]:

@@ -2,8 +2,9 @@
 
 All ranks use one Ray (rlvr/rollout/ray_node.py starts it) and have a part of its workers each. A worker is a VllmEngine
 whose process is reached through an actor: what is lost, vLLM, actor or node, is replaced and asked again with the same
-seeds; while it has no place, the others answer in its stead. On a rank's own node workers read the weights from memory
-that ranks have written; every other node is sent one copy.
+seeds; while it has no place, the others answer in its stead. Weights are broadcast to workers on GPUs or on other nodes
+(rlvr/rollout/ray_broadcast.py). On a rank's own node others read them from memory that ranks have written; another node
+is sent one copy where that is not possible.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from rlvr.records import Completion, Judge, Progress, Request, Sampling, Supply
-from rlvr.rollout.child import Process, environment_with
+from rlvr.rollout.broadcast import LOOPBACK
+from rlvr.rollout.child import Lost, Process, environment_with
+from rlvr.rollout.conversation import Conversation
 from rlvr.rollout.node import on_node, several
-from rlvr.rollout.ray_node import ADDRESS, LOOPBACK, MEET_S, NoPlace, guarded
+from rlvr.rollout.ray_broadcast import Broadcast
+from rlvr.rollout.ray_node import ADDRESS, MEET_S, NoPlace, guarded
 from rlvr.rollout.vllm import SERVER, Asked, VllmEngine
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ class RayEngine:
         """workers: of all ranks together, a multiple of their number; each has `tensor_parallel` GPUs of one node. Else
         as of VllmEngine.
         """
-        self._workers, self._cluster = list[RemoteVllm](), None
+        self._workers, self._cluster, self._broadcast = list[RemoteVllm](), None, None
         self._threads = ThreadPoolExecutor(max(1, workers))
         rank, ranks = (dist.get_rank(), dist.get_world_size()) if several() else (0, 1)
         if workers < 1 or workers % ranks:
@@ -89,24 +93,33 @@ class RayEngine:
             )
             self._workers.append(worker)
         self.canary, self.workers = self._workers[0].canary, len(self._workers)
+        # On a CPU the memory of a node is as near to its workers as to its ranks.
+        to = [worker for worker in self._workers if device.type == "cuda" or worker.index in self._afar]
+        self._broadcast = Broadcast(to, processes=tensor_parallel, device=device, dtype=self._workers[0].dtype)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As of VllmEngine: they lie in memory once on every node, whatever the number of workers. Nodes that read what
-        their own ranks have written are sent none.
+        """As of VllmEngine: they lie in memory once on every node that has ranks, and its workers read them there.
+        Workers on GPUs or on other nodes receive them as they are gathered, but the first: those are not waited for.
         """
         assert self._cluster is not None
+        assert self._broadcast is not None
+        first = self._workers[0]
         for worker in self._workers:
             worker.synced = False
         with contextlib.ExitStack() as until_written:
             for worker in self._workers:
                 until_written.enter_context(worker.starting)
-            written = self._workers[0].write_weights(weights)
-            if several():
+            known = first.tensors if self.version else []
+            sent = bool(known) and self._broadcast.begin(known, self.version + 1)
+            written = first.write_weights(self._broadcast.through(weights) if sent else weights)
+            if not sent and several():
                 if dist.get_rank() == 0:
-                    self._cluster.send_weights(written, self._workers[0].version + 1, self._afar)
+                    self._cluster.send_weights(written, self.version + 1, self._afar)
                 dist.barrier()  # the others need not send them again
             for worker in self._workers:
                 worker.announce_weights(written)
+            if sent:
+                self._broadcast.finish()
         self._each(lambda worker: worker.take_weights(), self._workers)
 
     @property
@@ -184,6 +197,8 @@ class RayEngine:
         self.close()
 
     def close(self) -> None:
+        if self._broadcast is not None:
+            self._broadcast.close()
         for worker in self._workers:
             worker.close()
         if self._cluster is not None:
@@ -261,11 +276,11 @@ class RemoteVllm(VllmEngine):
 
     def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
         """index: of its place."""
-        self._cluster, self._index = cluster, index
+        self._cluster, self.index = cluster, index
         super().__init__(model, **knobs)
 
     def has_place(self) -> bool:
-        return self._cluster.has(self._index)
+        return self._cluster.has(self.index)
 
     def answer_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
         """As `generate_until`, as far as it has a place."""
@@ -285,6 +300,58 @@ class RemoteVllm(VllmEngine):
         finally:
             shared.give_back((row, *each) for row, each in asked.items())
 
+    # --- weights that are broadcast; whoever calls these has `starting`, or is called by who has ---
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Name, dtype, shape of each of its weights."""
+        return self._weights["tensors"]
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """With its process, if that has started."""
+        return self._conversation
+
+    def answers(self) -> bool:
+        """Whether its process is there, with the newest weights."""
+        if self._conversation is None or self._sent_version != self.version:
+            return False
+        try:
+            with self._conversation.topic() as topic:
+                self._stop(topic)
+        except Lost:
+            return False
+        return True
+
+    def join(self, header: dict[str, Any]) -> str:
+        """A group of those that weights are broadcast to. Returns why it cannot."""
+        assert self._conversation is not None
+        try:
+            with self._conversation.topic() as topic:
+                topic.send({"do": "join", **header}, {}, self.timeout_s)
+                return str(topic.receive(self.timeout_s)[0]["why"])
+        except Lost as lost:
+            return str(lost)
+
+    def take_broadcast(self, tensors: Sequence[Any], version: int) -> bool:
+        """Wait until it has them all; False if it is lost."""
+        assert self._conversation is not None
+        self._conversation.version = version  # of what it answers from the moment that it has them
+        try:
+            with self._conversation.topic() as topic:
+                topic.send({"do": "take", "to_version": version, "tensors": tensors}, {}, self.timeout_s)
+                topic.receive(self.timeout_s)
+        except Lost as lost:
+            log.warning("a worker was lost amid new weights: %s", lost)
+            return False
+        self._sent_version = version
+        return True
+
+    def end(self) -> None:
+        """Its process. The next one is started when it is wanted."""
+        if self._child is not None:
+            self._end_process()
+
     def _in_place(self, work: Callable[[], T]) -> T | None:
         """What it gives, or None if there is no place to do it in."""
         try:
@@ -296,11 +363,11 @@ class RemoteVllm(VllmEngine):
             return None
 
     def _process(self) -> Process:
-        self.remote = self._cluster.start(self._index, self._python, SERVER, self._options, self._environment)
+        self.remote = self._cluster.start(self.index, self._python, SERVER, self._options, self._environment)
         return self.remote
 
     def _weights_for(self, child: Process) -> dict[str, Any]:
-        return self._cluster.weights_for(self._index, self._weights, self.version)
+        return self._cluster.weights_for(self.index, self._weights, self.version)
 
 
 def open_cluster(workers: int, gpus_each: int, rank: int, device: torch.device) -> Cluster:

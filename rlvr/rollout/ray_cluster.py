@@ -31,10 +31,11 @@ from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rlvr.records import Judge, Problem, Reward
+from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import NOT_FOR_A_CHILD, Lost, environment_with
 from rlvr.rollout.node import gpus_beside, visible_gpus
 from rlvr.rollout.ray_actor import ChildActor, JudgeActor, WeightsActor
-from rlvr.rollout.ray_node import ADDRESS, LOOPBACK, MEET_S, NODE_LABEL, STORE_BYTES, TOKEN, NoPlace, guarded, new_token
+from rlvr.rollout.ray_node import ADDRESS, MEET_S, NODE_LABEL, STORE_BYTES, TOKEN, NoPlace, guarded, new_token
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger("rlvr.ray")

@@ -24,11 +24,11 @@ from typing import Any
 
 import psutil
 
+from rlvr.rollout.broadcast import LOOPBACK, ip_towards
 from rlvr.rollout.child import NOT_FOR_A_CHILD
 
 ADDRESS = "RLVR_RAY"  # in the environment of a rank: where the Ray of its job listens
 TOKEN = "RAY_AUTH_TOKEN"
-LOOPBACK = "127.0.0.1"
 NODE_LABEL = "rlvr-node"  # of a node of Ray: its number among those of the job
 STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of the weights pass through it
 LOOK_S = 1.0
@@ -166,14 +166,6 @@ def listens(address: str) -> bool:
 
 def _python(module: str) -> list[str]:
     return [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", module]
-
-
-def ip_towards(address: str) -> str:
-    """The address that this node sends from when it sends to another."""
-    host, _, port = address.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
-        route.connect((host, int(port)))  # sends nothing
-        return route.getsockname()[0]
 
 
 def command(address: str, node: int, gpus: int, places: int, directory: str) -> list[str]:

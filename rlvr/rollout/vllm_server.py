@@ -6,6 +6,8 @@ A message is a JSON header and raw arrays, framed by their lengths: nothing is u
 - sync: take the weights that lie in a file of memory, then forget all cached prefixes
 - load: the same with weights that come piece by piece in a part of this GPU's memory, each answered once it is copied
 - probe: whether this process can read such a part
+- join: become one of a group to which weights are broadcast (rlvr/rollout/broadcast.py), each process of vLLM itself
+- take: the same as `sync` with weights that are broadcast
 - generate: sample; completions are sent as they finish, and a sign of life at least every few seconds
 - stop: sample no more of this topic. Answered by `stopped`, also where all was sampled before it came
 - sleep: give the GPU's memory back until the next sync
@@ -129,7 +131,7 @@ class Server:
     def hear(self, header: dict[str, Any], arrays: Arrays) -> None:
         """Do what a message asks for."""
         self.topic = header.get("topic", 0)
-        known = (self.sync, self.load, self.probe, self.generate, self.stop, self.sleep)
+        known = (self.sync, self.load, self.probe, self.join, self.take, self.generate, self.stop, self.sleep)
         {each.__name__: each for each in known}[header["do"]](header, arrays)
 
     def answer(self, header: dict[str, Any], **arrays: NDArray[Any]) -> None:
@@ -146,6 +148,18 @@ class Server:
     def load(self, header: dict[str, Any], _: Arrays) -> None:
         """The weights follow in messages of their own."""
         self._take(lambda: self._reload(self._pieces()), header["to_version"])
+
+    def join(self, header: dict[str, Any], _: Arrays) -> None:
+        """header: `where` they meet, number of this `member` and of all, `timeout_s`. Answers `why` it cannot."""
+        said = self.llm.collective_rpc(join_on_worker, args=(header, str(Path(__file__).with_name("broadcast.py"))))
+        self.answer({"why": next(filter(None, said), "")})
+
+    def take(self, header: dict[str, Any], _: Arrays) -> None:
+        """header: name, dtype and shape of each tensor, in the order in which they come. What is half taken when one is
+        lost is no policy: this process then ends.
+        """
+        tensors = header["tensors"]
+        self._take(lambda: self.llm.collective_rpc(take_on_worker, args=(tensors,)), header["to_version"])
 
     def _reload(self, weights: Iterable[tuple[str, Any]]) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
@@ -300,12 +314,38 @@ def tensors(header: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield name, torch.frombuffer(memory, dtype=kind, count=count, offset=start).view(shape)
 
 
-# --- what vLLM's own processes do, if it has one for each of several GPUs ---
+# --- what vLLM's own processes do, where it has one for each of several GPUs ---
 
 
 def reload_on_worker(worker: Any, header: dict[str, Any]) -> None:
     """Take a part of the weights that lie in a file of memory."""
     worker.reload_weights(weights_iterator=tensors(header))
+
+
+def join_on_worker(worker: Any, header: dict[str, Any], file: str) -> str:
+    """Become one of the group, by what that file says. Returns why it cannot."""
+    broadcast = module_of(file)
+    try:
+        store, ip = broadcast.meet(header["where"], header["timeout_s"])
+        member = header["member"] + worker.rank
+        settings = {"on": worker.device, "ip": ip, "timeout_s": header["timeout_s"]}
+        worker.rlvr_group = broadcast.Group(store, member, header["members"], **settings)
+    except broadcast.Broken as error:
+        return str(error)
+    return ""
+
+
+def take_on_worker(worker: Any, tensors: list[Any]) -> None:
+    """All tensors come to each, which keeps its part."""
+    import torch
+
+    def coming() -> Iterator[tuple[str, Any]]:
+        for name, dtype, shape, *_ in tensors:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=worker.device)
+            worker.rlvr_group.broadcast(tensor)
+            yield name, tensor
+
+    worker.reload_weights(weights_iterator=coming())
 
 
 def end_with_parent(_: Any = None) -> None:
@@ -316,9 +356,12 @@ def end_with_parent(_: Any = None) -> None:
 
 @functools.cache
 def cuda_ipc() -> Any:
-    """The module of that name beside this file, which is no package here."""
-    file = Path(__file__).with_name("cuda_ipc.py")
-    specification = importlib.util.spec_from_file_location(file.stem, file)
+    return module_of(str(Path(__file__).with_name("cuda_ipc.py")))
+
+
+def module_of(file: str) -> Any:
+    """What that file makes, which is of no package here."""
+    specification = importlib.util.spec_from_file_location(Path(file).stem, file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)

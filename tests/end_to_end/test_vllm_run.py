@@ -244,6 +244,8 @@ def test_nodes_that_train_and_one_that_samples_learn_what_one_node_does_though_a
     said = log.read_text() + (run / "attempts" / "1" / "log.txt").read_text()  # of the second rank, of the first
     assert "Ray of this node has ended and is started again" in said
     assert said.count("vLLM is started again") >= 2
+    # To the first ones, and to those that have replaced one of them or both.
+    assert said.count("weights are broadcast to 2 processes of vLLM by gloo") >= 2
     assert "answers are judged on 3 nodes" in said
     found, expected = deterministic(run), deterministic(frozen.parent)
     assert list(found) == list(range(11))

@@ -14,18 +14,18 @@ PLACES = [(0, 1), (0, 2), (1, 2)]  # of each rank: LOCAL_RANK, LOCAL_WORLD_SIZE
 RANKS = """
 import os, sys
 import torch.distributed as dist
-from rlvr.rollout.node import from_first, on_node
+from rlvr.rollout.node import from_first, of_all, on_node
 
 rank, local, here, folder = *map(int, sys.argv[1:4]), sys.argv[4]
 os.environ |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(here)}
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
-print(*on_node(), *from_first([7, rank] if on_node()[0] == 0 else [0, 0]))
+print(*on_node(), *from_first([7, rank] if on_node()[0] == 0 else [0, 0]), *of_all(10 * rank))
 dist.barrier()
 os._exit(0)
 """
 
 
-def test_a_rank_takes_what_the_first_of_its_own_node_has(tmp_path: Path) -> None:
+def test_a_rank_takes_what_the_first_of_its_own_node_has_and_knows_what_all_have(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-u", "-c", RANKS, *map(str, (rank, *place)), str(tmp_path)],
@@ -34,7 +34,8 @@ def test_a_rank_takes_what_the_first_of_its_own_node_has(tmp_path: Path) -> None
         )
         for rank, place in enumerate(PLACES)
     ]
-    assert [process.communicate(timeout=100)[0].strip() for process in started] == ["0 1 7 0", "0 2 7 1", "1 2 7 1"]
+    said = [process.communicate(timeout=100)[0].strip() for process in started]
+    assert said == ["0 1 7 0 0 10 20", "0 2 7 1 0 10 20", "1 2 7 1 0 10 20"]
 
 
 def test_workers_have_the_gpus_that_are_no_ranks() -> None:

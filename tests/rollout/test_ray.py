@@ -5,6 +5,7 @@ vLLM has an environment of its own: `make vllm-env`.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from rlvr.rollout.ray import RayEngine, own_places, places_afar
+from rlvr.rollout.ray_broadcast import Broadcast
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
 from tests.rollout.test_vllm import END, PYTHON, start, tied
@@ -139,6 +141,35 @@ class TestAnswers:
             monkeypatch.setattr(worker.remote, "receive", struck)
         assert tokens_of(several.generate(requests, sampling)) == expected
         assert not {pid for pair in first for pid in pair} & {pid for pair in several.pids for pid in pair}
+
+    def test_weights_are_broadcast_to_all_workers_and_to_who_is_left_if_one_dies_amid_them(
+        self, engines: tuple[VllmEngine, RayEngine], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Workers of this node take part as those of others do."""
+        _, several = engines
+        several._broadcast = Broadcast(several._workers, processes=1, device=torch.device("cpu"), dtype=torch.float32)
+        caplog.set_level(logging.INFO, "rlvr.rollout.ray_broadcast")
+
+        def sync(seed: int, victim: int = 0) -> list[str]:
+            """What is logged."""
+            caplog.clear()
+            model = tied(seed)
+            several.sync(striking(model.named_parameters(), victim))
+            check_logp(model, several, make_sampling(), 1e-4)
+            return [each.message.split(":")[0] for each in caplog.records if each.name == "rlvr.rollout.ray_broadcast"]
+
+        def striking(weights: Iterator[tuple[str, torch.Tensor]], victim: int) -> Iterator[tuple[str, torch.Tensor]]:
+            for index, pair in enumerate(weights):
+                if victim and index == 3:
+                    os.kill(victim, signal.SIGKILL)
+                yield pair
+
+        formed = "weights are broadcast to 2 processes of vLLM by gloo"
+        failed = "weights go to workers of Ray through main memory"
+        first = several.pids
+        assert [sync(4), sync(5), several.pids] == [[formed], [], first]
+        assert sync(6, victim=first[0][1]) == [failed]
+        assert [sync(7), sync(8)] == [[formed], []]
 
     def test_who_does_not_know_the_token_is_refused(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         import ray  # not before the engine has

@@ -1,0 +1,109 @@
+"""Members in processes of their own, over gloo. NCCL takes the same path, which needs GPUs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from rlvr.rollout.broadcast import LOOPBACK, Broken, Group, interface_of, meet, open_store
+
+CPU = torch.device("cpu")
+SENT = [torch.arange(-3.0, 4.0), torch.full((2, 3), 1 / 3, dtype=torch.bfloat16), torch.tensor(7)]
+
+
+def receive(where: str, member: int, members: int, leaves: bool, said: Connection) -> None:
+    """What a member has received is told, then what it meets when it waits for more."""
+    store, ip = meet(where, 30)
+    group = Group(store, member, members, on=CPU, ip=ip, timeout_s=60)
+    received = [torch.empty_like(each) for each in SENT]
+    for each in received:
+        group.broadcast(each)
+    listens = {each.laddr.ip for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
+    said.send(([each.float().tolist() for each in received], listens))
+    if leaves:
+        os._exit(1)
+    try:
+        send_for_ever(group)
+    except Broken as broken:
+        said.send(str(broken))
+
+
+def send_for_ever(group: Group) -> None:
+    while True:
+        group.broadcast(SENT[0].clone())
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_all_members_receive_the_same_bits_and_hear_of_one_that_is_lost(tmp_path: Path, in_a_file: bool) -> None:
+    where = str(tmp_path / "store")
+    store, where = (meet(where, 30)[0], where) if in_a_file else open_store(LOOPBACK, 30)
+    context = multiprocessing.get_context("spawn")
+    ends = []
+    for member in (1, 2):
+        ours, theirs = context.Pipe()
+        context.Process(target=receive, args=(where, member, 3, member == 1, theirs), daemon=True).start()
+        ends.append(ours)
+    group = Group(store, 0, 3, on=CPU, timeout_s=60)
+    for each in SENT:
+        group.broadcast(each)
+    numbers = [[-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0], [[0.333984375] * 3] * 2, 7.0]  # 1/3 in eight bits
+    for end in ends:
+        assert end.recv() == (numbers, {LOOPBACK})
+    began = time.monotonic()
+    with pytest.raises(Broken):
+        send_for_ever(group)
+    group.close()
+    assert ends[1].recv()  # not after 60 seconds
+    assert time.monotonic() - began < 30
+    group.close()
+
+
+def test_who_does_not_come_is_waited_for_and_no_longer() -> None:
+    store, where = open_store(LOOPBACK, 30)
+    with pytest.raises(Broken, match="2 members have not met"):
+        Group(store, 0, 2, on=CPU, timeout_s=0.5)
+    port = int(where.rpartition(":")[2])
+    listening = {each.laddr for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
+    assert (LOOPBACK, port) in listening
+    del store
+    with pytest.raises(Broken, match=f"nobody answers at {where}"):
+        meet(where, 0.5)
+
+
+def test_a_device_is_known_by_its_address() -> None:
+    assert interface_of(LOOPBACK) == "lo"
+    assert interface_of("192.0.2.1") == ""
+
+
+def receive_on_a_gpu(where: str, member: int, members: int, said: Connection) -> None:
+    store, ip = meet(where, 30)
+    gpu = torch.device("cuda", member)
+    torch.cuda.set_device(gpu)
+    group = Group(store, member, members, on=gpu, ip=ip, timeout_s=60)
+    received = torch.empty(1000, dtype=torch.bfloat16, device=gpu)
+    group.broadcast(received)
+    said.send(received.float().sum().item())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_every_gpu_receives_by_nccl() -> None:
+    """Of one GPU alone it shows that a group comes to be."""
+    store, where = open_store(LOOPBACK, 30)
+    context, members, ends = multiprocessing.get_context("spawn"), torch.cuda.device_count(), []
+    for member in range(1, members):
+        ours, theirs = context.Pipe()
+        context.Process(target=receive_on_a_gpu, args=(where, member, members, theirs), daemon=True).start()
+        ends.append(ours)
+    group = Group(store, 0, members, on=torch.device("cuda", 0), timeout_s=60)
+    group.broadcast(torch.full((1000,), 0.5, dtype=torch.bfloat16, device="cuda:0"))
+    assert [end.recv() for end in ends] == [500.0] * (members - 1)
+    assert group.name == "nccl"
+    group.close()
