@@ -74,7 +74,7 @@ TRAIN = 10_000  # problems of a train split on files, where only they know
 
 
 @dataclass(frozen=True)
-class Setting:
+class Workload:
     """What, beside the model, decides how long a run takes."""
 
     device: Device
@@ -130,7 +130,7 @@ def longest(config: Mapping[str, Any]) -> int:
     return config["rollout"]["max_tokens"] or config["task"].get("max_tokens") or UNKNOWN_LENGTH
 
 
-def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Setting:
+def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = None) -> Workload:
     """Of a run's resolved config. seen: what runs like it had on average, by the names of `Finished.seen`."""
     seen = seen or {}
     rollout, trainer, cluster, evaluation = (config[k] for k in ("rollout", "trainer", "cluster", "evaluation"))
@@ -145,7 +145,7 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
     tests: object = config["task"].get("test")
     benchmarks = len(cast("Mapping[str, str]", tests)) if isinstance(tests, Mapping) else 1
     problems = evaluation["problems"] or config["task"].get("test_problems") or BENCHMARK
-    return Setting(
+    return Workload(
         device=DEVICES[name],
         reached=CPU if name == "cpu" else GPU,
         devices=ranks,
@@ -184,24 +184,24 @@ def setting_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = Non
     )
 
 
-def seconds(model: Architecture, setting: Setting) -> Parts:
+def seconds(model: Architecture, workload: Workload) -> Parts:
     """Seconds of a whole run by part; "presample" is of a stage, which runs on the same samples share."""
-    forward, samples = _passes(model, setting, backward=False), setting.responses / setting.prompts
+    forward, samples = _passes(model, workload, backward=False), workload.responses / workload.prompts
     return {
-        "sampling": setting.steps
-        * setting.turns
-        * _sampling(model, setting, setting.prompts * setting.rounds / setting.turns, samples),
-        "weights": setting.steps * _sync(model, setting),
-        "log-probabilities": setting.steps * setting.own_logp * forward,
-        "training": setting.steps
-        * setting.epochs
-        * (_passes(model, setting, backward=True) + setting.frozen * forward),
-        "evaluation": setting.evaluations * _sampling(model, setting, setting.evaluated, setting.evaluated_samples),
-        "presample": _presample(model, setting),
+        "sampling": workload.steps
+        * workload.turns
+        * _sampling(model, workload, workload.prompts * workload.rounds / workload.turns, samples),
+        "weights": workload.steps * _sync(model, workload),
+        "log-probabilities": workload.steps * workload.own_logp * forward,
+        "training": workload.steps
+        * workload.epochs
+        * (_passes(model, workload, backward=True) + workload.frozen * forward),
+        "evaluation": workload.evaluations * _sampling(model, workload, workload.evaluated, workload.evaluated_samples),
+        "presample": _presample(model, workload),
     }
 
 
-def _sampling(model: Architecture, setting: Setting, problems: float, samples: float) -> float:
+def _sampling(model: Architecture, workload: Workload, problems: float, samples: float) -> float:
     """Seconds of so many problems with so many responses each on all engines.
 
     A prompt is read once for all its responses. Every token of the sequences at work reads the weights once and the
@@ -210,16 +210,16 @@ def _sampling(model: Architecture, setting: Setting, problems: float, samples: f
     an engine have a part of the weights each, and of the heads of keys as long as there are some, and sum what they
     have computed twice a layer.
     """
-    reached, device, parallel = setting.reached, setting.device, setting.tensor_parallel
-    own = problems * samples / setting.engines
-    width = setting.engine_width
+    reached, device, parallel = workload.reached, workload.device, workload.tensor_parallel
+    own = problems * samples / workload.engines
+    width = workload.engine_width
     # The native engine reads a prompt's keys once for all its responses.
-    context = setting.prompt / (1 if setting.vllm else samples) + setting.mean / 2
+    context = workload.prompt / (1 if workload.vllm else samples) + workload.mean / 2
     cache = 2 * model.layers * model.key * width * context / min(parallel, model.kv_heads)  # of a sequence on a device
-    at_once = max(1.0, min(own, setting.sequences, setting.cache_gb * GB / cache))
-    flops = (device.half if width == 2 else device.single) * setting.threads * reached.decoding * parallel
+    at_once = max(1.0, min(own, workload.sequences, workload.cache_gb * GB / cache))
+    flops = (device.half if width == 2 else device.single) * workload.threads * reached.decoding * parallel
     bandwidth = device.bandwidth * reached.decoding
-    launches = 0.0 if setting.vllm else model.layers * reached.native_s  # vLLM replays a graph of them
+    launches = 0.0 if workload.vllm else model.layers * reached.native_s  # vLLM replays a graph of them
 
     def token_s(sequences: float) -> float:
         read = (width * model.parameters / parallel + sequences * cache) / bandwidth
@@ -230,57 +230,58 @@ def _sampling(model: Architecture, setting: Setting, problems: float, samples: f
         passed = 2 * (parallel - 1) / parallel * width * model.hidden * sequences  # bytes of a device, in a ring
         return 2 * model.layers * (reached.reduce_s + passed / (device.link * reached.decoding)) * (parallel > 1)
 
-    prompts_s = 2 * model.parameters * setting.prompt * problems / setting.engines / flops
-    expected = setting.mean * (1 + math.log(max(1.0, own)))  # the longest of so many whose lengths are exponential
-    tail = max(0.0, min(setting.longest, expected) - setting.mean)
-    if setting.vllm:  # a place that is free is taken at once
-        return prompts_s + own * setting.mean / at_once * token_s(at_once) + tail * token_s(1)
+    prompts_s = 2 * model.parameters * workload.prompt * problems / workload.engines / flops
+    expected = workload.mean * (1 + math.log(max(1.0, own)))  # the longest of so many whose lengths are exponential
+    tail = max(0.0, min(workload.longest, expected) - workload.mean)
+    if workload.vllm:  # a place that is free is taken at once
+        return prompts_s + own * workload.mean / at_once * token_s(at_once) + tail * token_s(1)
     batches = math.ceil(own / at_once)
-    return prompts_s + batches * (setting.mean * token_s(at_once) + tail * token_s(at_once / 8))
+    return prompts_s + batches * (workload.mean * token_s(at_once) + tail * token_s(at_once / 8))
 
 
-def _presample(model: Architecture, setting: Setting) -> float:
+def _presample(model: Architecture, workload: Workload) -> float:
     """Seconds in which the engines sample what the base policy answers, AT_ONCE problems each at a time."""
-    if not setting.presampled:
+    if not workload.presampled:
         return 0.0
-    chunks = math.ceil(setting.presampled / (AT_ONCE * setting.engines))
-    return chunks * _sampling(model, setting, setting.presampled / chunks, setting.presampled_samples)
+    chunks = math.ceil(workload.presampled / (AT_ONCE * workload.engines))
+    return chunks * _sampling(model, workload, workload.presampled / chunks, workload.presampled_samples)
 
 
-def _sync(model: Architecture, setting: Setting) -> float:
+def _sync(model: Architecture, workload: Workload) -> float:
     """Seconds to hand all weights to the engines.
 
     The native engine copies them. Those of vLLM are written into main memory in any case, and read from there unless
     they go within the GPU: copied into memory that both see, out of it and into the model.
     """
-    num_bytes, reached = setting.engine_width * model.parameters, setting.reached
-    once_s = num_bytes / (setting.device.bandwidth * reached.decoding)  # to read or to write them in a device's memory
-    if not setting.vllm:
+    num_bytes, reached = workload.engine_width * model.parameters, workload.reached
+    once_s = num_bytes / (workload.device.bandwidth * reached.decoding)  # to read or to write them in a device's memory
+    if not workload.vllm:
         return once_s
-    written_s = num_bytes / setting.ranks_of_node / reached.write
-    if setting.within_gpu:
+    written_s = num_bytes / workload.ranks_of_node / reached.write
+    if workload.within_gpu:
         return written_s + 6 * once_s
-    read_s = num_bytes / setting.tensor_parallel / reached.read
-    return written_s + setting.other_nodes * num_bytes / reached.ray + read_s
+    read_s = num_bytes / workload.tensor_parallel / reached.read
+    return written_s + workload.other_nodes * num_bytes / reached.ray + read_s
 
 
-def _passes(model: Architecture, setting: Setting, *, backward: bool) -> float:
+def _passes(model: Architecture, workload: Workload, *, backward: bool) -> float:
     """Seconds in which all ranks read the step's tokens once, with the backward pass or without.
 
     2 FLOPs for each weight and token, four more backward and two to compute activations anew; attention's scores and
     sums, 4·layers·width for each pair of tokens, half of which are masked. The head is for responses alone.
     """
-    answered = setting.kept * setting.responses * setting.mean
-    read = setting.kept * setting.prompts * setting.prompt + answered
+    answered = workload.kept * workload.responses * workload.mean
+    read = workload.kept * workload.prompts * workload.prompt + answered
     body = 2.0 * model.layers * model.layer_parameters * read
-    body += 2.0 * model.layers * model.query * answered * (2 * setting.prompt + setting.mean)
+    body += 2.0 * model.layers * model.query * answered * (2 * workload.prompt + workload.mean)
     head = 2.0 * model.vocab * model.hidden * answered
-    factor = (4 if setting.recomputed else 3) if backward else 1
-    body *= 1 + setting.critic
+    factor = (4 if workload.recomputed else 3) if backward else 1
+    body *= 1 + workload.critic
     work = factor * body + (4 if backward else 1) * head  # the head's logits are always computed anew
-    rate = (setting.device.half if setting.half else setting.device.single) * setting.threads * setting.reached.training
-    passes = max(setting.updates, math.ceil(read / setting.devices / setting.token_budget))
-    return setting.reached.both(work / setting.devices / rate, factor * passes * model.layers * setting.reached.layer_s)
+    device, reached = workload.device, workload.reached
+    rate = (device.half if workload.half else device.single) * workload.threads * reached.training
+    passes = max(workload.updates, math.ceil(read / workload.devices / workload.token_budget))
+    return reached.both(work / workload.devices / rate, factor * passes * model.layers * reached.layer_s)
 
 
 @dataclass(frozen=True)
@@ -350,11 +351,11 @@ def calibrated(config: Mapping[str, Any], model: Architecture, finished: Sequenc
 
     Pace, lengths, prompts and rounds are those of the finished runs on the same task, where there are any, else of all.
     """
-    parts = seconds(model, setting_of(config, _seen_before(config, finished)))
+    parts = seconds(model, workload_of(config, _seen_before(config, finished)))
     if not finished:
         return parts
     finished = [run for run in finished if run.config["task"] == config["task"]] or finished
-    modelled = [seconds(run.model, setting_of(run.config, run.seen)) for run in finished]
+    modelled = [seconds(run.model, workload_of(run.config, run.seen)) for run in finished]
     for name in parts:
         like = "sampling" if name == "presample" else name  # a stage is in no run's time
         ratios = [

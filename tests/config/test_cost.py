@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rlvr.config import cost
-from rlvr.config.cost import DEVICES, GPU, Finished, Setting, calibrated, device_of, estimate, seconds
+from rlvr.config.cost import DEVICES, GPU, Finished, Workload, calibrated, device_of, estimate, seconds
 from rlvr.config.memory import Architecture
 
 # Qwen2.5-7B
 MODEL = Architecture(28, 3584, 18944, 152064, 28, 4, 128, tied=False, qkv_bias=True)
 # lad_math on 8 H100 with vLLM, were all its responses 2000 tokens long.
-LAD_MATH = Setting(
+LAD_MATH = Workload(
     device=DEVICES["h100"],
     reached=GPU,
     devices=8,
@@ -119,21 +119,21 @@ def test_what_the_base_policy_answers_before_training_by_hand() -> None:
 def test_a_config_says_what_is_sampled_before_training() -> None:
     knobs = {"problems": None, "samples": 4}
     endless, of_files = config(), {**config(), "task": {"_target_": "math", "train": "a.jsonl"}}
-    assert cost.setting_of(endless).presampled == 0
-    found = [cost.setting_of({**each, "presample": knobs}) for each in (endless, of_files)]
+    assert cost.workload_of(endless).presampled == 0
+    found = [cost.workload_of({**each, "presample": knobs}) for each in (endless, of_files)]
     assert [(its.presampled, its.presampled_samples) for its in found] == [(512, 4), (10_000, 4)]
-    assert cost.setting_of({**endless, "presample": {**knobs, "problems": 7}}).presampled == 7
+    assert cost.workload_of({**endless, "presample": {**knobs, "problems": 7}}).presampled == 7
 
 
 def test_refill_takes_turns_and_overdraw_one() -> None:
     """Half of the groups are kept: a second round draws what is missing, and finished runs know better."""
     run = config()
     run["rollout"]["dynamic_sampling"] = "refill"
-    assert cost.setting_of(run).turns == 2
-    assert cost.setting_of(run, {"rounds": 1.7, "turns": 2.4}).turns == 2.4
+    assert cost.workload_of(run).turns == 2
+    assert cost.workload_of(run, {"rounds": 1.7, "turns": 2.4}).turns == 2.4
     run["rollout"]["overdraw"] = 1.1
-    assert (cost.setting_of(run).turns, cost.setting_of(run).rounds) == (1, 2)
-    assert cost.setting_of(config()).turns == 1
+    assert (cost.workload_of(run).turns, cost.workload_of(run).rounds) == (1, 2)
+    assert cost.workload_of(config()).turns == 1
 
 
 def test_on_a_cpu_each_update_launches_its_kernels_one_by_one() -> None:
@@ -150,13 +150,13 @@ def test_a_config_says_which_way_weights_go() -> None:
         run = config()
         run["rollout"]["engine"] |= {"python": None, **engine}
         run["cluster"] |= {"gpus": 8, "ranks": 8, "nodes": 3, "sampling_nodes": 1}
-        its = cost.setting_of(run)
+        its = cost.workload_of(run)
         return its.within_gpu, its.tensor_parallel, its.engines, its.ranks_of_node, its.other_nodes
 
     assert way() == (True, 1, 8, 4, 1)
     assert way(tensor_parallel=2) == (False, 2, 4, 4, 1)
     assert way(tensor_parallel=2, workers=8) == (False, 2, 8, 4, 1)
-    assert not cost.setting_of(config()).within_gpu
+    assert not cost.workload_of(config()).within_gpu
 
 
 def test_what_costs_more_and_what_does_not() -> None:
@@ -191,7 +191,7 @@ def finished(
     config: dict[str, Any], factor: float = 1.0, beside: float = 0.0, seen: dict[str, float] = SEEN
 ) -> Finished:
     """A run that took `factor` times what the formulas say, and something beside."""
-    parts = {name: factor * s for name, s in seconds(MODEL, cost.setting_of(config, seen)).items()}
+    parts = {name: factor * s for name, s in seconds(MODEL, cost.workload_of(config, seen)).items()}
     return Finished(config, MODEL, parts, sum(parts.values()) + beside, seen)
 
 
@@ -226,7 +226,7 @@ def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_w
     """All ran at a third of the modelled pace: so will a new one, and each is predicted by the others."""
     past = [finished(config(prompts=p), 3.0, beside=7.0) for p in (4, 8, 32)]
     new = config(prompts=16)
-    expected = 3 * sum(seconds(MODEL, cost.setting_of(new, SEEN)).values()) + 7
+    expected = 3 * sum(seconds(MODEL, cost.workload_of(new, SEEN)).values()) + 7
     guess = estimate(new, MODEL, past)
     assert guess.total_s == pytest.approx(expected)
     assert guess.error == pytest.approx(0, abs=1e-9)
@@ -235,7 +235,7 @@ def test_finished_runs_say_how_fast_their_machine_is_and_how_far_off_the_model_w
     assert estimate(on_a_gpu, MODEL, past).finished == []  # they say nothing of other devices
     slow = [*past, finished(config(prompts=64), 6.0, beside=7.0)]
     assert estimate(new, MODEL, slow).error == pytest.approx(0, abs=1e-9)  # the median
-    assert calibrated(new, MODEL, [])["training"] == seconds(MODEL, cost.setting_of(new))["training"]
+    assert calibrated(new, MODEL, [])["training"] == seconds(MODEL, cost.workload_of(new))["training"]
 
 
 def test_a_finished_run_is_predicted_without_what_it_saw_itself() -> None:
@@ -243,7 +243,7 @@ def test_a_finished_run_is_predicted_without_what_it_saw_itself() -> None:
     32 of at most 64: half of the longest, 16 of 32."""
 
     def total(config: Mapping[str, Any], length: float) -> float:
-        return sum(seconds(MODEL, cost.setting_of(config, {**SEEN, "length": length})).values())
+        return sum(seconds(MODEL, cost.workload_of(config, {**SEEN, "length": length})).values())
 
     short, long = (finished(config(prompts=p), seen={**SEEN, "length": n}) for p, n in ((8, 9), (16, 18)))
     expected = {at: total(run.config, other) / run.total_s - 1 for at, run, other in ((0, short, 18), (1, long, 9))}
@@ -262,6 +262,6 @@ def test_runs_on_the_same_task_set_the_pace_where_there_are_any() -> None:
     """They took three times what is modelled, one on another task six times."""
     other = finished({**config(), "task": {"_target_": "coins", "max_tokens": 32}}, 6.0)
     past = [finished(config(prompts=8), 3.0), finished(config(prompts=16), 3.0), other, other, other]
-    modelled = sum(seconds(MODEL, cost.setting_of(config(), SEEN)).values())
+    modelled = sum(seconds(MODEL, cost.workload_of(config(), SEEN)).values())
     assert estimate(config(), MODEL, past).total_s == pytest.approx(3 * modelled)
     assert estimate(config(), MODEL, past[2:]).total_s == pytest.approx(6 * modelled)
