@@ -90,6 +90,17 @@ def test_draws_do_not_depend_on_which_eigenvectors_a_machine_finds(monkeypatch: 
     np.testing.assert_allclose(rooms._largest_t(correlation, 8.0), before, rtol=1e-12)
 
 
+def test_the_pooled_spread_by_hand():
+    """±0.1 and ∓0.1 beside a reference that does not move: variances of 0.02 each. Of seeds × arms, (0, 0),
+    (0.1, −0.1), (−0.1, 0.1), twice the residual mean square is 2·4·0.01/2 = 0.04. A mean of two seeds has half of it.
+    """
+    rates, moved = np.linspace(0.2, 0.8, 5), np.array([[0.1], [-0.1]])
+    found = [Scores((0, 1), tuple(range(5)), rates + sign * moved, np.zeros(5, np.int64)) for sign in (0, 1, -1)]
+    judged = family(against_first(found)).judged
+    assert [one.summary.seed for one in judged] == pytest.approx([0.02, 0.02])
+    assert [one.summary.df_seed for one in judged] == [2, 2]  # (2 − 1)·2
+
+
 def test_a_verdict_and_its_interval_agree():
     found = arms(np.random.default_rng(3), [0.01] * 6, 4, apart=0.1)
     raised = [Scores(a.seeds, a.problems, a.values + 0.01 * i, a.benchmark) for i, a in enumerate(found)]
