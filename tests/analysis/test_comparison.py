@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,8 @@ def test_the_best_of_each_column_is_marked_where_more_or_less_is_better(tmp_path
     found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
     grid = grids(found, width=200)[0]
     assert grid.best == {(2, 1)}  # avg@8; pass@8, hours are alike; entropy is neither good nor bad
-    assert "**" in markdown(found)
-    assert r"\textbf{" in latex(found)
+    assert re.findall(r"\| \*\*(\S+) ", markdown(found)) == ["75.0"]
+    assert re.findall(r"& \\textbf{(\S+) ", latex(found)) == ["75.0"]
 
 
 def test_the_base_policy_is_never_the_best(tmp_path):
