@@ -53,7 +53,7 @@ BASE = "base"  # in tables, the policy that runs started from
 
 
 @dataclass(frozen=True)
-class Policy:
+class EvaluatedPolicy:
     """Something to evaluate. trained: the frozen config of the run that it comes from; None: a model from elsewhere."""
 
     path: Path
@@ -133,11 +133,11 @@ def _is_there(word: str) -> bool:
 # --- which policies
 
 
-def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool = False) -> list[Policy]:
+def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool = False) -> list[EvaluatedPolicy]:
     """The policies that sources name. Raises ValueError for a source that names none."""
     if not sources:
         raise ValueError("nothing to evaluate. Name a run, a study, a checkpoint, or a model by directory or hub name.")
-    policies: list[Policy] = []
+    policies: list[EvaluatedPolicy] = []
     for source in sources:
         path = Path(source).expanduser()
         if not _is_there(str(path)):
@@ -145,7 +145,7 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
         elif is_checkpoint(path):
             policies.append(_of_checkpoint(path.resolve()))
         elif (path / "config.json").is_file():
-            policies.append(Policy(path.resolve(), path.resolve().name, digest_of(path), 0))
+            policies.append(EvaluatedPolicy(path.resolve(), path.resolve().name, digest_of(path), 0))
         elif layout.info(path).is_file():
             policies += _of_one(path.resolve(), which, with_base=with_base)
         else:
@@ -153,13 +153,13 @@ def found(sources: Sequence[str], ledger: Ledger, which: str, *, with_base: bool
     return policies
 
 
-def _of_word(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:
+def _of_word(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
     """Of what is no file here."""
     path = Path(source).expanduser()
     if not _is_hub_name(path):
         return _of_name(source, ledger, which, with_base=with_base)
     snapshot = downloaded(source)
-    return [Policy(snapshot, path.name, digest_of(snapshot), 0)]
+    return [EvaluatedPolicy(snapshot, path.name, digest_of(snapshot), 0)]
 
 
 def _is_hub_name(path: Path) -> bool:
@@ -168,7 +168,7 @@ def _is_hub_name(path: Path) -> bool:
     return len(path.parts) == 2 and HUB_NAME.fullmatch(str(path)) is not None and not is_path
 
 
-def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[Policy]:
+def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
     """Of a run, or of all runs of a study or sweep that have what is wanted; the others are named.
 
     Of runs that chose a value for others (`tune=`) none, as in the analysis, unless there are no others yet.
@@ -176,7 +176,7 @@ def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> lis
     sweeps = ledger.resolve_sweeps(source)
     if not sweeps:
         return _of_one(ledger.run_dir(ledger.resolve_run(source)), which, with_base=with_base)
-    policies: list[Policy] = []
+    policies: list[EvaluatedPolicy] = []
     missing: list[str] = []
     lines = [line for sweep in sweeps for line in sweep.runs]
     wanted = [line for line in lines if line.get("stage") != TUNING] or lines
@@ -194,7 +194,7 @@ def _of_name(source: str, ledger: Ledger, which: str, *, with_base: bool) -> lis
     return policies
 
 
-def _of_one(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
+def _of_one(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
     """Of a run that is named itself: as it is, which is said where it is not at its end."""
     if short := _short_of_its_end(run_dir, which):
         print(f"{short} Its newest checkpoint is evaluated.", file=sys.stderr)
@@ -210,7 +210,7 @@ def _short_of_its_end(run_dir: Path, which: str) -> str:
     return f"{stands.name} ({stands.state}) stands at {step} of {steps} steps." if step < steps else ""
 
 
-def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
+def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[EvaluatedPolicy]:
     if (config := read_config(run_dir)).get("policy"):
         raise ValueError(f"{read_info(run_dir).name} is an evaluation itself. Name the run that it evaluated.")
     kept = {str(layout.step_of(path)): path for path in checkpoints(layout.checkpoints(run_dir))}
@@ -231,16 +231,16 @@ def _of_run(run_dir: Path, which: str, *, with_base: bool) -> list[Policy]:
     return policies + ([_base(run_dir, config)] if with_base or which == "base" else [])
 
 
-def _of_checkpoint(path: Path, at: str = "") -> Policy:
+def _of_checkpoint(path: Path, at: str = "") -> EvaluatedPolicy:
     """at: what stands in the place of the step where runs of one arm are taken at steps of their own."""
     run_dir, step = layout.run_of_checkpoint(path), layout.step_of(path) or 0
     check_owner(run_dir)
     info = read_info(run_dir)
     where = at or f"@{step}"
-    return Policy(path, info.arm + where, info.group_id + where, step, read_config(run_dir), info.import_paths)
+    return EvaluatedPolicy(path, info.arm + where, info.group_id + where, step, read_config(run_dir), info.import_paths)
 
 
-def _base(run_dir: Path, config: Mapping[str, Any]) -> Policy:
+def _base(run_dir: Path, config: Mapping[str, Any]) -> EvaluatedPolicy:
     """The policy that a run started from: a stage, the directory that it was given, or a model of the hub."""
     check_owner(run_dir)
     info, named = read_info(run_dir), str(config["model"].get("path") or "")
@@ -251,10 +251,10 @@ def _base(run_dir: Path, config: Mapping[str, Any]) -> Policy:
         path = downloaded(named)
     if path is None:
         raise ValueError(f"the base policy of {info.name} is not on this machine. Name its directory as a source.")
-    return Policy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths)
+    return EvaluatedPolicy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths)
 
 
-def _distinct(policies: Sequence[Policy], *, one_task: bool) -> list[Policy]:
+def _distinct(policies: Sequence[EvaluatedPolicy], *, one_task: bool) -> list[EvaluatedPolicy]:
     """Names that mean one thing each: where arms of several groups have the same, a piece of the group tells them.
 
     Base policies of different tasks are all called so: tables hold each against the policies of its task alone.
@@ -273,7 +273,7 @@ def _distinct(policies: Sequence[Policy], *, one_task: bool) -> list[Policy]:
     return [replace(p, name=f"{p.name}-{p.group[:4]}") if _meaning(p, one_task) in several else p for p in policies]
 
 
-def _meaning(policy: Policy, one_task: bool) -> tuple[str, str]:
+def _meaning(policy: EvaluatedPolicy, one_task: bool) -> tuple[str, str]:
     """A policy's name, with the task of a base policy."""
     if one_task or policy.name != BASE or policy.trained is None:
         return policy.name, ""
@@ -283,7 +283,7 @@ def _meaning(policy: Policy, one_task: bool) -> tuple[str, str]:
 # --- from sources and words to runs
 
 
-def _usual(policies: Sequence[Policy], overrides: Sequence[str], registry: Registry) -> list[str]:
+def _usual(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], registry: Registry) -> list[str]:
     """Options of the runs that all share: what is typed of them is composed with these."""
     keys = set(map(key_of, overrides))
     if any(policy.trained is None for policy in policies) and "task" not in keys:
@@ -297,7 +297,7 @@ def _usual(policies: Sequence[Policy], overrides: Sequence[str], registry: Regis
 
 
 def _adapted(
-    policies: Sequence[Policy], points: Sequence[Composed], *, usual: Sequence[str], study: str
+    policies: Sequence[EvaluatedPolicy], points: Sequence[Composed], *, usual: Sequence[str], study: str
 ) -> list[Composed]:
     """Every point of the sweep for every policy. A policy that two sources name is evaluated once."""
     adapted: list[Composed] = []

@@ -20,7 +20,7 @@ from sweeps import verdict
 from sweeps.progress import Progress
 from sweeps.verdict import Outcome, Verdict
 from sweeps.watchdog import Watchdog
-from sweeps.worker import SHIPPER_S, Guard, Shipper, Worker, kill_tagged, new_tag, pool
+from sweeps.worker import SHIPPER_S, Guard, ShipperProcess, Worker, kill_tagged, new_tag, pool
 
 FALSE_STARTS = 3  # workers in a row that die before they are ready: then nothing can run
 POLL_S = 0.2  # for what sends no event: signals, deaths whose pipes stay open, runs held elsewhere
@@ -112,15 +112,15 @@ def run_local(
     tag, logs = new_tag(), ledger.sweep_dir(sweep_id)
     staff = pool(devices, threads=threads, ranks=ranks, tag=tag, logs=logs, command=command)
     progress = Progress(ledger, run_ids, show=show)
-    launch = Launch(ledger, run_ids, staff, progress, retries, tag, hung_min)
-    with launch.signals(), _at_work_on(ledger.sweep_dir(sweep_id)):
-        started = Shipper(shipper, layout.shipper_log(logs)) if shipper else None
-        launch.run()
-        if started and (trouble := started.finish(SHIPPER_S, hurry=launch.told_again())):
+    dispatcher = Dispatcher(ledger, run_ids, staff, progress, retries, tag, hung_min)
+    with dispatcher.signals(), _at_work_on(ledger.sweep_dir(sweep_id)):
+        started = ShipperProcess(shipper, layout.shipper_log(logs)) if shipper else None
+        dispatcher.run()
+        if started and (trouble := started.finish(SHIPPER_S, hurry=dispatcher.told_again())):
             progress.say(trouble)
-    progress.failures(launch.outcome.states, launch.outcome.messages)
-    progress.say(launch.outcome.summary())
-    return launch.outcome
+    progress.failures(dispatcher.outcome.states, dispatcher.outcome.messages)
+    progress.say(dispatcher.outcome.summary())
+    return dispatcher.outcome
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def stop(ledger: Ledger, sweep_id: str) -> int | None:
     return pid
 
 
-class Launch:
+class Dispatcher:
     """The event loop: gives runs to idle workers and books what comes back. One thread, no locks of its own."""
 
     def __init__(

@@ -25,7 +25,7 @@ SAME_COST = {"seed", "steps", "lr", *SHORTHANDS, "advantage", "divergence", "los
 
 
 @dataclass(frozen=True)
-class Spent:
+class RunCost:
     """What a finished run took."""
 
     pace_s: float  # seconds per step, without the stages that it built, or waited for
@@ -33,12 +33,12 @@ class Spent:
     other: int  # bytes of all else that it left
 
 
-Past = Mapping[str, Sequence[Spent]]  # by kind, or by run
+Past = Mapping[str, Sequence[RunCost]]  # by kind, or by run
 
 
 def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
     """Finished runs of these kinds."""
-    found: dict[str, list[Spent]] = {}
+    found: dict[str, list[RunCost]] = {}
     for state in ledger.states(ledger.runs()):
         if state.state is not State.FINISHED or not state.steps or not state.seconds:
             continue
@@ -50,7 +50,7 @@ def spent_before(ledger: Ledger, kinds: Collection[str]) -> Past:
         if kind in kinds:
             kept = [_bytes(path) for path in checkpoints(layout.checkpoints(run_dir))]
             pace_s = max(0.0, state.seconds - waited_s(run_dir, state)) / state.steps
-            spent = Spent(pace_s, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
+            spent = RunCost(pace_s, kept[-1] if kept else 0, _bytes(run_dir) - sum(kept))
             found.setdefault(kind, []).append(spent)
     return found
 

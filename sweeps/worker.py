@@ -204,7 +204,7 @@ def pool(
     ]
 
 
-class Shipper:
+class ShipperProcess:
     """The process that carries metrics to MLflow beside the runs. Its death costs nothing but delay.
 
     It follows until its input ends, then makes a last pass.

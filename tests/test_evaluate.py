@@ -15,7 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlvr.config.freeze import group_of
-from rlvr.evaluate import Policy, _distinct, _of_checkpoint, found, main
+from rlvr.evaluate import EvaluatedPolicy, _distinct, _of_checkpoint, found, main
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import record_stages
@@ -303,7 +303,7 @@ def test_the_best_checkpoints_of_an_arm_are_one_arm_and_bases_of_two_tasks_are_e
         {"policy": {**PLAIN, "group": one.group, "step": 40}}
     )
     bases = [
-        Policy(tmp_path, "base", group, 0, {"task": {"name": task, "reader": {"path": group}}})
+        EvaluatedPolicy(tmp_path, "base", group, 0, {"task": {"name": task, "reader": {"path": group}}})
         for group, task in (("aaaa1", "coins"), ("bbbb1", "coins"), ("cccc1", "maze"))
     ]
     assert [policy.name for policy in _distinct(bases[1:], one_task=False)] == ["base", "base"]

@@ -12,36 +12,36 @@ from analysis.report import style
 from analysis.report.layout import BASE, value
 from analysis.report.lines import INTERVAL
 from analysis.scores.cell import Cell
-from analysis.tables.baselines import ENTROPY_NATS, Compared, compared
+from analysis.tables.baselines import ENTROPY_NATS, Ranking, rankings
 
 QUESTION = "Which objective trades accuracy against diversity, and how?"
 
 
 def figure(frames: Frames) -> Figure | None:
     """None unless four families of objectives ran in one setting."""
-    found = compared(frames)
+    found = rankings(frames)
     return style.drawn(lambda: _draw(frames, found)) if found else None
 
 
-def _draw(frames: Frames, found: list[Compared]) -> Figure:
+def _draw(frames: Frames, found: list[Ranking]) -> Figure:
     heights = [0.2 * len(c.rows) + 0.6 for c in found]
     drawing = Figure(figsize=(style.WIDTH, sum(heights)), layout="constrained")
     columns = [list(c.columns) for c in found]
     grid = drawing.subplots(len(found), max(map(len, columns)), squeeze=False, height_ratios=heights)
-    for row, compare, names in zip(grid, found, columns, strict=True):
+    for row, ranking, names in zip(grid, found, columns, strict=True):
         for axes, column in zip(row, names, strict=False):
-            _panel(axes, frames, compare, column, labelled=axes is row[0])
+            _panel(axes, frames, ranking, column, labelled=axes is row[0])
         for axes in row[len(names) :]:
             axes.set_visible(False)
     drawing.supxlabel(f"bars: {INTERVAL}", fontsize=7.5)
     return drawing
 
 
-def _panel(axes: Axes, frames: Frames, compare: Compared, column: str, *, labelled: bool) -> None:
+def _panel(axes: Axes, frames: Frames, ranking: Ranking, column: str, *, labelled: bool) -> None:
     """Best on top; the base policy is the dotted line, and its own row."""
-    names = [row.label for row in compare.rows]
+    names = [row.label for row in ranking.rows]
     scale = 1.0 if column == ENTROPY_NATS else 100.0
-    cells = [value(frames, row, compare.columns[column]) for row in compare.rows]
+    cells = [value(frames, row, ranking.columns[column]) for row in ranking.rows]
     for y, (name, cell) in enumerate(zip(names, cells, strict=True)):
         if not cell.empty:
             _dot(axes, y, cell, scale, style.BASE if name == BASE else style.COLOURS["js"])
@@ -51,8 +51,8 @@ def _panel(axes: Axes, frames: Frames, compare: Compared, column: str, *, labell
     axes.set_yticks(range(len(names)), [_short(n) for n in names] if labelled else [""] * len(names))
     axes.tick_params(axis="y", length=0)
     axes.set_title(column if scale == 1 else f"{column}, %", loc="left", fontsize=8)
-    if labelled and compare.setting.name:
-        axes.set_xlabel(compare.setting.name)
+    if labelled and ranking.setting.name:
+        axes.set_xlabel(ranking.setting.name)
 
 
 def _dot(axes: Axes, y: int, cell: Cell, scale: float, colour: str) -> None:

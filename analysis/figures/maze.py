@@ -26,7 +26,7 @@ Square = tuple[int, int]  # row, column
 
 
 @dataclass(frozen=True)
-class Grid:
+class MazeGrid:
     """A maze as its prompt poses it. walls: 1 where a wall is."""
 
     walls: np.ndarray
@@ -78,16 +78,16 @@ def _problems(frames: Frames, run_id: str, step: int, sources: Sequence[str]) ->
     return list(dict.fromkeys([*solved, *missed]))
 
 
-def grid_of(prompt: str) -> Grid:
+def grid_of(prompt: str) -> MazeGrid:
     """Of a prompt's words: rows of WALL, PATH, START and GOAL, each ended by NEWLINE."""
     words = prompt.split()
     squares = words[words.index("GRID_START") + 1 : words.index("GRID_END")]
     rows = [row.split() for row in " ".join(squares).split("NEWLINE") if row.strip()]
     at = {word: (r, row.index(word)) for r, row in enumerate(rows) for word in ("START", "GOAL") if word in row}
-    return Grid(np.array([[word == "WALL" for word in row] for row in rows]), at["START"], at["GOAL"])
+    return MazeGrid(np.array([[word == "WALL" for word in row] for row in rows]), at["START"], at["GOAL"])
 
 
-def walk_of(response: str, grid: Grid) -> Walk:
+def walk_of(response: str, grid: MazeGrid) -> Walk:
     """Up to the first wall, the first word that is no move, or the end."""
     squares = [grid.start]
     for word in response.split():

@@ -21,7 +21,7 @@ COLUMNS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
 
 
 @dataclass(frozen=True)
-class Judged:
+class ProblemCounts:
     """Of one evaluation on one benchmark: judged samples n [P] and correct ones c [P], by problem.
 
     problems: (benchmark, id). errors: samples whose verifier failed; they are not in n.
@@ -109,13 +109,13 @@ class Counts:
     def _problems(self) -> tuple[NDArray[np.int64], list[str]]:
         return decoded(self._table, "problem_id")
 
-    def of(self, run_id: str, step: int, source: str) -> Judged | None:
+    def of(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """None where the samples are not at hand."""
         where = None if self.empty else self._slices.get((run_id, step, source))
         if where is None:
             return None
         n, c, errors = (column[where] for column in self._columns)
-        return Judged(self._named(source, self._problems[0][where]), n, c, int(errors.sum()))
+        return ProblemCounts(self._named(source, self._problems[0][where]), n, c, int(errors.sum()))
 
     def _named(self, source: str, codes: NDArray[np.int64]) -> tuple[tuple[str, str], ...]:
         """The same object for the same problems: runs of a study share them."""

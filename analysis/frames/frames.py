@@ -15,7 +15,7 @@ from analysis.frames.digest import Digest
 from analysis.frames.samples import Response, Stored
 
 if TYPE_CHECKING:
-    from analysis.frames.counts import Counts, Judged
+    from analysis.frames.counts import Counts, ProblemCounts
     from analysis.frames.journals import Curves
     from rlvr.ledger.sweeps import Sweep
 
@@ -96,7 +96,7 @@ class Frames:
         """run_id, step, source, problem_id, n (judged samples), correct, errors (samples whose verifier failed)."""
         return self.judgements.frame
 
-    def judged(self, run_id: str, step: int, source: str) -> Judged | None:
+    def judged(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
         """Counts of an evaluation, by problem; None where its samples are not at hand."""
         return self.judgements.of(run_id, step, source)
 

@@ -39,10 +39,10 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Counterpart:
     """What corresponds to a printed row: an arm, or all that start from a base policy; and evaluations of the policy.
 
-    label: what tells it from other candidates of the row.
+    label: what tells it from other counterparts of the row.
     """
 
     label: str
@@ -99,7 +99,7 @@ def _all_records(frames: Frames, printed: Printed) -> list[Mapping[str, Any]]:
 
 def _records(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[Mapping[str, Any]]:
     """The cells of ours of one printed row, candidate by candidate; none of a candidate that has no number."""
-    for label, cells in _candidate_cells(frames, printed, row):
+    for label, cells in _counterpart_cells(frames, printed, row):
         if all(own.empty for own in cells.values()):
             continue
         name = f"{row[0].line}{OURS}{f' ({label})' if label else ''}"
@@ -107,17 +107,17 @@ def _records(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator
             yield record(each.panel, name, (each.metric, each.head), cells[each.head])
 
 
-def _candidate_cells(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[tuple[str, dict[str, Cell]]]:
+def _counterpart_cells(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[tuple[str, dict[str, Cell]]]:
     """(label, cells by head) of every candidate."""
     selector = row[0].arm
     if MINUS in selector:
         yield "", _difference(frames, printed, selector)
         return
-    for found in candidates(frames, selector) if selector else ():
+    for found in counterparts(frames, selector) if selector else ():
         yield found.label, _cells(frames, found, printed, row)
 
 
-def _cells(frames: Frames, found: Candidate, printed: Printed, row: Sequence[Place]) -> dict[str, Cell]:
+def _cells(frames: Frames, found: Counterpart, printed: Printed, row: Sequence[Place]) -> dict[str, Cell]:
     cells = {
         each.head: _value(frames, found, each.metric, printed.benchmarks[each.benchmark])
         for each in row
@@ -132,11 +132,11 @@ def _cells(frames: Frames, found: Candidate, printed: Printed, row: Sequence[Pla
 
 
 def _difference(frames: Frames, printed: Printed, rows: str) -> dict[str, Cell]:
-    """Of two rows of this table, those of the first candidates."""
+    """Of two rows of this table, those of the first counterparts."""
     found: list[dict[str, Cell]] = []
     for name in rows.split(MINUS):
         row = [each for each in printed.cells if each.line == name]
-        found.append(next((cells for _, cells in _candidate_cells(frames, printed, row)), {}))
+        found.append(next((cells for _, cells in _counterpart_cells(frames, printed, row)), {}))
     first, second = found
     return {head: _plain(first[head].mean - second[head].mean if head in second else math.nan) for head in first}
 
@@ -153,7 +153,7 @@ def _plain(mean: float) -> Cell:
 # --- which arms
 
 
-def candidates(frames: Frames, selector: str) -> list[Candidate]:
+def counterparts(frames: Frames, selector: str) -> list[Counterpart]:
     """selector: `model=Qwen2.5-7B task=math loss=grpo`, the model first; `key!=value` too; `base`: before training.
 
     model: the last part of a path or of a name on the hub, or the option of the group.
@@ -164,8 +164,8 @@ def candidates(frames: Frames, selector: str) -> list[Candidate]:
     own = {arm: _newest([e for e in evaluated if _policy(e)[0] == arm.own_group], arm) for arm in trained}
     if BASE in selector.split():
         bases = _bases([e for found in own.values() for e in found], evaluated, first.removeprefix("model="))
-        return [Candidate("", tuple(trained), True, tuple(bases))] if trained or bases else []
-    return [Candidate(arm.label if len(trained) > 1 else "", (arm,), False, tuple(own[arm])) for arm in trained]
+        return [Counterpart("", tuple(trained), True, tuple(bases))] if trained or bases else []
+    return [Counterpart(arm.label if len(trained) > 1 else "", (arm,), False, tuple(own[arm])) for arm in trained]
 
 
 def _of_model(frames: Frames, word: str) -> list[Arm]:
@@ -219,7 +219,7 @@ def _names(path: str, model: str) -> bool:
 # --- what they measured
 
 
-def _value(frames: Frames, found: Candidate, name: str, sources: Sequence[str]) -> Cell:
+def _value(frames: Frames, found: Counterpart, name: str, sources: Sequence[str]) -> Cell:
     """A metric by its printed name, averaged over benchmarks."""
     kind, _, k = name.partition("@")
     evaluated = [e for e in found.evaluations if _is_greedy(e) == (kind == "greedy")]
@@ -241,7 +241,7 @@ def _is_greedy(evaluation: Arm) -> bool:
     return float(evaluation.first.knob("evaluation.temperature") or 0) == 0
 
 
-def _trained(frames: Frames, found: Candidate, metric: Metric, sources: Sequence[str]) -> Cell:
+def _trained(frames: Frames, found: Counterpart, metric: Metric, sources: Sequence[str]) -> Cell:
     """What training's own evaluations measured: the last one, or that of step 0."""
     if found.base:
         return base_cell(frames, found.arms, metric, sources)

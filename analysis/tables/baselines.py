@@ -24,7 +24,7 @@ ENTROPY_NATS = "entropy, nats"
 
 
 @dataclass(frozen=True)
-class Compared:
+class Ranking:
     """A setting and its rows, the base policy first, then by accuracy; columns by the name they are printed under."""
 
     setting: Comparable
@@ -34,7 +34,7 @@ class Compared:
 
 def table(frames: Frames) -> Table | None:
     """None unless four families of objectives ran in one setting."""
-    found = compared(frames)
+    found = rankings(frames)
     if not found:
         return None
     parts = [_cells(frames, each) for each in found]
@@ -58,14 +58,14 @@ def table(frames: Frames) -> Table | None:
     return with_notes(ours, frames)
 
 
-def _cells(frames: Frames, each: Compared) -> pd.DataFrame:
+def _cells(frames: Frames, each: Ranking) -> pd.DataFrame:
     block = Block(each.setting.titled(each.setting.overall), each.rows)
     cells = fill(frames, [block], list(each.columns.values()))
     names = {str(column.metric): name for name, column in each.columns.items()}
     return cells.assign(column=cells["metric"].map(names), metric="")
 
 
-def compared(frames: Frames) -> list[Compared]:
+def rankings(frames: Frames) -> list[Ranking]:
     """Settings in which at least LEAST families of objectives ran, each row with all of its columns."""
     if "baselines" not in frames.cache:
         chosen = [s for s in by_setting(frames) if len({a.loss.split("_")[0] for a in s.arms}) >= LEAST]
@@ -73,7 +73,7 @@ def compared(frames: Frames) -> list[Compared]:
     return frames.cache["baselines"]
 
 
-def _setting(frames: Frames, setting: Comparable) -> Compared:
+def _setting(frames: Frames, setting: Comparable) -> Ranking:
     metrics: Sequence[Metric] = (*setting.shown, *map(distinct, GRAMS), ENTROPY)
     columns = {
         ENTROPY_NATS if metric == ENTROPY else str(metric): Column(metric, tuple(setting.sources), "")
@@ -89,7 +89,7 @@ def _setting(frames: Frames, setting: Comparable) -> Compared:
         mean = value(frames, row, judge).mean
         return -mean if math.isfinite(mean) else math.inf
 
-    return Compared(setting, (Row(BASE, setting.arms, base=True), *sorted(rows, key=first)), columns)
+    return Ranking(setting, (Row(BASE, setting.arms, base=True), *sorted(rows, key=first)), columns)
 
 
 def _reference(setting: Comparable) -> str:

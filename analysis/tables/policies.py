@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.frames.counts import Judged
+from analysis.frames.counts import ProblemCounts
 from analysis.frames.frames import Frames
 from analysis.frames.run import Run
 from analysis.report.layout import frame, written
@@ -118,8 +118,8 @@ class Pair:
     """A run, and one of the arm that it is held against: of the same seed, of another where that was not evaluated."""
 
     seed: int
-    first: Judged
-    now: Judged
+    first: ProblemCounts
+    now: ProblemCounts
 
 
 def _pairs(frames: Frames, arm: Arm, other: Arm, source: str) -> list[Pair]:
@@ -172,7 +172,7 @@ def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
     return _cell(Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None]), planned)
 
 
-def _samples_to_reach(judged: Judged, target: float) -> float:
+def _samples_to_reach(judged: ProblemCounts, target: float) -> float:
     """The fewest k with pass@k of at least `target`; NaN if all samples cover less."""
     low, high = 1, int(judged.n.min()) if judged.n.size else 0
 
@@ -187,7 +187,7 @@ def _samples_to_reach(judged: Judged, target: float) -> float:
     return float(low)
 
 
-def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[Run, Judged]]:
+def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[Run, ProblemCounts]]:
     points = last_points(frames, arm)
     found = [
         (run, frames.judged(run.run_id, points[run.run_id].after, source)) for run in arm.runs if run.run_id in points

@@ -44,7 +44,7 @@ ARTICLES = ("sample", "prompt", "response", "answer", "outcome", "num_tokens")
 
 
 @dataclass(frozen=True)
-class Problem:
+class AnsweredProblem:
     """The samples of one problem of an evaluation, in order: a row each, with the columns ARTICLES."""
 
     source: str
@@ -162,17 +162,17 @@ def with_several_answers(run_dir: Path) -> set[str]:
     return {match[1] for match in found if match}
 
 
-def problems(file: Path) -> Iterator[Problem]:
+def problems(file: Path) -> Iterator[AnsweredProblem]:
     """Of an evaluation, in order."""
     frame = pq.read_table(file, columns=["source", "problem_id", *ARTICLES]).to_pandas()
     for (source, problem), samples in frame.groupby(["source", "problem_id"], sort=False):
-        yield Problem(str(source), str(problem), samples.sort_values("sample"))
+        yield AnsweredProblem(str(source), str(problem), samples.sort_values("sample"))
 
 
 # --- the measures
 
 
-def lexical(sets: Sequence[Problem], size: int) -> Measured:
+def lexical(sets: Sequence[AnsweredProblem], size: int) -> Measured:
     """distinct-n of the words of the first `size` responses: the size of a set decides it, so all have the same."""
     for problem in sets:
         words = [str(text).split() for text in problem.samples["response"].head(size)]
@@ -180,7 +180,7 @@ def lexical(sets: Sequence[Problem], size: int) -> Measured:
             yield problem.source, problem.id, f"distinct-{n} of {size}", distinct_n(words, n)
 
 
-def by_rule(sets: Sequence[Problem], size: int) -> Measured:
+def by_rule(sets: Sequence[AnsweredProblem], size: int) -> Measured:
     """LAD's scale where right answers name the approach: of problems with at least two of them."""
     for problem in sets:
         first = problem.samples.head(size)
@@ -189,7 +189,7 @@ def by_rule(sets: Sequence[Problem], size: int) -> Measured:
             yield problem.source, problem.id, f"rule of {size}", float(approach_score(list(named)))
 
 
-def cost(everything: Sequence[Problem]) -> Measured:
+def cost(everything: Sequence[AnsweredProblem]) -> Measured:
     """Tokens per right answer of each benchmark; NaN where nothing is right."""
     for source in dict.fromkeys(problem.source for problem in everything):
         own = [problem for problem in everything if problem.source == source]
@@ -198,7 +198,7 @@ def cost(everything: Sequence[Problem]) -> Measured:
         yield source, WHOLE, "tokens per right answer", tokens / right if right else math.nan
 
 
-def embedded(sets: Sequence[Problem], size: int, embedder: str, embed: Embed, file: Path) -> Measured:
+def embedded(sets: Sequence[AnsweredProblem], size: int, embedder: str, embed: Embed, file: Path) -> Measured:
     """S_div of PACS, of all responses of a set and of the right ones; the embeddings of these are kept for figures."""
     kept: list[dict[str, Any]] = []
     for problem in sets:
@@ -228,7 +228,7 @@ def _embedder(name: str) -> Embed:
     return lambda texts: np.asarray(model.encode(texts, show_progress_bar=False), dtype=np.float32)
 
 
-def judged(sets: Sequence[Problem], size: int, judge: Judge) -> Measured:
+def judged(sets: Sequence[AnsweredProblem], size: int, judge: Judge) -> Measured:
     """LAD's scale by a model."""
     asked = [
         (str(problem.samples["prompt"].iloc[0]), [str(text) for text in problem.samples["response"].head(size)])
@@ -255,7 +255,7 @@ def read_ratings(file: Path | None, contestants: Path | None) -> Ratings | None:
     return Ratings(file, of_problem, None if contestants is None else np.loadtxt(contestants, ndmin=1))
 
 
-def rated(everything: Sequence[Problem], ratings: Ratings) -> Measured:
+def rated(everything: Sequence[AnsweredProblem], ratings: Ratings) -> Measured:
     """A rating of each benchmark whose problems have one, and the share of contestants below it."""
     rows = [p for p in everything if p.id in ratings.of_problem]
     if not rows:

@@ -45,14 +45,14 @@ def check(config: DictConfig, *, evaluates: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Points:
+class PairedPoints:
     """The points of a grid as arms and seeds: every arm gets every seed, so that all differences are paired."""
 
     arms: list[list[str]]
     seeds: list[int]
 
     @classmethod
-    def of(cls, overrides: Settings, usual_seed: int) -> Points:
+    def of(cls, overrides: Settings, usual_seed: int) -> PairedPoints:
         arms, seeds = dict[tuple[str, ...], None](), set[int]()
         for point in overrides:
             own = [word for word in point if key_of(word) == "seed"]
@@ -71,7 +71,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     What is no part of a run's identity (cluster, tracker, ...) is the newest command's.
     ValueError: what is wrong, before anything is written.
     """
-    points = Points.of(overrides, int(master.seed))
+    points = PairedPoints.of(overrides, int(master.seed))
     _check_seeds(master, len(overrides), points)
     first = compose([[*arm, f"seed={points.seeds[0]}"] for arm in points.arms])
     sweep_id = _id(master, points, first)
@@ -97,7 +97,7 @@ def planned(master: DictConfig, overrides: Settings, ledger: Ledger, compose: Co
     return record, plan_of(record, first_wave(record))
 
 
-def _check_seeds(master: DictConfig, given: int, points: Points) -> None:
+def _check_seeds(master: DictConfig, given: int, points: PairedPoints) -> None:
     """ValueError for a rule that leaves seeds of some arms out. given: points of the grid."""
     if given == len(points.arms) * len(points.seeds):
         return
@@ -107,7 +107,7 @@ def _check_seeds(master: DictConfig, given: int, points: Points) -> None:
                 raise ValueError(f"{key}={line!r}: until and tune give every arm every seed. Drop seed from {key}.")
 
 
-def _rule(master: DictConfig, points: Points, ledger: Ledger, spent: int, first: Plan) -> dict[str, Any]:
+def _rule(master: DictConfig, points: PairedPoints, ledger: Ledger, spent: int, first: Plan) -> dict[str, Any]:
     """first: a run of each arm."""
     about = stopping.read_until(str(master.until), has_claims=bool(master.claims))
     if about not in ("", CLAIMS):
@@ -138,7 +138,7 @@ def _check_metric(name: str, first: Plan) -> None:
 
 
 def _candidates(
-    master: DictConfig, points: Points, grid: tuning.Grid | None, compose: Compose
+    master: DictConfig, points: PairedPoints, grid: tuning.Grid | None, compose: Compose
 ) -> tuple[list[Candidate], Plan]:
     """Every run that may be wanted, and the plan that they are of."""
     rows: list[tuple[list[str], dict[str, Any]]] = []
@@ -160,7 +160,7 @@ def plan_of(record: Record, runs: Sequence[Candidate]) -> Plan:
     return Plan(record.sweep_id, info["study"], info["command"], chosen, info.get("question", ""), folders)
 
 
-def _id(master: DictConfig, points: Points, first: Plan) -> str:
+def _id(master: DictConfig, points: PairedPoints, first: Plan) -> str:
     """8 hexadecimal digits of what defines the sweep: the same command finds it again. first: a run of each arm."""
     told = {key: str(master[key]) for key in ("until", "budget", "tune") if master[key]}
     parts = {**told, "study": first.study, "seeds": points.seeds, "runs": sorted(run.run_id for run in first.runs)}

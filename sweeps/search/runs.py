@@ -13,13 +13,13 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import Launch, available_gpus, gpus_of, share_of
+from sweeps.local import Dispatcher, available_gpus, gpus_of, share_of
 from sweeps.planned import Planned
 from sweeps.progress import Progress
 from sweeps.slurm import submissions
 from sweeps.slurm.follow import LOOK_S
 from sweeps.slurm.launch import submit
-from sweeps.worker import SHIPPER_S, Shipper, new_tag, pool
+from sweeps.worker import SHIPPER_S, ShipperProcess, new_tag, pool
 
 SLURM_AT_ONCE = 8
 SLICE_S = 0.2
@@ -31,11 +31,11 @@ class _Shipping(contextlib.ExitStack):
     def __init__(self, ledger: Ledger, sweep_id: str, command: Sequence[str] | None) -> None:
         super().__init__()
         self.ledger, self.logs, self.command = ledger, ledger.sweep_dir(sweep_id), command
-        self.shipper: Shipper | None = None
+        self.shipper: ShipperProcess | None = None
 
     def ship(self) -> None:
         if self.command and self.shipper is None:
-            self.shipper = Shipper(self.command, layout.shipper_log(self.logs))
+            self.shipper = ShipperProcess(self.command, layout.shipper_log(self.logs))
 
     def finish(self, hurry: Callable[[], bool]) -> str:
         """What to tell the user, or nothing."""
@@ -54,41 +54,41 @@ class LocalRuns(_Shipping):
         devices = [share_of(available_gpus(), number, gpus_of(config)) for number in range(size)]
         staff = pool(devices, threads=cluster.threads, ranks=cluster.ranks, tag=tag, logs=self.logs)
         self.progress = Progress(ledger, [], show=True)
-        self.launch = Launch(ledger, [], staff, self.progress, cluster.retries, tag, cluster.hung_min)
+        self.dispatcher = Dispatcher(ledger, [], staff, self.progress, cluster.retries, tag, cluster.hung_min)
 
     def __enter__(self) -> LocalRuns:
         super().__enter__()
-        self.enter_context(self.launch.signals())
-        self.callback(lambda: self.say(self.finish(self.launch.told_again())))
-        self.enter_context(self.launch.at_work())
+        self.enter_context(self.dispatcher.signals())
+        self.callback(lambda: self.say(self.finish(self.dispatcher.told_again())))
+        self.enter_context(self.dispatcher.at_work())
         self.push(self._save)
         return self
 
     def _save(self, *error: object) -> None:
         """An error of ours is no reason for runs to lose a step."""
         if error[0] is not None:
-            self.launch.stop()
-        while error[0] is not None and (self.launch.active() or not self.launch.stopping):
-            self.launch.turn()
+            self.dispatcher.stop()
+        while error[0] is not None and (self.dispatcher.active() or not self.dispatcher.stopping):
+            self.dispatcher.turn()
 
     @property
     def stopping(self) -> bool:
-        return self.launch.stopping
+        return self.dispatcher.stopping
 
     @property
     def busy(self) -> bool:
-        return bool(self.launch.active())
+        return bool(self.dispatcher.active())
 
     def start(self, run: Planned) -> None:
         self.ship()
         self.progress.states[run.run_id] = self.ledger.state(run.run_id)
-        self.launch.add(run.run_id)
+        self.dispatcher.add(run.run_id)
 
     def turn(self) -> dict[str, str]:
         """What was stopped with the launch has not ended: it goes on with the same command."""
-        self.launch.turn()
+        self.dispatcher.turn()
         ended: dict[str, str] = {}
-        outcome = self.launch.outcome
+        outcome = self.dispatcher.outcome
         for runs in (outcome.finished, outcome.failed, outcome.pruned, outcome.preempted):
             if not (self.stopping and runs is outcome.preempted):
                 ended |= {run_id: outcome.messages.get(run_id, "") for run_id in runs}
@@ -96,7 +96,7 @@ class LocalRuns(_Shipping):
         return ended
 
     def may_prune(self, run_id: str) -> bool:
-        return run_id in self.launch.active()
+        return run_id in self.dispatcher.active()
 
     def say(self, text: str) -> None:
         if text:

@@ -11,7 +11,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps.progress import count, table, why
 from sweeps.slurm.submissions import joined
 from sweeps.verdict import Outcome
-from sweeps.worker import SHIPPER_S, Shipper
+from sweeps.worker import SHIPPER_S, ShipperProcess
 
 LOOK_S = 3.0
 
@@ -26,7 +26,7 @@ def follow(
     from rich.console import Console
     from rich.live import Live
 
-    shipper = Shipper(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
+    shipper = ShipperProcess(command, layout.shipper_log(ledger.sweep_dir(sweep_id))) if command else None
     began = time.monotonic()
     states = joined(ledger, ledger.states(run_ids))
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.figures import policies as figure_room
-from analysis.frames.counts import Judged
+from analysis.frames.counts import ProblemCounts
 from analysis.frames.load import load
 from analysis.report.style import encode
 from analysis.scores.cell import cell
@@ -112,8 +112,8 @@ def test_the_curve_ends_at_coverage(home: Path) -> None:
 def test_a_problem_that_cannot_be_judged_is_left_out_of_both_policies() -> None:
     """The second problem has no judged sample of this policy: 1 of 1 is covered by one sample, and that one is kept."""
     problems = (("b", "1"), ("b", "2"))
-    first = Judged(problems, np.array([4, 4]), np.array([4, 4]), 0)
-    now = Judged(problems, np.array([4, 0]), np.array([4, 0]), 4)
+    first = ProblemCounts(problems, np.array([4, 4]), np.array([4, 4]), 0)
+    now = ProblemCounts(problems, np.array([4, 0]), np.array([4, 0]), 4)
     pairs = [policies.Pair(0, first, now)]
     assert policies._reached(pairs, 1).mean == 1
     assert policies._kept(pairs, 1)[policies.KEEP].mean == 1

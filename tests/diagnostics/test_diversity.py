@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from analysis.figures import diversity as figure_room
 from analysis.frames.load import load
 from analysis.tables import diversity as table_room
-from rlvr.diagnostics.diversity import Problem, Ratings, main, rated
+from rlvr.diagnostics.diversity import AnsweredProblem, Ratings, main, rated
 from rlvr.ledger import layout
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
@@ -95,7 +95,7 @@ def test_words_rules_cost_and_rating_are_counted(home: Path, tmp_path: Path) -> 
 def test_a_rating_is_of_what_the_verifier_could_judge() -> None:
     """Right 4 of 4, 4 not judged; wrong 8 of 8; none judged: half of problems rated 1000 and 1500, so 1250."""
     outcomes = {"a": ["correct"] * 4 + ["error"] * 4, "b": ["wrong"] * 8, "c": ["error"] * 8}
-    problems = [Problem("bench", name, pd.DataFrame({"outcome": each})) for name, each in outcomes.items()]
+    problems = [AnsweredProblem("bench", name, pd.DataFrame({"outcome": each})) for name, each in outcomes.items()]
     ratings = Ratings(Path("ratings.csv"), {"a": 1000, "b": 1500, "c": 3000}, None)
     assert [value for *_, value in rated(problems, ratings)] == [pytest.approx(1250)]
 

@@ -17,7 +17,7 @@ from rlvr.tracker.cursor import is_behind
 from sweeps.launcher import shipper_of
 from sweeps.plan import write
 from sweeps.sync import sync_in_background, tracker_of
-from sweeps.worker import Shipper
+from sweeps.worker import ShipperProcess
 from tests.slurm.place import BANDIT, wait_for
 from tests.sweeps.test_plan import finish, planned
 from tests.tracker.places import end_attempt, expected, make_run, make_sweep, stored
@@ -25,7 +25,7 @@ from tests.tracker.places import end_attempt, expected, make_run, make_sweep, st
 
 def test_a_shipper_that_left_something_says_why_and_what_to_type(tmp_path: Path) -> None:
     said = "MLflow: http://gone:5000 does not answer"
-    shipper = Shipper([sys.executable, "-c", f"print({said!r}); raise SystemExit(3)"], tmp_path / "shipper.log")
+    shipper = ShipperProcess([sys.executable, "-c", f"print({said!r}); raise SystemExit(3)"], tmp_path / "shipper.log")
     assert shipper.finish(60, hurry=lambda: False) == (
         f"MLflow has not got everything: http://gone:5000 does not answer ({tmp_path}/shipper.log). All metrics are "
         "safe in runs/: `python -m sweeps sync` ships the rest."

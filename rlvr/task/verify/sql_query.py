@@ -26,7 +26,7 @@ STEPS_BETWEEN_LOOKS = 10_000  # instructions of SQLite's machine: well under a m
 Rows = list[tuple[Any, ...]]
 
 
-class Table(NamedTuple):
+class QueryResult(NamedTuple):
     """What a query returns."""
 
     rows: Rows
@@ -60,7 +60,7 @@ def judge(request: dict[str, Any]) -> dict[str, str]:
     return {"outcome": _outcome(request, gold, *limits)}
 
 
-def _outcome(request: dict[str, Any], gold: Table, query_s: float, max_rows: int) -> Outcome:
+def _outcome(request: dict[str, Any], gold: QueryResult, query_s: float, max_rows: int) -> Outcome:
     try:
         answer = execute(request["database"], request["query"], query_s, max_rows)
     except TooSlow:
@@ -76,11 +76,11 @@ def _outcome(request: dict[str, Any], gold: Table, query_s: float, max_rows: int
 
 
 @lru_cache(maxsize=4)  # the answers to a question come one after another
-def _gold(database: str, query: str, query_s: float, max_rows: int) -> Table:
+def _gold(database: str, query: str, query_s: float, max_rows: int) -> QueryResult:
     return execute(database, query, query_s, max_rows)
 
 
-def execute(database: str, query: str, query_s: float, max_rows: int) -> Table:
+def execute(database: str, query: str, query_s: float, max_rows: int) -> QueryResult:
     """What one SELECT returns. Raises sqlite3.Error, TooSlow, or OverflowError above `max_rows` rows."""
     uri = f"{Path(database).absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
@@ -101,7 +101,7 @@ def execute(database: str, query: str, query_s: float, max_rows: int) -> Table:
             raise
         if len(rows) > max_rows:
             raise OverflowError(f"more than {max_rows} rows")
-        return Table(rows, len(cursor.description or ()))
+        return QueryResult(rows, len(cursor.description or ()))
     finally:
         connection.close()
 
