@@ -23,7 +23,7 @@ def test_every_bench_gives_whole_rows_of_finite_numbers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["bench"] for row in rows} == set(bench.names())
-    assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm"}
+    assert set(bench.names()) >= {"expand", "rollout", "step", "sweeps", "tracker", "train", "vllm", "weights"}
     for row in rows:
         assert row.keys() == FIELDS
         assert row["value"] > 0
