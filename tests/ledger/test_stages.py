@@ -17,7 +17,8 @@ from rlvr.ledger.stages import record_stages, recorded_stages, stage, stage_id, 
 from tests.support.scripted import Echo
 
 ROOT = Path(__file__).parents[2]
-IDENTITY = {"source": "test", "version": 1}
+IDENTITY = {"version": 1, "source": "test"}
+STAGE = "0da07c5bf87df7d9"  # printf '{"source": "test", "version": 1}' | sha256sum
 
 # Builds "whole" in two halves, `pause` seconds apart, and notes in a journal that it began.
 BUILDER = """
@@ -39,7 +40,7 @@ def build(directory):
         file.write("second half")
     return {"made": "whole"}
 
-print("at", stage.stage(store, {"source": "test", "version": 1}, build), flush=True)
+print("at", stage.stage(store, {"version": 1, "source": "test"}, build), flush=True)
 """
 
 
@@ -55,7 +56,7 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
 
 
 def check_whole(store: Path) -> None:
-    directory = store / stage_id(IDENTITY)
+    directory = store / STAGE
     assert (directory / "weights").read_text() == "first half, second half"
     assert json.loads((directory / "stage.json").read_text())["made"] == "whole"
     assert sorted(path.name for path in store.iterdir()) == sorted(
@@ -68,7 +69,7 @@ def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
     said = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     assert len((tmp_path / "journal").read_text().splitlines()) == 1
-    assert all(f"at {tmp_path / stage_id(IDENTITY)}" in text for text in said)
+    assert all(f"at {tmp_path / STAGE}" in text for text in said)
     check_whole(tmp_path)
 
 
@@ -77,7 +78,7 @@ def test_a_killed_build_leaves_nothing_and_the_waiting_process_builds(tmp_path: 
     wait_for(victim, "half")
     heir = start(tmp_path, 0)
     wait_for(heir, "waiting for another process")
-    assert not (tmp_path / stage_id(IDENTITY)).exists()
+    assert not (tmp_path / STAGE).exists()
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
     killed = time.monotonic()
@@ -99,7 +100,7 @@ def test_a_build_that_fails_leaves_no_stage_and_frees_the_lock(tmp_path: Path) -
 
     with pytest.raises(RuntimeError, match="no memory"):
         stage(tmp_path, IDENTITY, fail)
-    assert not (tmp_path / stage_id(IDENTITY)).exists()
+    assert not (tmp_path / STAGE).exists()
     assert (stage(tmp_path, IDENTITY, work) / "weights").read_text() == "whole"
     assert not list(tmp_path.glob(".*"))
 
