@@ -7,8 +7,10 @@ import math
 import shutil
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -369,9 +371,26 @@ def test_a_dead_server_costs_seconds_and_nothing_is_lost(local, home):
     assert report.left == {"lad-js-r": 4}
     assert "does not answer" in str(report)
     assert "left 4 lines of 1 runs: lad-js-r (4)" in str(report)
-    assert "s3cret" not in str(report)
     assert Shipper(home, local.uri).ship([run]).complete
     assert stored(local.database)["r"] == expected(range(4))
+
+
+def test_what_a_server_says_is_told_without_secrets(home):
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403, "http://ann:s3cret@here: s3cret is not the password")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever).start()
+        uri = f"http://ann:s3cret@127.0.0.1:{server.server_port}"
+        report = Shipper(home, uri).ship([make_run(home, "r", steps=1)])
+        server.shutdown()
+    assert "http://***@here: *** is not the password" in (report.error or "")
+    assert "s3cret" not in str(report)
 
 
 def test_a_server_that_accepts_and_never_answers_costs_seconds(home):
