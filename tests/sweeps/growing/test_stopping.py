@@ -42,6 +42,12 @@ def test_a_budget_below_three_seeds_of_each_arm_is_refused() -> None:
     assert stopping.rule("", arms=2, first=1, runs=7)["seeds"] == [3]
 
 
+@pytest.mark.parametrize(("about", "level"), [("", 0.025), ("pass@8", 0.025), ("claims", 0.05)])
+def test_differences_share_the_five_per_cent_and_claims_have_it_each(about: str, level: float) -> None:
+    """One look, at 3 seeds of each of 3 arms: two differences to one reference."""
+    assert stopping.rule(about, arms=3, first=3, runs=9)["levels"] == pytest.approx([level])
+
+
 def test_the_most_it_can_cost_has_the_runs_of_tuning() -> None:
     rule = stopping.rule("", arms=2, first=3, runs=16, spent=4)
     assert "At most 16 runs in all" in "\n".join(stopping.forecast(rule, [], 2, None, spent=4))
