@@ -49,10 +49,10 @@ def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int
 
     answers: [n] parsed answers, None where there was none to parse: such samples never win, and if no sample has an
     answer the result is 0. correct: [n] verdicts; where verdicts on one answer differ, their mean counts.
-    Raises ValueError if k > n or the lengths differ.
+    Raises ValueError unless 1 ≤ k ≤ n, or if the lengths differ.
     """
-    if k > len(answers):
-        raise ValueError(f"maj@{k} needs {k} samples, and there are {len(answers)}. Lower k or sample more.")
+    if not 1 <= k <= len(answers):
+        raise ValueError(f"maj@{k} needs 1 ≤ k ≤ samples, and there are {len(answers)}. Lower k or sample more.")
     pairs = [(a, ok) for a, ok in zip(answers, correct, strict=True)][:k]
     votes = Counter(answer for answer, _ in pairs if answer is not None)
     if not votes:
@@ -70,7 +70,7 @@ def distinct_at_k(answers: Sequence[Hashable | None], k: int) -> float:
     ones. Raises ValueError as that does.
     """
     times = Counter(answer for answer in answers if answer is not None)
-    return float(pass_at_k(len(answers), np.fromiter(times.values(), np.int64), k).sum())
+    return float(pass_at_k(len(answers), np.array([*times.values(), 0]), k).sum())  # 0: k is checked if none is right
 
 
 def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:

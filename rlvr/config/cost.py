@@ -57,7 +57,7 @@ class Reached:
     reduce_s: float = 15e-6  # of a sum over the devices of an engine, beside its bytes
     write: float = 2e9  # bytes/s of weights that a rank writes into main memory,
     read: float = 3e9  # that a process of vLLM reads from there,
-    ray: float = 1e9  # and that the first rank sends another node
+    broadcast: float = 2.5e9  # and that the first rank sends to other nodes, all at once
 
     def both(self, computed_s: float, launched_s: float) -> float:
         """Seconds of kernels that take so long, and to be launched so long."""
@@ -108,7 +108,7 @@ class Workload:
     tensor_parallel: int = 1  # devices of an engine
     within_gpu: bool = False  # weights go to vLLM by CUDA IPC
     ranks_of_node: int = 1  # that write them into its main memory, each a part
-    other_nodes: int = 0  # with engines: each is sent a copy
+    other_nodes: int = 0  # with engines: weights are broadcast to them
     critic: bool = False  # a second decoder learns from each token
     presampled: int = 0  # problems that the base policy answers before training,
     presampled_samples: int = 8  # with so many responses each
@@ -251,7 +251,7 @@ def _sync(model: Architecture, workload: Workload) -> float:
     """Seconds to hand all weights to the engines.
 
     The native engine copies them. Those of vLLM are written into main memory in any case, and read from there unless
-    they go within the GPU: copied into memory that both see, out of it and into the model.
+    they are broadcast, or go within the GPU: copied into memory that both see, out of it and into the model.
     """
     num_bytes, reached = workload.engine_width * model.parameters, workload.reached
     once_s = num_bytes / (workload.device.bandwidth * reached.decoding)  # to read or to write them in a device's memory
@@ -260,8 +260,9 @@ def _sync(model: Architecture, workload: Workload) -> float:
     written_s = num_bytes / workload.ranks_of_node / reached.write
     if workload.within_gpu:
         return written_s + 6 * once_s
-    read_s = num_bytes / workload.tensor_parallel / reached.read
-    return written_s + workload.other_nodes * num_bytes / reached.ray + read_s
+    if workload.other_nodes:
+        return written_s + num_bytes / reached.broadcast
+    return written_s + num_bytes / workload.tensor_parallel / reached.read
 
 
 def _passes(model: Architecture, workload: Workload, *, backward: bool) -> float:

@@ -27,8 +27,9 @@ from types import FrameType
 import psutil
 
 from rlvr.ledger.runs import Unreadable, read_config
-from rlvr.rollout.broadcast import interface_of, ip_towards
+from rlvr.rollout.broadcast import interface_of, ip_towards, nccl_towards
 from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
+from rlvr.trainer.distributed import RAY_NETWORK
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
 # Seconds for the other ranks to end by themselves when one has failed: they may be writing a checkpoint.
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(_serve(ray))
         place = _meeting(options.nodes, options.meet, Path(directory))
         place |= {} if ray is None else {ADDRESS: ray.address}
+        if options.ray and options.nodes == 1:
+            place |= {RAY_NETWORK: "1", **nccl_towards(options.ray)}
         status = Ranks(options.words, options.count, options.node, options.nodes, place).wait(ray)
     if status < 0:
         if -status != signal.SIGKILL:

@@ -5,8 +5,10 @@ Needs nothing of this package: the processes of vLLM read this file too. Nothing
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,30 +30,51 @@ class Group:
     def __init__(
         self, store: Store, member: int, members: int, *, on: device, ip: str = LOOPBACK, timeout_s: float
     ) -> None:
-        """Once all members are there and have received a few bytes; Broken if they have not.
+        """Once all members are there and have received a few bytes; Broken if they have not within twice `timeout_s`.
 
-        store: where they meet. on: what the tensors lie on. ip: of this node, as the others reach it. timeout_s: of all
-        that it waits for.
+        store: where they meet. on: what the tensors lie on. ip: of this node, as the others reach it, for gloo. NCCL
+        goes by its own environment, as it is when a process first uses it: `nccl_towards`.
         """
-        import torch
+        self._backend: Any = None
+        self._timeout = timedelta(seconds=timeout_s)
+        came_of_it: list[Exception | None] = []
+
+        def meet_and_try() -> None:
+            try:
+                self._meet(store, member, members, on, ip)
+                self._try(on, member)
+                came_of_it.append(None)
+            except (RuntimeError, ImportError, OSError) as error:  # not every torch has NCCL
+                came_of_it.append(error)
+
+        # NCCL waits without a limit for members that do not come: then nobody waits for it.
+        thread = threading.Thread(target=meet_and_try, daemon=True, name="broadcast")
+        thread.start()
+        thread.join(2 * timeout_s)
+        if not came_of_it:
+            raise Broken(f"{members} members have not connected within {2 * timeout_s:.0f} s")
+        if error := came_of_it[0]:
+            self.close()
+            raise Broken(f"{members} members have not met: {error}") from error
+
+    def _meet(self, store: Store, member: int, members: int, on: device, ip: str) -> None:
+        """All are there before anybody connects: who waits for NCCL cannot be told that another does not come."""
         from torch.distributed import BroadcastOptions
 
         self._options = BroadcastOptions()
         self._options.rootRank = self._options.rootTensor = 0
-        make = _nccl if on.type == "cuda" else _gloo
-        try:
-            self._backend: Any = make(store, member, members, ip, timedelta(seconds=timeout_s))
-        except (RuntimeError, ImportError) as error:  # not every torch has NCCL
-            raise Broken(f"{members} members have not met: {error}") from error
+        store.set(f"here/{member}", "1")
+        store.wait([f"here/{each}" for each in range(members)], self._timeout)
+        self._backend = (_nccl if on.type == "cuda" else _gloo)(store, member, members, ip, self._timeout)
+
+    def _try(self, on: device, member: int) -> None:
+        import torch
+
         sent = torch.arange(TRIAL_BYTES, dtype=torch.uint8)
         trial = (sent if member == 0 else torch.zeros_like(sent)).to(on)
-        try:
-            self.broadcast(trial)
-            if not torch.equal(trial.cpu(), sent):
-                raise Broken("other bytes came than were sent")
-        except Broken:
-            self.close()
-            raise
+        self.broadcast(trial)
+        if not torch.equal(trial.cpu(), sent):
+            raise Broken("other bytes came than were sent")
 
     @property
     def name(self) -> str:
@@ -68,10 +91,13 @@ class Group:
             raise Broken(str(error)) from error
 
     def close(self) -> None:
-        """Whoever waits for this member hears of it. Harmless when repeated."""
-        if self._backend is not None:
-            self._backend.abort()
-            self._backend = None
+        """Members that wait for this one hear of it, by gloo at once, by NCCL at the end of their patience. Harmless
+        when repeated.
+        """
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            with contextlib.suppress(RuntimeError):  # what is broken may not end well
+                backend.abort()
 
 
 def _gloo(store: Store, member: int, members: int, ip: str, timeout: timedelta) -> Any:
@@ -83,7 +109,7 @@ def _gloo(store: Store, member: int, members: int, ip: str, timeout: timedelta) 
     return ProcessGroupGloo(store, member, members, options)
 
 
-def _nccl(store: Store, member: int, members: int, ip: str, timeout: timedelta) -> Any:
+def _nccl(store: Store, member: int, members: int, _: str, timeout: timedelta) -> Any:
     """One of its own, in which to wait is to wait: left to itself torch ends a process whose peer is lost."""
     from torch.distributed import ProcessGroupNCCL
 
@@ -91,8 +117,6 @@ def _nccl(store: Store, member: int, members: int, ip: str, timeout: timedelta) 
     options._timeout = timeout
     before = os.environ.get("TORCH_NCCL_BLOCKING_WAIT")
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    if ip != LOOPBACK and os.environ.get("NCCL_SOCKET_IFNAME", "lo") == "lo":  # set for ranks of a single node
-        os.environ["NCCL_SOCKET_IFNAME"] = f"={interface_of(ip)}"
     try:
         return ProcessGroupNCCL(store, member, members, options)
     finally:
@@ -115,14 +139,17 @@ def open_store(host: str, timeout_s: float) -> tuple[Store, str]:
 
 
 def meet(where: str, timeout_s: float) -> tuple[Store, str]:
-    """The store there, and this node's address towards it. where: HOST:PORT, or a file of this node."""
+    """The store there, and this node's address towards it. where: HOST:PORT, or the path of a file of this node."""
     from torch._C._distributed_c10d import FileStore, TCPStore
 
+    timeout = timedelta(seconds=timeout_s)
+    if where.startswith("/"):
+        file = FileStore(where)
+        file.set_timeout(timeout)
+        return file, LOOPBACK
     host, _, port = where.rpartition(":")
-    if not host:
-        return FileStore(where), LOOPBACK
     try:
-        return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)), ip_towards(where)
+        return TCPStore(host, int(port), is_master=False, timeout=timeout), ip_towards(where)
     except RuntimeError as error:
         raise Broken(f"nobody answers at {where}: {error}") from error
 
@@ -141,3 +168,11 @@ def interface_of(ip: str) -> str:
 
     found = [name for name, every in psutil.net_if_addrs().items() if ip in {each.address for each in every}]
     return found[0] if found else ""
+
+
+def nccl_towards(address: str) -> dict[str, str]:
+    """What has NCCL use the interface that is named in our environment, else the one that leads there, HOST:PORT."""
+    if (named := os.environ.get("NCCL_SOCKET_IFNAME", "lo")) != "lo":
+        return {"NCCL_SOCKET_IFNAME": named}
+    found = interface_of(ip_towards(address))
+    return {"NCCL_SOCKET_IFNAME": f"={found}"} if found else {}

@@ -25,7 +25,8 @@ class Conversation:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.version = 0  # of the newest weights that it was sent
+        self.version = 0  # of the newest weights that it was sent, or is being sent
+        self.begins_with = 0  # of the oldest that what it is asked next may begin with
         self._numbers = itertools.count(1)
         self._sending = threading.Lock()
         self._changed = threading.Condition()

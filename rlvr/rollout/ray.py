@@ -111,7 +111,11 @@ class RayEngine:
                 until_written.enter_context(worker.starting)
             known = first.tensors if self.version else []
             sent = bool(known) and self._broadcast.begin(known, self.version + 1)
-            written = first.write_weights(self._broadcast.through(weights) if sent else weights)
+            try:
+                written = first.write_weights(self._broadcast.through(weights) if sent else weights)
+            except BaseException:
+                self._broadcast.abandon()
+                raise
             if not sent and several():
                 if dist.get_rank() == 0:
                     self._cluster.send_weights(written, self.version + 1, self._afar)
@@ -197,10 +201,10 @@ class RayEngine:
         self.close()
 
     def close(self) -> None:
-        if self._broadcast is not None:
-            self._broadcast.close()
         for worker in self._workers:
             worker.close()
+        if self._broadcast is not None:
+            self._broadcast.close()
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -340,6 +344,7 @@ class RemoteVllm(VllmEngine):
         try:
             with self._conversation.topic() as topic:
                 topic.send({"do": "take", "to_version": version, "tensors": tensors}, {}, self.timeout_s)
+                self._conversation.begins_with = version
                 topic.receive(self.timeout_s)
         except Lost as lost:
             log.warning("a worker was lost amid new weights: %s", lost)

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlvr.records import Problem, Reward, Task
+from rlvr.rollout.broadcast import LOOPBACK, nccl_towards
 from rlvr.rollout.child import Child
 from rlvr.rollout.memory import Memory
+from rlvr.rollout.ray_node import ADDRESS, is_loopback
 from rlvr.rollout.vllm_server import Arrays
 
 
@@ -23,8 +25,10 @@ class ChildActor:
     """A Child, for one who holds this actor. It ends with the actor."""
 
     def __init__(self, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        gpu = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}  # Ray's choice
-        self.child = Child(python, script, options, {**environment, **gpu})
+        own = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "")}  # Ray's choice
+        if not is_loopback(address := environment.get(ADDRESS, LOOPBACK)):  # interfaces differ between nodes
+            own |= nccl_towards(address)
+        self.child = Child(python, script, options, {**environment, **own})
 
     def pids(self) -> tuple[int, int]:
         """Of the actor and of vLLM."""

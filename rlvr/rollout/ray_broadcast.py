@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from tempfile import TemporaryDirectory
@@ -44,7 +45,7 @@ class Broadcast:
         self._members: list[RemoteVllm] = []  # those that do
         self._conversations: list[Any] = []  # with them, as they are: one that is replaced is none of the group's
         self._group: Group | None = None  # of the first rank
-        self._formed, self._meetings, self._failures = False, 0, 0  # the same on all ranks
+        self._formed, self._failures = False, 0  # the same on all ranks
         self._coming: list[Future[bool]] = []
         self._failure = ""
 
@@ -88,7 +89,15 @@ class Broadcast:
             return
         self._give_up(self._failure or "a worker was lost")
 
+    def abandon(self) -> None:
+        """What was begun and cannot be finished. Called by whoever fails."""
+        self._close()
+        self._formed = False
+        for worker in self._members:
+            worker.end()
+
     def close(self) -> None:
+        """Once the workers are ended: threads may wait for them."""
         self._close()
         self._threads.shutdown()
 
@@ -130,8 +139,7 @@ class Broadcast:
         host = os.environ.get(ADDRESS, LOOPBACK).rpartition(":")[0] or LOOPBACK
         if host == LOOPBACK:  # on one node: a file where only this user can enter
             own = os.environ.get("RLVR_STORE") or until_met.enter_context(TemporaryDirectory()) + "/store"
-            self._meetings += 1
-            where = f"{own}-weights-{self._meetings}"
+            where = f"{own}-weights-{of_first_rank(secrets.randbits(31))}"
             return where, meet(where, PATIENCE_S)[0] if first else None
         store, where = open_store(host, PATIENCE_S) if first else (None, "0:0")
         return f"{host}:{of_first_rank(int(where.rpartition(':')[2]))}", store

@@ -251,7 +251,7 @@ class VllmEngine:
                 self._conversation = Conversation(child)
             if self._sent_version != self.version:
                 self._send_weights(self._conversation)
-            self._conversation.version = self._sent_version
+            self._conversation.version = self._conversation.begins_with = self._sent_version
             return self._conversation
 
     def _drop(self, child: Process) -> int:
@@ -308,7 +308,7 @@ class VllmEngine:
             self._ask(topic, samples, asked)
             while not supply.enough:
                 room = self._options["max_batch_sequences"] - sum(each.num_samples for each, _ in asked.values())
-                version = conversation.version
+                version = conversation.begins_with
                 fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, version)}
                 asked |= fresh
                 self._ask(topic, samples, fresh)

@@ -24,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
+RAY_NETWORK = "RLVR_RAY_NETWORK"  # in the environment of ranks of one node whose workers are on others, too
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Ranks wait for one another while one of them judges answers or evaluates, which may take hours; a hung rank is the
@@ -51,7 +52,9 @@ def join_group() -> tuple[int, int, torch.device]:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = TCPStore(host, port, world, rank == 0, timeout=MEET, wait_for_workers=False)
         else:
-            os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+            # NCCL chooses once per process, and may have to reach workers of Ray on other nodes.
+            carried = ("GLOO",) if RAY_NETWORK in os.environ else ("GLOO", "NCCL")
+            os.environ |= {f"{each}_SOCKET_IFNAME": LOOPBACK for each in carried}
             store = HashStore() if file is None else FileStore(file, world)
         _meet(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=MEET)

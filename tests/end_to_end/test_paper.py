@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from analysis.frames.frames import Frames
 from analysis.frames.runs import RunRecord, flat_config, runs_frame
 from analysis.paper import printed
-from analysis.paper.ours import candidates
+from analysis.paper.ours import counterparts
 from rlvr import run as runs
 from rlvr.config import cost, memory
 from rlvr.config.checks import Checker
@@ -421,7 +421,7 @@ def test_a_study_of_baselines_has_an_arm_for_every_row_of_its_tables(
         arms = {cell.arm for cell in printed.tables()[name].cells if f"model={model} " in f"{cell.arm} "}
         assert len(arms) >= 3
         for arm in arms:
-            (one,) = candidates(frames, arm)  # one, and not several
+            (one,) = counterparts(frames, arm)  # one, and not several
             assert one.arms
 
 

@@ -12,7 +12,8 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.broadcast import LOOPBACK, Broken, Group, interface_of, meet, open_store
+from rlvr.rollout.broadcast import LOOPBACK, Broken, Group, interface_of, meet, nccl_towards, open_store
+from rlvr.rollout.ray_node import free_address
 
 CPU = torch.device("cpu")
 SENT = [torch.arange(-3.0, 4.0), torch.full((2, 3), 1 / 3, dtype=torch.bfloat16), torch.tensor(7)]
@@ -72,14 +73,17 @@ def test_who_does_not_come_is_waited_for_and_no_longer() -> None:
     port = int(where.rpartition(":")[2])
     listening = {each.laddr for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
     assert (LOOPBACK, port) in listening
-    del store
-    with pytest.raises(Broken, match=f"nobody answers at {where}"):
-        meet(where, 0.5)
+    with pytest.raises(Broken, match=f"nobody answers at {(nowhere := free_address())}"):
+        meet(nowhere, 0.5)
 
 
-def test_a_device_is_known_by_its_address() -> None:
+def test_a_device_is_known_by_its_address_and_nccl_takes_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert interface_of(LOOPBACK) == "lo"
     assert interface_of("192.0.2.1") == ""
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    assert nccl_towards(f"{LOOPBACK}:1") == {"NCCL_SOCKET_IFNAME": "=lo"}
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    assert nccl_towards(f"{LOOPBACK}:1") == {"NCCL_SOCKET_IFNAME": "ib0"}
 
 
 def receive_on_a_gpu(where: str, member: int, members: int, said: Connection) -> None:
