@@ -114,7 +114,8 @@ class RayEngine:
             try:
                 written = first.write_weights(self._broadcast.through(weights) if sent else weights)
             except BaseException:
-                self._broadcast.abandon()
+                if sent:
+                    self._broadcast.abandon()
                 raise
             if not sent and several():
                 if dist.get_rank() == 0:

@@ -164,12 +164,19 @@ class TestAnswers:
                     os.kill(victim, signal.SIGKILL)
                 yield pair
 
+        def failing(weights: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+            yield next(weights)
+            raise FloatingPointError
+
         formed = "weights are broadcast to 2 processes of vLLM by gloo"
         failed = "weights go to workers of Ray through main memory"
         first = several.pids
         assert [sync(4), sync(5), several.pids] == [[formed], [], first]
         assert sync(6, victim=first[0][1]) == [failed]
         assert [sync(7), sync(8)] == [[formed], []]
+        with pytest.raises(FloatingPointError):  # amid a transfer: who waits for the rest is started anew
+            several.sync(failing(tied(9).named_parameters()))
+        assert [sync(10), sync(11)] == [[], [formed]]
 
     def test_who_does_not_know_the_token_is_refused(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         import ray  # not before the engine has
