@@ -53,6 +53,13 @@ def test_ranks_of_another_node_go_on_counting_and_meet_at_a_port() -> None:
     assert sorted(lines) == ["2 6 127.0.0.1 lo", "3 6 127.0.0.1 lo"]
 
 
+def test_nccl_of_one_node_stays_on_loopback_unless_other_nodes_have_workers() -> None:
+    names = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+    code = f"import os; from rlvr.trainer.distributed import join_group; join_group(); print(*map(os.getenv, {names}))"
+    for options, expected in {(): "lo lo", ("--sampling=1", "--ray=127.0.0.1:77"): "lo =lo"}.items():
+        assert started(1, code, *options).communicate(timeout=60)[0].strip() == expected
+
+
 def test_several_nodes_that_sample_with_ray_need_a_port_and_a_token(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     write_run(tmp_path / "x", "rollout: {engine: {workers: 2}}\n", {"name": "x", "overrides": []})
