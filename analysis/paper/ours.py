@@ -98,7 +98,7 @@ def _all_records(frames: Frames, printed: Printed) -> list[Mapping[str, Any]]:
 
 
 def _records(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[Mapping[str, Any]]:
-    """The cells of ours of one printed row, candidate by candidate; none of a candidate that has no number."""
+    """The cells of ours of one printed row, counterpart by counterpart; none of one that has no number."""
     for label, cells in _counterpart_cells(frames, printed, row):
         if all(own.empty for own in cells.values()):
             continue
@@ -108,7 +108,7 @@ def _records(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator
 
 
 def _counterpart_cells(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[tuple[str, dict[str, Cell]]]:
-    """(label, cells by head) of every candidate."""
+    """(label, cells by head) of every counterpart."""
     selector = row[0].arm
     if MINUS in selector:
         yield "", _difference(frames, printed, selector)

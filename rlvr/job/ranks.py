@@ -29,9 +29,9 @@ import psutil
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.rollout.broadcast import interface_of, ip_towards, nccl_towards
 from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
-from rlvr.trainer.distributed import RAY_NETWORK
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
+RAY_NETWORK = "RLVR_RAY_NETWORK"  # in that of ranks of one node whose workers are on others, too
 # Seconds for the other ranks to end by themselves when one has failed: they may be writing a checkpoint.
 FAREWELL_S = 600.0
 

@@ -109,8 +109,7 @@ class RayEngine:
         with contextlib.ExitStack() as until_written:
             for worker in self._workers:
                 until_written.enter_context(worker.starting)
-            known = first.tensors if self.version else []
-            sent = bool(known) and self._broadcast.begin(known, self.version + 1)
+            sent = bool(first.tensors) and self._broadcast.begin(first.tensors, self.version + 1)
             try:
                 written = first.write_weights(self._broadcast.through(weights) if sent else weights)
             except BaseException:
@@ -309,8 +308,8 @@ class RemoteVllm(VllmEngine):
 
     @property
     def tensors(self) -> list[Any]:
-        """Name, dtype, shape of each of its weights."""
-        return self._weights["tensors"]
+        """Name, dtype, shape of each of its weights; none before the first are there."""
+        return self._weights.get("tensors", [])
 
     @property
     def conversation(self) -> Conversation | None:
@@ -332,9 +331,7 @@ class RemoteVllm(VllmEngine):
         """A group of those that weights are broadcast to. Returns why it cannot."""
         assert self._conversation is not None
         try:
-            with self._conversation.topic() as topic:
-                topic.send({"do": "join", **header}, {}, self.timeout_s)
-                return str(topic.receive(self.timeout_s)[0]["why"])
+            return str(self._answer_to(self._conversation, {"do": "join", **header})["why"])
         except Lost as lost:
             return str(lost)
 

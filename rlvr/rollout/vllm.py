@@ -270,10 +270,13 @@ class VllmEngine:
             self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
             self._ready = True
 
-    def _request(self, conversation: Conversation, header: dict[str, Any]) -> None:
+    def _answer_to(self, conversation: Conversation, header: dict[str, Any]) -> dict[str, Any]:
         with conversation.topic() as topic:
             topic.send(header, {}, self.timeout_s)
-            answer, _ = topic.receive(self.timeout_s)
+            return topic.receive(self.timeout_s)[0]
+
+    def _request(self, conversation: Conversation, header: dict[str, Any]) -> None:
+        answer = self._answer_to(conversation, header)
         if answer["version"] != conversation.version:
             raise wrong_weights(answer["version"], conversation.version)
 

@@ -24,7 +24,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
-RAY_NETWORK = "RLVR_RAY_NETWORK"  # in the environment of ranks of one node whose workers are on others, too
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 # Ranks wait for one another while one of them judges answers or evaluates, which may take hours; a hung rank is the
@@ -53,7 +52,7 @@ def join_group() -> tuple[int, int, torch.device]:
             store = TCPStore(host, port, world, rank == 0, timeout=MEET, wait_for_workers=False)
         else:
             # NCCL chooses once per process, and may have to reach workers of Ray on other nodes.
-            carried = ("GLOO",) if RAY_NETWORK in os.environ else ("GLOO", "NCCL")
+            carried = ("GLOO",) if "RLVR_RAY_NETWORK" in os.environ else ("GLOO", "NCCL")
             os.environ |= {f"{each}_SOCKET_IFNAME": LOOPBACK for each in carried}
             store = HashStore() if file is None else FileStore(file, world)
         _meet(store, rank, world)

@@ -31,6 +31,12 @@ def started(count: int, code: str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def test_who_starts_the_ranks_imports_no_torch() -> None:
+    """Nor Ray: it waits for them beside their models."""
+    code = "import sys, rlvr.job.ranks; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 def test_ranks_are_numbered_and_meet_where_nobody_else_can_go() -> None:
     code = """
 import os, stat
