@@ -305,7 +305,7 @@ class VllmEngine:
     def _sample(self, conversation: Conversation, supply: Supply, asked: Asked) -> None:
         """Sample what the supply gives, and before that what was asked of a process that is no more. asked: all that
         runs, from then on."""
-        first = conversation.version
+        oldest = conversation.begins_with  # newer weights may be on their way to it
         with conversation.topic() as topic:
             samples = Samples()
             self._ask(topic, samples, asked)
@@ -319,7 +319,7 @@ class VllmEngine:
                     supply.wait()
                     continue
                 answer, arrays = topic.receive(self.timeout_s)
-                if not first <= answer["version"] <= conversation.version:
+                if not oldest <= answer["version"] <= conversation.version:
                     raise wrong_weights(answer["version"], conversation.version)
                 for row, completions in self._completed(samples, arrays, asked):
                     del asked[row]

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.records import Completion, Request, Sampling
+from rlvr.rollout.conversation import Conversation
 from rlvr.rollout.vllm import Every, VllmEngine
 from tests.rollout.test_native import (
     V,
@@ -215,6 +216,18 @@ def test_vllm_stops_once_enough_is_there_and_samples_as_before(engine: VllmEngin
         _, taken = check_until(engine, requests, make_sampling(100))
         assert 0 in taken
         assert len(taken) < 200
+
+
+def test_what_begins_while_newer_weights_are_on_their_way_may_be_of_the_older(engine: VllmEngine) -> None:
+    synced(engine, 5)
+    every = Every(make_requests(), make_sampling())
+
+    def begun(conversation: Conversation) -> None:
+        conversation.version += 1  # as before a broadcast, which it then takes
+        engine._sample(conversation, every, {})
+
+    engine._with_process(begun)
+    assert len(every.sampled) == len(make_requests())
 
 
 class Switch:
