@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 # On a login node the quickstart stays here all the same.
 LOCAL := $(if $(shell command -v sbatch),cluster=local)
 
-quickstart: $(STAMP)  ## base policy, thirteen runs, tables and figures (four to eight minutes on two cores)
+quickstart: $(STAMP)  ## base policy, thirteen runs, tables and figures (three to eight minutes on two cores)
 	$(BIN)/python -m rlvr.run -m loss=lad divergence=js,hd,tv eta=0.5,1,2,4 also=loss=grpo $(LOCAL)
 	$(BIN)/python -m analysis
 	@echo
