@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 import ray
 import torch
-from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 from ray.util import get_placement_group
 from ray.util.placement_group import placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -280,6 +280,8 @@ def answer_of(call: Any, timeout_s: float) -> Any:
         raise Lost(f"its actor has said nothing for {timeout_s:.0f} s") from None
     except (RayActorError, ActorUnschedulableError) as error:
         raise Lost(f"its actor has died: {error}") from None
+    except ObjectLostError as error:
+        raise Lost(f"its node has died with the answer: {error}") from None
     except RayTaskError as error:
         if isinstance(error.cause, Lost):
             raise Lost(str(error.cause)) from None

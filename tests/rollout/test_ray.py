@@ -178,6 +178,29 @@ class TestAnswers:
             several.sync(failing(tied(9).named_parameters()))
         assert [sync(10), sync(11)] == [[], [formed]]
 
+    def test_an_answer_that_was_lost_with_its_node_is_asked_again(
+        self, engines: tuple[VllmEngine, RayEngine], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ray's error for it is raised here: only a node that dies at that moment would."""
+        import ray  # not before the engine has
+
+        from rlvr.rollout.ray_cluster import answer_of
+
+        _, several = engines
+        expected, before = tokens_of(several.generate(make_requests(), make_sampling(20))), several.pids
+
+        def gone(*_: object, **__: object) -> object:
+            raise ray.exceptions.ObjectLostError("0" * 56, None, "")
+
+        def lost(timeout_s: float) -> object:
+            with monkeypatch.context() as only_here:
+                only_here.setattr(ray, "get", gone)
+                return answer_of(None, timeout_s)
+
+        monkeypatch.setattr(several._workers[0].remote, "receive", lost)
+        assert tokens_of(several.generate(make_requests(), make_sampling(20))) == expected
+        assert before[0] != several.pids[0]
+
     def test_who_does_not_know_the_token_is_refused(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         import ray  # not before the engine has
 
