@@ -66,9 +66,11 @@ def check_engine(config: Knobs, choices: Choices) -> None:
         )
 
 
-def ranks_per_engine(engine: Mapping[str, Any]) -> int:
-    """Ranks of a node whose GPUs share one vLLM. engine: `rollout.engine` of a config."""
-    return 1 if "workers" in engine else engine.get("tensor_parallel", 1)
+def ranks_per_engine(engine: Mapping[str, Any], ranks: int) -> int:
+    """Ranks that share one vLLM: on their GPUs, or a worker of Ray. engine: `rollout.engine` of a config. ranks: of the
+    run.
+    """
+    return max(1, ranks // engine["workers"]) if "workers" in engine else engine.get("tensor_parallel", 1)
 
 
 def gpus_of_workers(engine: Mapping[str, Any]) -> int:
@@ -106,10 +108,10 @@ def _check_tensor_parallel(config: Knobs) -> None:
 def _check_workers(config: Knobs, rollout: str | None) -> None:
     engine, cluster = config.rollout.engine, config.cluster
     ranks, workers = cluster.ranks, engine.workers
-    if workers < 1 or workers % ranks:
+    if workers < 1 or (workers % ranks and ranks % workers):
         raise ValueError(
             f"rollout.engine.workers={workers} are shared by cluster.ranks={ranks} in equal parts. "
-            f"Pass rollout.engine.workers={ranks} or a multiple."
+            f"Pass rollout.engine.workers={ranks}, a multiple or a divisor."
         )
     needed = _gpus_of_node(engine, cluster) * cluster.pack
     if 0 < cluster.gpus < needed:

@@ -107,7 +107,7 @@ class Parts:
             world=world,
             gather=gather_rollouts,
             new_board=distributed.new_board,
-            ranks_per_engine=ranks_per_engine(config.rollout.engine) if world > 1 else 1,
+            ranks_per_engine=ranks_per_engine(config.rollout.engine, world) if world > 1 else 1,
             heard=heard,
             judge_all=judge,
         )

@@ -84,14 +84,14 @@ class InFlightSampler:
         self._changed = threading.Condition(threading.RLock())
         self._learned = self._taken = 0  # the last step that the trainer has learned, and that it was given groups of
         self._weights: dict[int, Weights] = {}  # of each version of the engine's
-        # Groups are numbered in the order drawn, over all ranks: rank r has r, r + world, ...
+        # Groups are numbered in the order drawn, over all engines: the e-th of E has e, e + E, ...
         self._origin: int | None = None  # position of group 0 in the stream
         self._boundary = 0  # the first group that no step has
         self._problems: list[Problem] = []  # of the groups from the boundary on
-        self._next = sampler.rank  # of this rank, to be begun
+        self._next = sampler.number or 0  # of this rank's engine, to be begun
         self._begun: dict[int, Begun] = {}
         self._own: dict[int, Sampled] = {}
-        self._received = list(range(sampler.world))  # the next group of each rank that is to be known to all
+        self._received = list(range(sampler.engines))  # the next group of each engine that is to be known to all
         self._groups: dict[int, Rollout] = {}  # known to all
         self._unusable = set[int]()  # known to this rank
         self._judged_s = self._ended_s = 0.0  # of judging since the last step; when that step's last response ended
@@ -176,8 +176,8 @@ class InFlightSampler:
         raise selection.too_few(kept, spent, f"{limit - first} groups")
 
     def _exchange(self) -> None:
-        """Let all ranks have the groups that were judged, those of each rank in order."""
-        mine, number = list[Rollout](), self._received[self.sampler.rank]
+        """Let all ranks have the groups that were judged, those of each engine in order."""
+        mine, number = list[Rollout](), self._received[self.sampler.number or 0]
         with self._changed:
             if failure := self._failure():
                 raise failure
@@ -185,13 +185,13 @@ class InFlightSampler:
                 own = self._own[number]
                 updates = self._weights[own.begun.version].updates, self._weights[own.version].updates
                 mine.append(replace(own.group, updates=updates))
-                number += self.sampler.world
-        per_rank = self.sampler.gather(mine)
+                number += self.sampler.engines
+        per_engine = self.sampler.gather_engines(mine)
         with self._changed:
-            for rank, groups in enumerate(per_rank):
+            for engine, groups in enumerate(per_engine):
                 for group in groups:
-                    number = self._received[rank]
-                    self._received[rank] += self.sampler.world
+                    number = self._received[engine]
+                    self._received[engine] += self.sampler.engines
                     # What comes from other ranks has no text of its problem, which all of them know.
                     self._groups[number] = replace(group, problem=self._problem(number))
                     self._note_usable(number, group)
@@ -237,7 +237,7 @@ class InFlightSampler:
         with self._changed:
             while len(numbers) * samples < most and self._may_begin(self._next, self._weights[version].steps):
                 numbers.append(self._next)
-                self._next += self.sampler.world
+                self._next += self.sampler.engines
             problems = [self._problem(number) for number in numbers]
         prompts = self.sampler.encode(problems) if problems else []
         for number, problem, prompt in zip(numbers, problems, prompts, strict=True):

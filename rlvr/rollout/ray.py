@@ -25,14 +25,16 @@ import torch.distributed as dist
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from rlvr.model.load import parse_dtype
 from rlvr.records import Completion, Judge, Progress, Request, Sampling, Supply
 from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import Lost, Process, environment_with
 from rlvr.rollout.conversation import Conversation
 from rlvr.rollout.node import on_node, several
+from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.ray_broadcast import Broadcast
 from rlvr.rollout.ray_node import ADDRESS, MEET_S, NoPlace, guarded
-from rlvr.rollout.vllm import SERVER, Asked, VllmEngine
+from rlvr.rollout.vllm import SERVER, Asked, VllmEngine, tolerance
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster
@@ -62,14 +64,15 @@ class RayEngine:
         tensor_parallel: PositiveInt = 1,
         pad_token_id: int = 0,
     ) -> None:
-        """workers: of all ranks together, a multiple of their number; each has `tensor_parallel` GPUs of one node. Else
-        as of VllmEngine.
+        """workers: of all ranks together, each with `tensor_parallel` GPUs of one node. As many for every rank, or one
+        for the first of every few ranks. Else as of VllmEngine.
         """
         self._workers, self._cluster, self._broadcast = list[RemoteVllm](), None, None
+        self._in_memory, self._tensors, self.version = NodeWeights(), list[Any](), 0
         self._threads = ThreadPoolExecutor(max(1, workers))
         rank, ranks = (dist.get_rank(), dist.get_world_size()) if several() else (0, 1)
-        if workers < 1 or workers % ranks:
-            raise ValueError(f"rollout.engine.workers={workers} must be a multiple of the ranks of the run, {ranks}")
+        if workers < 1 or (workers % ranks and ranks % workers):
+            raise ValueError(f"rollout.engine.workers={workers}: not a multiple or a divisor of the {ranks} ranks")
         self._cluster = cluster = open_cluster(workers, tensor_parallel, rank, device)
         nodes, ranks_of_node = cluster.nodes(), on_node()[1]
         self.training_nodes = ranks // ranks_of_node
@@ -92,10 +95,10 @@ class RayEngine:
                 pad_token_id=pad_token_id,
             )
             self._workers.append(worker)
-        self.canary, self.workers = self._workers[0].canary, len(self._workers)
+        self.dtype, self.canary, self.workers = parse_dtype(dtype), tolerance(dtype, canary), len(self._workers)
         # On a CPU the memory of a node is as near to its workers as to its ranks.
         to = [worker for worker in self._workers if device.type == "cuda" or worker.index in self._afar]
-        self._broadcast = Broadcast(to, processes=tensor_parallel, device=device, dtype=self._workers[0].dtype)
+        self._broadcast = Broadcast(to, processes=tensor_parallel, device=device, dtype=self.dtype)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """As of VllmEngine: they lie in memory once on every node that has ranks, and its workers read them there.
@@ -103,15 +106,16 @@ class RayEngine:
         """
         assert self._cluster is not None
         assert self._broadcast is not None
-        first = self._workers[0]
         for worker in self._workers:
             worker.synced = False
         with contextlib.ExitStack() as until_written:
             for worker in self._workers:
                 until_written.enter_context(worker.starting)
-            sent = bool(first.tensors) and self._broadcast.begin(first.tensors, self.version + 1)
+            sent = self.version > 0 and self._broadcast.begin(self._tensors, self.version + 1)
+            for worker in self._workers:
+                worker.forget_weights()
             try:
-                written = first.write_weights(self._broadcast.through(weights) if sent else weights)
+                written = self._in_memory.write(self._broadcast.through(weights) if sent else weights, self.dtype)
             except BaseException:
                 if sent:
                     self._broadcast.abandon()
@@ -120,15 +124,12 @@ class RayEngine:
                 if dist.get_rank() == 0:
                     self._cluster.send_weights(written, self.version + 1, self._afar)
                 dist.barrier()  # the others need not send them again
+            self._tensors, self.version = written["tensors"], self.version + 1
             for worker in self._workers:
                 worker.announce_weights(written)
             if sent:
                 self._broadcast.finish()
         self._each(lambda worker: worker.take_weights(), self._workers)
-
-    @property
-    def version(self) -> int:
-        return self._workers[0].version
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
@@ -163,6 +164,8 @@ class RayEngine:
 
     def generate_stream(self, supply: Supply) -> None:
         """As StreamingEngine says: each worker asks for more when it has room."""
+        if not self._workers:
+            return  # the workers of other ranks ask for all
         shared = Shared(supply)
 
         def work(worker: RemoteVllm) -> None:
@@ -205,6 +208,7 @@ class RayEngine:
             worker.close()
         if self._broadcast is not None:
             self._broadcast.close()
+        self._in_memory.close()
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -307,11 +311,6 @@ class RemoteVllm(VllmEngine):
     # --- weights that are broadcast; whoever calls these has `starting`, or is called by who has ---
 
     @property
-    def tensors(self) -> list[Any]:
-        """Name, dtype, shape of each of its weights; none before the first are there."""
-        return self._weights.get("tensors", [])
-
-    @property
     def conversation(self) -> Conversation | None:
         """With its process, if that has started."""
         return self._conversation
@@ -384,19 +383,20 @@ def open_cluster(workers: int, gpus_each: int, rank: int, device: torch.device) 
 
 
 def own_places(nodes: Sequence[int], rank: int, ranks: int, ranks_of_node: int) -> list[int]:
-    """The places of a rank's workers, as many for each rank: those of its own node as far as there are some.
+    """The places of a rank's workers: those of its own node as far as there are some. As many for each rank or, where
+    workers are fewer than ranks, one for the first of every few.
 
     nodes: number of the node of each place; ranks are numbered node by node.
     """
-    each = len(nodes) // ranks
+    each, apart = max(1, len(nodes) // ranks), max(1, ranks // len(nodes))
     left = list(range(len(nodes)))
-    taken: list[list[int]] = []
-    for number in range(ranks):
-        taken.append([place for place in left if nodes[place] == number // ranks_of_node][:each])
-        left = [place for place in left if place not in taken[-1]]
-    for own in taken:
+    taken: dict[int, list[int]] = {}
+    for number in range(0, ranks, apart):
+        taken[number] = [place for place in left if nodes[place] == number // ranks_of_node][:each]
+        left = [place for place in left if place not in taken[number]]
+    for own in taken.values():
         own += [left.pop(0) for _ in range(each - len(own))]
-    return taken[rank]
+    return taken.get(rank, [])
 
 
 def places_afar(nodes: Sequence[int], ranks: int, ranks_of_node: int) -> list[int]:

@@ -116,10 +116,19 @@ class Sampler:
         """How many share the problems."""
         return self.world // self.ranks_per_engine
 
+    @property
+    def number(self) -> int | None:
+        """Of the engine that this rank asks; None: another rank asks for it."""
+        engine, beside = divmod(self.rank, self.ranks_per_engine)
+        return None if beside else engine
+
     def share(self, of_all: Sequence[T]) -> Sequence[T]:
         """What this rank asks its engine of what all engines take in turn; nothing if another rank asks that engine."""
-        engine, beside = divmod(self.rank, self.ranks_per_engine)
-        return [] if beside else of_all[engine :: self.engines]
+        return [] if self.number is None else of_all[self.number :: self.engines]
+
+    def gather_engines(self, mine: list[Rollout]) -> list[list[Rollout]]:
+        """The groups of each engine, on every rank. mine: of this rank's."""
+        return self.gather(mine)[:: self.ranks_per_engine]
 
     def draw(self, problem_rows: Sequence[tuple[Problem, int, int]], sampling: Sampling) -> list[Rollout]:
         """Of each problem the samples from a number on, so many: (problem, first, count). This rank's own, no more."""
@@ -223,7 +232,7 @@ class Sampler:
 
     def _together(self, problems: Sequence[Problem], mine: list[Rollout]) -> list[Rollout]:
         """The groups of all engines in the order of their problems, as many as there are without one missing."""
-        per_engine = self.gather(mine)[:: self.ranks_per_engine]
+        per_engine = self.gather_engines(mine)
         together = list[Rollout]()
         for number, problem in enumerate(problems):
             row, engine = divmod(number, self.engines)

@@ -27,8 +27,8 @@ from rlvr.noise import seeds
 from rlvr.records import Completion, EngineLost, Progress, Request, Sampling, Supply, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
 from rlvr.rollout.conversation import Conversation, Topic
-from rlvr.rollout.memory import Memory, write
-from rlvr.rollout.node import from_first, on_node, several
+from rlvr.rollout.node import on_node
+from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.passage import Passage, refusal
 from rlvr.rollout.vllm_server import Arrays
 
@@ -40,7 +40,6 @@ SERVER = Path(__file__).with_name("vllm_server.py")
 START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
 ATTEMPTS = 3  # processes that may be killed or hang over one request before the run gives up
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.3, "float16": 0.1}  # nats
-ALIGNMENT = 64  # bytes
 
 
 class VllmEngine:
@@ -75,8 +74,8 @@ class VllmEngine:
         """
         self._child: Process | None = None
         self._conversation: Conversation | None = None  # with that child, once it has started
+        self._in_memory = NodeWeights()
         self.starting = threading.RLock()  # of whoever starts a process or changes the weights that it starts with
-        self._memory: Memory | None = None  # this process's copy of the weights, if it keeps one
         if max_cache_gb is None:
             raise ValueError(
                 "max_cache_gb=None: whoever starts the engine says how much the GPU has left for its cache"
@@ -84,8 +83,7 @@ class VllmEngine:
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
             raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
         self.device, self.eos, self.dtype = device, sorted(eos_token_ids), parse_dtype(dtype)
-        limit = TOLERANCE[dtype] if canary is None else canary
-        self.canary = Tolerance.exact(limit) if dtype == "float32" else Tolerance.rounded(limit)
+        self.canary = tolerance(dtype, canary)
         self.timeout_s = timeout_s
         self._python = python or sys.executable
         self._options = {
@@ -128,7 +126,8 @@ class VllmEngine:
         self._leave_memory()
         with self.starting:
             passage = self._passage()
-            written = self.write_weights(weights if passage is None else passage.through(weights))
+            self.forget_weights()
+            written = self._in_memory.write(weights if passage is None else passage.through(weights), self.dtype)
             if passage is not None:
                 self._end(passage)
             self.announce_weights(written)
@@ -140,17 +139,9 @@ class VllmEngine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def write_weights(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-        """Put them in main memory, each rank of a node a part of them. Returns where they lie: for `announce_weights`,
-        here or in another engine of this node. Until then no process may start from them: they are not all there.
-        """
+    def forget_weights(self) -> None:
+        """They are about to be written over: no process may start from them until others are announced."""
         self.synced, self._weights = False, {"file": "", "tensors": []}
-        process, memory = from_first(self._own_memory())  # all ranks are here: nobody still needs the old ones
-        file = f"/proc/{process}/fd/{memory}"
-        described = self._write(weights, file)
-        if several():
-            dist.barrier()  # all of it is there
-        return {"file": file, "tensors": described}
 
     def announce_weights(self, weights: dict[str, Any]) -> None:
         """A process that starts from now on has the weights that lie there, all of them."""
@@ -205,9 +196,7 @@ class VllmEngine:
     def close(self) -> None:
         if self._child is not None:
             self._end_process()
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        self._in_memory.close()
 
     @property
     def pid(self) -> int | None:
@@ -435,28 +424,6 @@ class VllmEngine:
         log.warning("weights go to vLLM through main memory, not within the GPU: %s", why)
         self.within_gpu = False
 
-    def _own_memory(self) -> tuple[int, int]:
-        """The process and descriptor of the memory that a node's weights lie in: of its first rank; else zeros."""
-        if on_node()[0]:
-            return 0, 0
-        if self._memory is None:
-            self._memory = Memory()
-        return os.getpid(), self._memory.number
-
-    def _write(self, weights: Iterable[tuple[str, Tensor]], file: str) -> list[Any]:
-        """Write them one after the other; of those this rank its part. Returns name, dtype, shape, place of each."""
-        rank, ranks = on_node()
-        described, place = list[Any](), 0
-        with Path(file).open("r+b", buffering=0) as memory:
-            for index, (name, tensor) in enumerate(weights):
-                described.append([name, str(self.dtype).split(".")[1], list(tensor.shape), place])
-                if index % ranks == rank:
-                    data = tensor.detach().to(self.dtype).contiguous().cpu().view(-1).view(torch.uint8).numpy()
-                    write(memory.fileno(), data, place)
-                size = tensor.numel() * self.dtype.itemsize
-                place += -(-size // ALIGNMENT) * ALIGNMENT
-        return described
-
 
 class Samples:
     """Those of a topic: numbered as they are asked, whole groups as they come."""
@@ -524,6 +491,12 @@ def advice(words: str) -> str:
             "partition, or rollout=ray with GPUs of its own."
         )
     return ""
+
+
+def tolerance(dtype: str, canary: float | None) -> Tolerance:
+    """Of log-probabilities beside the trainer's, in nats. canary: None: as that dtype rounds."""
+    limit = TOLERANCE[dtype] if canary is None else canary
+    return Tolerance.exact(limit) if dtype == "float32" else Tolerance.rounded(limit)
 
 
 def wrong_weights(answered: int, sent: int) -> RuntimeError:

@@ -42,8 +42,8 @@ def test_vllm_is_looked_for_before_launch(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 WORKERS = {
-    "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2 or a multiple.",
-    "rollout.engine.workers=0": "Pass rollout.engine.workers=1 or a multiple.",
+    "rollout.engine.workers=3 cluster.ranks=2": "Pass rollout.engine.workers=2, a multiple or a divisor.",
+    "rollout.engine.workers=0": "Pass rollout.engine.workers=1, a multiple or a divisor.",
     "cluster=slurm cluster.gpus=3 cluster.pack=2": "cluster.gpus=3. Pass cluster.gpus=6, or fewer workers.",
     "cluster=slurm cluster.nodes=2 cluster.ranks=2 cluster.gpus=3 rollout.engine.workers=6": (
         "spread over cluster.nodes=2, and cluster.gpus=3 on each. Pass cluster.gpus=4, or fewer workers."
@@ -123,8 +123,9 @@ def test_gpus_that_share_an_engine_are_no_part_of_what_a_run_is() -> None:
     several = "rollout.engine.tensor_parallel=2"
     check("rollout=vllm", HERE, "cluster=slurm", "cluster.ranks=2", "cluster.gpus=2", several)
     assert identity("rollout=vllm", several) == identity("rollout=vllm")
-    assert ranks_per_engine({"tensor_parallel": 2}) == 2
-    assert ranks_per_engine({"tensor_parallel": 2, "workers": 4}) == 1
+    assert ranks_per_engine({"tensor_parallel": 2}, ranks=4) == 2
+    assert ranks_per_engine({"tensor_parallel": 2, "workers": 4}, ranks=4) == 1
+    assert ranks_per_engine({"tensor_parallel": 2, "workers": 2}, ranks=8) == 4
     with pytest.raises(Exception, match="tensor_parallel"):
         composed("rollout=native", several)
 

@@ -95,7 +95,7 @@ def finished(home: Path, *overrides: str) -> dict[int, dict[str, float]]:
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One base policy for all of them."""
-    made = {name: tmp_path_factory.mktemp(name) for name in ("native", "one", "two", "ray")}
+    made = {name: tmp_path_factory.mktemp(name) for name in ("native", "one", "two", "ray", "dies")}
     stages = made["native"] / "runs" / "stages"
     for home in made.values():
         (home / "runs").mkdir(exist_ok=True)
@@ -165,13 +165,13 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
     """One step ahead: what a step learns from is of the policy before it, and was weighed."""
     ahead = ["rollout.ahead=1", "rollout.importance=truncate"]
     process = start(
-        homes["ray"],
+        homes["dies"],
         *(word for word in VLLM if word != "rollout=vllm"),
         "rollout=ray",
         "rollout.engine.workers=2",
         *ahead,
     )
-    wait_for_step(process, homes["ray"], 2)
+    wait_for_step(process, homes["dies"], 2)
     everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     (raylet,) = [p for p in everyone if p.name() == "raylet"]
     trainer = next(p for p in raylet.parents() if "rlvr.job" in p.cmdline())
@@ -184,7 +184,7 @@ def test_workers_of_ray_sample_what_one_vllm_does_and_die_with_the_trainer(
     process.communicate()
     while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in watched):
         time.sleep(0.1)
-    found = metrics(homes["ray"])
+    found = metrics(homes["dies"])
     for step, name in ((0, ACCURACY), (1, "reward/mean"), (1, "loss/total"), (1, "policy/entropy")):
         assert found[step][name] == pytest.approx(one_rank[step][name], rel=1e-3, abs=1e-4), (name, step)
     assert found[2]["rollout/staleness"] > found[1]["rollout/staleness"] == 0
@@ -222,11 +222,17 @@ def test_two_steps_ahead_a_worker_of_ray_takes_weights_amid_its_requests(
 
 @pytest.mark.skipif(not network.can_be(), reason="no namespaces of networks here")
 def test_nodes_that_train_and_one_that_samples_learn_what_one_node_does_though_all_of_its_ray_is_lost(
-    homes: dict[str, Path], two_ranks: dict[int, dict[str, float]], tmp_path: Path
+    homes: dict[str, Path], native: dict[int, dict[str, float]], tmp_path: Path
 ) -> None:
-    """A rank on each of two nodes, two workers on a third; a vLLM of it is killed amid the run, then its Ray."""
-    run, (frozen,) = tmp_path / "runs" / "spread", (homes["two"] / "runs").glob("*/config.yaml")
-    freeze_with_ray(run, frozen, homes["native"] / "runs" / "stages")
+    """Two ranks on each of two nodes, two workers on a third; a vLLM of it is killed amid the run, then its Ray."""
+    spread = ("rollout=ray", "rollout.engine.workers=2", "cluster.ranks=4")
+    ten_steps = ("steps=10", "evaluation.every=10")
+    finished(homes["ray"], *(word for word in VLLM if word != "rollout=vllm"), *spread, *ten_steps)
+    run, (frozen,) = tmp_path / "runs" / "spread", (homes["ray"] / "runs").glob("*/config.yaml")
+    run.mkdir(parents=True)
+    for file in (frozen, frozen.with_name("run.json")):
+        shutil.copy(file, run)
+    (run.parent / "stages").symlink_to(homes["native"] / "runs" / "stages")
     log = tmp_path / "log.txt"
     with network.nodes(3) as nodes, log.open("w") as out:
         started = [start_on(node, nodes[0], run, out, token="7" * 64) for node in nodes]
@@ -241,9 +247,10 @@ def test_nodes_that_train_and_one_that_samples_learn_what_one_node_does_though_a
             for node in started:
                 node.kill()
                 node.wait()
-    said = log.read_text() + (run / "attempts" / "1" / "log.txt").read_text()  # of the second rank, of the first
+    said = log.read_text() + (run / "attempts" / "1" / "log.txt").read_text()  # of the other ranks, of the first
     assert "Ray of this node has ended and is started again" in said
-    assert said.count("vLLM is started again") >= 2
+    losses = ("vLLM is started again", "a worker was lost amid new weights", "the other workers answer in its stead")
+    assert sum(map(said.count, losses)) >= 3  # one vLLM, then both
     # To the first ones, and to those that have replaced one of them or both.
     assert said.count("weights are broadcast to 2 processes of vLLM by gloo") >= 2
     assert "answers are judged on 3 nodes" in said
@@ -255,24 +262,14 @@ def test_nodes_that_train_and_one_that_samples_learn_what_one_node_does_though_a
         assert both == pytest.approx({name: expected[step][name] for name in both}, rel=1e-6, abs=1e-6)
 
 
-def freeze_with_ray(run: Path, frozen: Path, stages: Path) -> None:
-    """A run of two workers of Ray and ten steps, else as it was frozen."""
-    engine = {"_target_": "rlvr.rollout.ray.RayEngine", "workers": 2}
-    config = OmegaConf.merge(OmegaConf.load(frozen), {"steps": 10, "rollout": {"engine": engine}})
-    run.mkdir(parents=True)
-    OmegaConf.save(config, run / "config.yaml")
-    shutil.copy(frozen.with_name("run.json"), run)
-    (run.parent / "stages").symlink_to(stages)
-
-
 def start_on(
     node: network.Node, first: network.Node, run: Path, out: IO[str], *, token: str
 ) -> subprocess.Popen[bytes]:
-    """A node's part of a run: a rank, or on the third workers alone."""
+    """A node's part of a run: two ranks, or on the third workers alone."""
     number = int(node.name.rsplit("-", 1)[1])
     place = ("--nodes=2", f"--node={number}", "--sampling=1", f"--meet={first.ip}:6000", f"--ray={first.ip}:6001")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN": token}
-    command = node.command([*of_ranks(int(number < 2), place=place), str(run)])
+    command = node.command([*of_ranks(2 * int(number < 2), place=place), str(run)])
     return subprocess.Popen(command, env=environment, stdout=out, stderr=out)
 
 

@@ -75,6 +75,7 @@ def in_flight(
     gather: Callable[[list[Rollout]], list[list[Rollout]]] | None = None,
     rank: int = 0,
     world: int = 1,
+    ranks_per_engine: int = 1,
 ) -> InFlightSampler:
     config = OmegaConf.create(
         {
@@ -97,7 +98,7 @@ def in_flight(
         task, engine, lambda qs: [np.array([1]) for _ in qs], lambda rows: [str(r[0]) for r in rows], rank, world
     )
     if gather is not None:
-        sampler = replace(sampler, gather=gather)
+        sampler = replace(sampler, gather=gather, ranks_per_engine=ranks_per_engine)
     synced = [-1]
 
     def hand_over() -> int:
@@ -201,9 +202,18 @@ def test_what_a_killed_run_had_in_preparation_is_drawn_again() -> None:
     assert learned == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
 
 
-def test_all_ranks_get_the_same_groups_each_of_its_own_engine() -> None:
-    """Two ranks, one of which is slower; they meet where collectives do."""
-    meeting, board = threading.Barrier(2, timeout=60), [list[Rollout](), list[Rollout]()]
+class AskedByAnother(Streaming):
+    """The engine of a rank that has no workers."""
+
+    def generate_stream(self, supply: Supply) -> None:
+        return
+
+
+@pytest.mark.parametrize("ranks_per_engine", [1, 2])
+def test_all_ranks_get_the_same_groups_of_two_engines(ranks_per_engine: int) -> None:
+    """One engine is slower; two ranks, or four of which every second one asks. They meet where collectives do."""
+    world = 2 * ranks_per_engine
+    meeting, board = threading.Barrier(world, timeout=60), [list[Rollout]() for _ in range(world)]
 
     def gather_of(rank: int) -> Callable[[list[Rollout]], list[list[Rollout]]]:
         def gather(mine: list[Rollout]) -> list[list[Rollout]]:
@@ -215,22 +225,30 @@ def test_all_ranks_get_the_same_groups_each_of_its_own_engine() -> None:
 
         return gather
 
-    engines = [Streaming(5), Streaming(6, room=2)]
+    engines: list[Streaming] = [AskedByAnother(0) for _ in range(world)]
+    engines[0], engines[ranks_per_engine] = Streaming(5), Streaming(6, room=2)
 
     def run(rank: int) -> list[list[int]]:
         sampler = in_flight(
-            [USABLE, RIGHT, "-+"], ahead=2, engine=engines[rank], gather=gather_of(rank), rank=rank, world=2
+            [USABLE, RIGHT, "-+"],
+            ahead=2,
+            engine=engines[rank],
+            gather=gather_of(rank),
+            rank=rank,
+            world=world,
+            ranks_per_engine=ranks_per_engine,
         )
         with closing(sampler):
             return [problems_of(groups) for _, groups in steps_of(sampler)]
 
-    with ThreadPoolExecutor(2) as ranks:
-        first, second = ranks.map(run, range(2))
-    assert first == second
+    with ThreadPoolExecutor(world) as ranks:
+        first, *others = ranks.map(run, range(world))
+    assert others == [first] * (world - 1)
     assert [i for each in first for i in each] == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
-    for rank, engine in enumerate(engines):
-        assert engine.begun
-        assert all(row % 2 == rank for row in engine.begun)
+    for number in (0, 1):
+        begun = engines[number * ranks_per_engine].begun
+        assert begun
+        assert all(row % 2 == number for row in begun)
 
 
 def test_steps_that_have_nothing_to_learn_from_end_the_run() -> None:

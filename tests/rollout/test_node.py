@@ -44,33 +44,3 @@ def test_workers_have_the_gpus_that_are_no_ranks() -> None:
     assert [gpus_beside(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
     with pytest.raises(RuntimeError, match="6 GPUs for the 2 ranks and 6 workers of this node"):
         gpus_beside(gpus, 0, 2, 3)
-
-
-TOGETHER = """
-import os, sys
-from pathlib import Path
-import torch, torch.distributed as dist
-from rlvr.rollout.vllm import VllmEngine
-from rlvr.rollout.vllm_server import tensors
-
-rank, folder = int(sys.argv[1]), sys.argv[2]
-os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-knobs = dict(eager=True, max_batch_sequences=1, max_cache_gb=1.0, canary=None, timeout_s=9.0, python="/bin/false")
-engine = VllmEngine(Path(folder), device=torch.device("cpu"), eos_token_ids=[1], dtype="bfloat16", **knobs)
-for version in (1, 2):
-    numbers = [torch.full((3, i + 1), float(version * i)) for i in range(5)]
-    # What another rank writes is not read from this one.
-    written = engine.write_weights((f"w{i}", n if i % 2 == rank else n * torch.nan) for i, n in enumerate(numbers))
-    print(*[f"{name} {tuple(t.shape)} {t.unique().tolist()}" for name, t in tensors(written)], sep="; ")
-    dist.barrier()
-os._exit(0)
-"""
-
-
-def test_each_rank_of_a_node_writes_a_part_of_the_weights(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-c", TOGETHER]
-    started = [subprocess.Popen([*command, str(r), str(tmp_path)], stdout=subprocess.PIPE, text=True) for r in (0, 1)]
-    said = [process.communicate(timeout=280)[0].splitlines() for process in started]
-    expected = ["; ".join(f"w{i} (3, {i + 1}) [{float(version * i)}]" for i in range(5)) for version in (1, 2)]
-    assert said == [expected, expected]

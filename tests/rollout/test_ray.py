@@ -88,13 +88,16 @@ def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert not alive
 
 
-def test_ranks_have_as_many_workers_each_those_of_their_own_node_first() -> None:
+def test_ranks_have_as_many_workers_each_or_the_first_of_a_few_has_one_of_its_own_node_first() -> None:
     """Two ranks on each of two nodes: (places by node) -> places of each rank; those that are not on its node."""
     for nodes, (expected, afar) in {
         (0, 1, 0, 1): ([[0], [2], [1], [3]], []),
         (0, 1, 0, 1, 0, 1, 0, 1): ([[0, 2], [4, 6], [1, 3], [5, 7]], []),
         (2, 2, 2, 2): ([[0], [1], [2], [3]], [0, 1, 2, 3]),  # all on a node without ranks
         (1, 2, 1, 2): ([[1], [3], [0], [2]], [1, 3]),  # the second node's ranks come first there
+        (1, 0): ([[1], [], [0], []], []),
+        (2, 2): ([[0], [], [1], []], [0, 1]),
+        (1,): ([[0], [], [], []], [0]),
     }.items():
         assert [own_places(nodes, rank, 4, 2) for rank in range(4)] == expected
         assert places_afar(nodes, 4, 2) == afar

@@ -1,0 +1,35 @@
+"""What each rank has written of the weights, all of them read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TOGETHER = """
+import os, sys
+import torch, torch.distributed as dist
+from rlvr.rollout.node_weights import NodeWeights
+from rlvr.rollout.vllm_server import tensors
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+weights = NodeWeights()
+for version in (1, 2):
+    numbers = [torch.full((3, i + 1), float(version * i)) for i in range(5)]
+    # What another rank writes is not read from this one.
+    pairs = ((f"w{i}", n if i % 2 == rank else n * torch.nan) for i, n in enumerate(numbers))
+    written = weights.write(pairs, torch.bfloat16)
+    print(*[f"{name} {tuple(t.shape)} {t.unique().tolist()}" for name, t in tensors(written)], sep="; ")
+    dist.barrier()
+os._exit(0)
+"""
+
+
+def test_each_rank_of_a_node_writes_a_part_of_the_weights(tmp_path: Path) -> None:
+    command = [sys.executable, "-u", "-c", TOGETHER]
+    started = [subprocess.Popen([*command, str(r), str(tmp_path)], stdout=subprocess.PIPE, text=True) for r in (0, 1)]
+    said = [process.communicate(timeout=280)[0].splitlines() for process in started]
+    expected = ["; ".join(f"w{i} (3, {i + 1}) [{float(version * i)}]" for i in range(5)) for version in (1, 2)]
+    assert said == [expected, expected]
