@@ -20,7 +20,8 @@ STATE = 12  # bytes per parameter of what is trained: the float32 weight and Ada
 CONTEXT_GB = 3.0  # CUDA's context, NCCL's buffers, blocks of memory that fit nothing
 SLEEPING_GB = 2.0  # the context of a vLLM that sleeps beside a rank, and what it does not give back
 FILLED = 0.95  # of a GPU, where the engine's cache takes what nothing else needs
-SAMPLING_GB = 3.0  # of an engine at work, beside weights and cache: activations, logits of all sequences, graphs
+SAMPLING_GB = 2.5  # of an engine at work, beside weights and cache: activations of a prefill, graphs
+SAMPLED = 12  # bytes per sequence and token of the vocabulary: float32 logits, the same scaled, counts
 UNKNOWN_CACHE_GB = 8.0  # where neither the GPU nor the model's size is known
 LEAST_CACHE_GB = 1.0
 LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
@@ -202,9 +203,8 @@ def cache_gb(config: Mapping[str, Any], gpu_gb: float | None) -> float:
     model = of_model(config["model"] or config.get("policy"))
     if model is None or gpu_gb is None:
         return UNKNOWN_CACHE_GB
-    taken = (
-        _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1) / GB + SAMPLING_GB + CONTEXT_GB
-    )
+    weights = _width(engine["dtype"]) * model.parameters / engine.get("tensor_parallel", 1)
+    taken = (weights + SAMPLED * engine["max_batch_sequences"] * model.vocab) / GB + SAMPLING_GB + CONTEXT_GB
     if "workers" not in engine and config["trainer"] is not None:  # else nothing is trained there
         setting = replace(setting_of(config), beside_gb=SLEEPING_GB)
         taken += (sum(at_rest(model, setting).values()) + setting.width * _gathered(model, setting)) / GB

@@ -93,6 +93,7 @@ class VllmEngine:
             "max_cache_gb": max_cache_gb,
             "max_batch_sequences": max_batch_sequences,
             "tensor_parallel": tensor_parallel,
+            "sleeps": self.on_gpus_of_ranks,
         }
         rank, ranks = on_node() if self.on_gpus_of_ranks else (0, 1)
         if ranks > 1 and ranks % tensor_parallel:
@@ -515,11 +516,12 @@ def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "TRITON_F32_DEFAULT": "ieee",  # else its attention rounds float32 to 10 bits: 1e-3 nats off and more
+        "GLOO_SOCKET_IFNAME": "lo",  # all of it is on one node, where the rank's interface may have another name
     }
     if eager:
         chosen["TORCHDYNAMO_DISABLE"] = "1"  # else small functions are still compiled: 20 s at the first token
-    if gpus > 1:  # it has a process for each, all of this node
-        chosen |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    if gpus > 1:  # it has a process for each
+        chosen["NCCL_SOCKET_IFNAME"] = "lo"
     if device.type == "cuda":
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
         index = device.index or 0

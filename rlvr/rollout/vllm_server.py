@@ -90,12 +90,15 @@ class Server:
         max_cache_gb: float,
         max_batch_sequences: int,
         tensor_parallel: int,
+        sleeps: bool,
     ) -> None:
+        """sleeps: it may be asked to. With tensor parallelism that slows the sums over GPUs in captured graphs."""
         from vllm import LLM  # type: ignore[import-not-found]
         from vllm.platforms import current_platform  # type: ignore[import-not-found]
 
         self.answers, self.version = answers, 0
         self.on_cpu, self.device = current_platform.is_cpu(), current_platform.device_type
+        sleeps &= not self.on_cpu
         self.llm = LLM(
             model=model,
             dtype=dtype,
@@ -109,10 +112,10 @@ class Server:
             distributed_executor_backend="mp" if tensor_parallel > 1 else None,  # a process for each GPU, of this node
             kv_cache_memory_bytes=int(max_cache_gb * 2**30),
             logprobs_mode="processed_logprobs",  # after the temperature: what the token was drawn from
-            enable_sleep_mode=not self.on_cpu,
+            enable_sleep_mode=sleeps,
             # It asks at its start for this share of the GPU to be free, which the trainer's is not; the size of the
             # cache is given above.
-            **({} if self.on_cpu else self._on_gpu(dtype)),
+            **({} if self.on_cpu else self._on_gpu(dtype, sleeps=sleeps)),
             # vLLM rewinds the random numbers of a prompt that was cut, which those of a CPU cannot do: it crashes.
             enable_chunked_prefill=not self.on_cpu,
         )
@@ -123,9 +126,9 @@ class Server:
         if self.processes > 1:
             self.llm.collective_rpc(end_with_parent)
 
-    def _on_gpu(self, dtype: str) -> dict[str, Any]:
+    def _on_gpu(self, dtype: str, *, sleeps: bool) -> dict[str, Any]:
         """CUDA graphs give their memory back too; logits are float32, as the trainer's are."""
-        own: dict[str, Any] = {"gpu_memory_utilization": 0.01, "sleep_mode_offload_cudagraph": True}
+        own: dict[str, Any] = {"gpu_memory_utilization": 0.01, "sleep_mode_offload_cudagraph": sleeps}
         return own if dtype == "float32" else {**own, "hf_overrides": {"head_dtype": "float32"}}
 
     def hear(self, header: dict[str, Any], arrays: Arrays) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # of torch: how a user sets it
 # Ranks wait for one another while one of them judges answers or evaluates, which may take hours; a hung rank is the
 # supervisor's to find.
 TIMEOUT = timedelta(days=1)
@@ -86,8 +86,7 @@ def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    # Blocks that grow lose nothing to fragments where no two micro-batches are of one shape. vLLM must not see it.
-    os.environ.setdefault(ALLOCATOR, "expandable_segments:True")
+    let_blocks_grow()
     torch.cuda.set_device(device)
     # It builds a plan for every new shape, half a second each, and no two micro-batches are of one shape.
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -95,6 +94,14 @@ def _device() -> torch.device:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     return device
+
+
+def let_blocks_grow() -> None:
+    """Of the allocator: they lose nothing to fragments where no two micro-batches are of one shape. What a user has set
+    stays. Not by its variable, which may be read as torch is imported, and which vLLM must not see.
+    """
+    if not os.environ.keys() & set(ALLOCATOR):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def leave_group() -> None:

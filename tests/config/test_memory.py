@@ -262,7 +262,12 @@ def test_training_and_sampling_take_turns() -> None:
     assert "activations" not in parts
 
 
-ENGINE = {"_target_": "rlvr.rollout.native.NativeEngine", "dtype": "bfloat16", "max_cache_gb": 8.0}
+ENGINE = {
+    "_target_": "rlvr.rollout.native.NativeEngine",
+    "dtype": "bfloat16",
+    "max_cache_gb": 8.0,
+    "max_batch_sequences": 512,
+}
 
 
 def run(**cluster: Any) -> dict[str, Any]:
@@ -291,17 +296,20 @@ def test_an_engine_on_gpus_of_its_own_takes_nothing_from_training() -> None:
 
 def test_a_cache_that_is_left_open_takes_what_a_gpu_has_left_while_responses_are_sampled() -> None:
     """Qwen2.5-7B on eight GPUs of 80 GB, of which 76 are filled. At rest 3.55 of weights, 7.09 of averages and 5 that
-    no tensor accounts for; the engine's weights 14.19, and 3 at work. A forward pass of the canary gathers embedding,
-    head (2 · 152064 · 3584) and two layers (2 · 233,057,792) in 2 bytes, 2.90: 40.27 are left. On GPUs of its own 3 at
-    rest.
+    no tensor accounts for; the engine's weights 14.19, and 2.5 at work, beside 12 bytes for each of 512 sequences and
+    152064 tokens, 0.87. A forward pass of the canary gathers embedding, head (2 · 152064 · 3584) and two layers
+    (2 · 233,057,792) in 2 bytes, 2.90: 39.9 are left. On GPUs of its own 3 at rest. 2048 sequences take 2.61 more.
     """
     config = run(gpus=8)
     vllm = {**ENGINE, "_target_": "rlvr.rollout.vllm.VllmEngine", "max_cache_gb": None}
     config["rollout"]["engine"] = vllm
-    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3.55 - 7.09 - 5 - 14.19 - 3 - 2.90, abs=0.02)
+    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3.55 - 7.09 - 5 - 14.19 - 3.37 - 2.90, abs=0.02)
     assert memory.cache_gb(config, 24) == 1  # the least
     config["rollout"]["engine"] = {**vllm, "workers": 8}
-    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3 - 14.19 - 3, abs=0.01)
+    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3 - 14.19 - 3.37, abs=0.01)
+    config["rollout"]["engine"] = {**vllm, "workers": 8, "max_batch_sequences": 2048}
+    assert memory.cache_gb(config, 80) == pytest.approx(76 - 3 - 14.19 - 3.37 - 2.61, abs=0.01)
+    config["rollout"]["engine"] = {**vllm, "workers": 8}
     assert memory.cache_gb(config, None) == 8
     config["rollout"]["engine"] = ENGINE
     assert memory.cache_gb(config, 80) == 8  # as asked for

@@ -5,6 +5,7 @@ vLLM has an environment of its own: `make vllm-env`.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -236,7 +237,7 @@ def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three GPUs the rank has the first; its worker, of which only a stand-in is there, wants the other two."""
+    """Of three GPUs the rank has the first; its worker, a stand-in that never sleeps, wants the other two."""
     tied(0).save_pretrained(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{STAND_IN}")
@@ -247,5 +248,6 @@ def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch:
         assert len(group) == 2
         [(_, vllm)] = engine.pids
         assert set(psutil.Process(vllm).environ()["CUDA_VISIBLE_DEVICES"].split(",")) == {"5", "6"}
+        assert json.loads(psutil.Process(vllm).cmdline()[-1])["sleeps"] is False
     finally:
         engine.close()

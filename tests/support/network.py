@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 
-INTERFACE = "eth0"  # of a node, beside its own loopback device
 # What it has of other nodes' memory is nothing: /proc shows none of their processes.
 OWN_PROCESSES = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
@@ -17,6 +16,7 @@ class Node:
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.ip = name, f"10.77.0.{number + 1}"
+        self.interface = f"eth{number}"  # beside its own loopback device; another name on each, as on real nodes
 
     def command(self, words: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.name, *OWN_PROCESSES, *words]
@@ -46,10 +46,10 @@ def nodes(count: int) -> Iterator[list[Node]]:
         _ip("-n", first, "link", "set", "switch", "up")
         for number, node in enumerate(every):
             port = f"port{number}"
-            _ip("-n", first, "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", node.name)
+            _ip("-n", first, "link", "add", port, "type", "veth", "peer", "name", node.interface, "netns", node.name)
             _ip("-n", first, "link", "set", port, "master", "switch", "up")
-            _ip("-n", node.name, "address", "add", f"{node.ip}/24", "dev", INTERFACE)
-            for link in ("lo", INTERFACE):
+            _ip("-n", node.name, "address", "add", f"{node.ip}/24", "dev", node.interface)
+            for link in ("lo", node.interface):
                 _ip("-n", node.name, "link", "set", link, "up")
         yield every
     finally:

@@ -6,7 +6,6 @@ Configurations of the trainer learn on the GPU that is not there and, beside it,
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
@@ -117,7 +116,7 @@ def settings() -> dict[str, bool | str]:
         "cudnn attention": torch.backends.cuda.cudnn_sdp_enabled(),
         "sums in bfloat16": bool(products.allow_bf16_reduced_precision_reduction),
         "sums in float16": bool(products.allow_fp16_reduced_precision_reduction),
-        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        "allocator": torch._C._accelerator_getAllocatorSettings(),
     }
 
 

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 RANK = """
 import json, os, pickle, sys
 import torch.distributed as dist
@@ -35,6 +37,29 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 print("ready", flush=True)
 join_group()
 """
+
+
+BLOCKS = """
+import torch
+from rlvr.trainer.distributed import let_blocks_grow
+
+let_blocks_grow()
+print(torch._C._accelerator_getAllocatorSettings())
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, "max_split_size_mb:512"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}, "max_split_size_mb:512"),
+    ],
+)
+def test_blocks_of_the_allocator_grow_unless_a_user_has_set_it(own: dict[str, str], expected: str) -> None:
+    command = [sys.executable, "-c", BLOCKS]
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
 
 
 def test_a_rank_that_waits_for_others_hears_a_signal(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ It says on standard error what it was asked. Sleeping weights are not-a-number, 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -105,9 +106,10 @@ class LLM:
     @torch.no_grad()
     def __init__(self, *, model: str, dtype: str, **knobs: Any) -> None:
         assert set(knobs) <= KNOWN, set(knobs) - KNOWN
-        assert knobs["enable_sleep_mode"] is not None
+        # Else graphs keep memory that the trainer needs; where it never sleeps, tensor parallelism is slower for it.
+        assert knobs["sleep_mode_offload_cudagraph"] == knobs["enable_sleep_mode"]
+        assert knobs["enable_sleep_mode"] == json.loads(sys.argv[-1])["sleeps"]
         assert knobs["gpu_memory_utilization"] == 0.01  # the trainer's memory is not free as it starts
-        assert knobs["sleep_mode_offload_cudagraph"]  # else graphs keep memory that the trainer needs
         head = knobs.get("hf_overrides", {"head_dtype": dtype})["head_dtype"]
         assert head == "float32", "the trainer's logits are float32"
         torch.set_grad_enabled(False)
