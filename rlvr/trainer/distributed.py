@@ -175,6 +175,11 @@ def gather_bytes(mine: bytes, group: dist.ProcessGroup | None = None) -> list[by
     return [each[:length].numpy().tobytes() for each, length in zip(everyone, lengths, strict=True)]
 
 
+def of_first_rank(mine: T) -> T:
+    """The JSON value of the first rank, on every rank: what each reads from a disk or a clock may differ."""
+    return gather([mine])[0][0]
+
+
 def any_rank(fact: bool) -> bool:
     """True on every rank if it is true on one of them."""
     return any(each[0] for each in gather([bool(fact)]))
