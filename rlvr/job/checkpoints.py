@@ -74,7 +74,7 @@ class Checkpoints:
         path = layout.checkpoint(self.directory, step)
         self._last = time.monotonic()
         self.trainer.writer.wait()
-        if path.exists():
+        if distributed.of_first_rank(path.exists()):
             return
         score = self._score(metrics)
         self.best = self.best if score is None else score
@@ -89,7 +89,8 @@ class Checkpoints:
         """Put the trainer where the newest sound checkpoint left it; its "step", "position" and "ahead", or None.
 
         A damaged one is set aside. recorded: the last step up to which every step is on record: what a later
-        checkpoint contains would be missing in the record for ever. None: it does not matter. Called by all ranks.
+        checkpoint contains would be missing in the record for ever. None: it does not matter. Called by all ranks, of
+        which the first says what checkpoints there are.
         """
         newest = self._newest_sound(recorded)
         if newest is None:
@@ -102,7 +103,8 @@ class Checkpoints:
 
     def _newest_sound(self, recorded: int | None) -> Path | None:
         place = self.trainer.place
-        for path in reversed(checkpoints(self.directory)):
+        names = distributed.of_first_rank([path.name for path in checkpoints(self.directory)])
+        for path in (self.directory / name for name in reversed(names)):
             step = layout.step_of(path)
             if recorded is not None and step is not None and step > recorded:
                 log.warning("%s is left out: steps after %d are not on record. They are taken again", path, recorded)

@@ -224,7 +224,7 @@ class Run:
         self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
-        (recorded,) = distributed.gather([None if self.spool is None else self.spool.complete])[0]  # the first rank's
+        recorded = distributed.of_first_rank(None if self.spool is None else self.spool.complete)
         extra = self.checkpoints.resume(recorded)
         if extra is None:
             return 0

@@ -17,7 +17,7 @@ from rlvr.config import memory
 from rlvr.config.engine import gpus_of_workers, ranks_per_engine
 from rlvr.config.schema import as_dict
 from rlvr.job.policy import evaluated
-from rlvr.ledger import rollouts
+from rlvr.ledger import digests, rollouts
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine, Judge, Rollout, SpreadEngine, Task, TaughtTask
@@ -73,11 +73,7 @@ class Parts:
         self.config, self.store = config, store
         rank, world, device = distributed.join_group()
         self.task: Task = instantiate(config.task, _convert_="all")
-        if rank:
-            distributed.barrier()  # the first rank makes the base policy: transformers saves on no other
-        self.base = self._base(config, store)
-        if not rank:
-            distributed.barrier()
+        self.base = self._base_of_all(config, store, rank)
         self.stages = [self.base.name] if self.base.parent == store else []  # ids of those used
         self.tokenizer = tokenizer = load_tokenizer(self.base)
         ends = end_tokens(skeleton(self.base), tokenizer)
@@ -111,6 +107,22 @@ class Parts:
             heard=heard,
             judge_all=judge,
         )
+
+    def _base_of_all(self, config: DictConfig, store: Path, rank: int) -> Path:
+        """The first rank makes the base policy, if it is a stage: transformers saves on no other. The others wait until
+        they see it, and build none of their own. Raises RuntimeError where one reads other bytes than were written.
+        """
+        base = None if rank else self._base(config, store)
+        stage = distributed.of_first_rank(base.name if base is not None and base.parent == store else None)
+        if stage is not None:
+            distributed.await_paths([store / stage])
+        if base is not None:
+            return base
+        if stage is None:
+            return self._base(config, store)
+        if fault := digests.fault_of(store / stage):
+            raise RuntimeError(f"stage {stage}, as rank {rank} reads it, is not what the first one has: {fault}")
+        return store / stage
 
     def _base(self, config: DictConfig, store: Path) -> Path:
         """The policy that training starts from; of an evaluation, the one that is evaluated."""

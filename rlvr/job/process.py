@@ -40,10 +40,6 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     schema.register()
     check_owner(run_dir)
     config = OmegaConf.create(read_proven_config(run_dir))
-    about: dict[str, int] = {}
-    if config.trainer is not None:  # of an evaluation there is none
-        config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
-        about = {"token_budget": config.trainer.token_budget}
     with StopFlag() as stop:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if rank:
@@ -52,6 +48,10 @@ def run(run_dir: Path) -> tuple[Cause, str]:
             if message:
                 record_rank(run_dir, rank, cause, message)
             return cause, message
+        about: dict[str, int] = {}
+        if config.trainer is not None:  # of an evaluation there is none
+            config.trainer.token_budget = max(1, config.trainer.token_budget >> min(HALVINGS, gpu_ooms(run_dir)))
+            about = {"token_budget": config.trainer.token_budget}
         with Attempt.open(run_dir, ranks=world, **about) as attempt:
             with logging_to(attempt.log_path):
                 cause, message = _guarded(lambda: _train(config, run_dir, attempt, stop), stop)
@@ -67,6 +67,9 @@ def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: Sto
             spool = Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease)
             stack.enter_context(contextlib.closing(spool))
         with stop.interruptible():  # a base policy, its answers, a large model: minutes, and nothing to save
+            if config.trainer is not None:  # the first rank alone has read how attempts ended
+                distributed.join_group()
+                config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
             work = (Evaluation if config.policy else Run)(config, run_dir, attempt, spool)
         stack.enter_context(contextlib.closing(work))
         return work.train(stop) if isinstance(work, Run) else work.run(stop)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -26,14 +27,18 @@ from types import FrameType
 
 import psutil
 
+from rlvr.ledger.cause import Cause
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.rollout.broadcast import interface_of, ip_towards, nccl_towards
 from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
 
 STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
 RAY_NETWORK = "RLVR_RAY_NETWORK"  # in that of ranks of one node whose workers are on others, too
-# Seconds for the other ranks to end by themselves when one has failed: they may be writing a checkpoint.
-FAREWELL_S = 600.0
+# Seconds for the other ranks to end by themselves once one has. If it was told to stop and has saved, they may be at
+# it still. If it failed, no other can finish a collective any more, nor a checkpoint; and one whose GPU is in one hears
+# no signal.
+SAVED_S, FAILED_S = 600.0, 60.0
+SAVED = {Cause.PREEMPTED.code, Cause.TIME_LIMIT.code, Cause.PRUNED.code}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -141,12 +146,13 @@ class Ranks:
         if self._told:  # before all were there to hear it
             self._tell(signal.SIGTERM)
 
-    def wait(self, ray: RayNode | None = None) -> int:
+    def wait(self, ray: RayNode | None = None, *, failed_s: float = FAILED_S) -> int:
         """Until all have ended. Returns the first status that is not 0 (negative: killed by that signal), or 0.
 
-        ray: of this node. Ranks see for themselves that it has ended; why it has is said here.
+        ray: of this node. Ranks see for themselves that it has ended; why it has is said here. failed_s: patience with
+        the others when one has failed.
         """
-        first = 0
+        first, patience_s = 0, math.inf
         while self._processes:
             pid, status = os.wait()
             if (process := self._processes.pop(pid, None)) is None:
@@ -154,13 +160,21 @@ class Ranks:
                     print(f"Ray of this node has ended: {ray.last_words}", file=sys.stderr, flush=True)
                 continue
             process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode and not first:
+            if not process.returncode:
+                continue
+            if not first:
                 first = process.returncode
                 self._tell(signal.SIGTERM)
-                patience = threading.Timer(FAREWELL_S, self._tell, [signal.SIGKILL])
-                patience.daemon = True
-                patience.start()
+            shortest_s = min(patience_s, SAVED_S if process.returncode in SAVED else failed_s)
+            if shortest_s < patience_s:
+                patience_s = shortest_s
+                self._kill_after(patience_s)
         return first
+
+    def _kill_after(self, patience_s: float) -> None:
+        timer = threading.Timer(patience_s, self._tell, [signal.SIGKILL])
+        timer.daemon = True
+        timer.start()
 
     def _hear(self, _number: int, _frame: FrameType | None) -> None:
         self._told = True

@@ -116,8 +116,18 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
 
 
 def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
-    """What is wrong with a checkpoint, the same on every rank; "" if all of it is as it was written."""
-    fault = digests.fault_of(path, _shared_digests(path, list(digests.sealed(path)), rank, world))
+    """What is wrong with a checkpoint, the same on every rank; "" if all of it is as it was written.
+
+    Of several ranks the first says which files there are. Raises RuntimeError if another does not see one of them.
+    """
+    if world == 1:
+        return _fault(path, digests.digests(path, list(digests.sealed(path))))
+    there = distributed.of_first_rank([name for name in digests.sealed(path) if (path / name).is_file()])
+    return distributed.of_first_rank(_fault(path, _shared_digests(path, there, rank, world)))
+
+
+def _fault(path: Path, found: Mapping[str, str]) -> str:
+    fault = digests.fault_of(path, found)
     if not fault and not (path / tensor_files.FIRST).is_file():
         return f"it has no {tensor_files.FIRST}; rlvr 0.1 wrote checkpoints as pickles, which are code and are not read"
     return fault
@@ -126,10 +136,20 @@ def fault_of(path: Path, rank: int = 0, world: int = 1) -> str:
 def _shared_digests(
     directory: Path, names: Sequence[str], rank: int, world: int, group: dist.ProcessGroup | None = None
 ) -> dict[str, str]:
-    """Of all these files, each read by one rank."""
-    mine = list(digests.digests(directory, names[rank::world]).items())
-    everyone = [mine] if world == 1 else distributed.gather(mine, group)
+    """Of all these files, the same for all ranks, each read by one of them."""
+    if world == 1:
+        return digests.digests(directory, names)
+    distributed.await_paths([directory / name for name in names], group)
+    everyone = distributed.gather(list(digests.digests(directory, names[rank::world]).items()), group)
     return dict(sorted(pair for pairs in everyone for pair in pairs))
+
+
+def digests_of_all(directory: Path, rank: int, world: int, group: dist.ProcessGroup | None = None) -> dict[str, str]:
+    """Of every file that any rank sees in a directory: each sees what it has written itself."""
+    names = digests.files_of(directory)
+    if world > 1:
+        names = sorted({name for of_rank in distributed.gather(names, group) for name in of_rank})
+    return _shared_digests(directory, names, rank, world, group)
 
 
 def _publish(
@@ -146,7 +166,7 @@ def _publish(
     distributed.barrier(group)
     write(aside)
     distributed.barrier(group)
-    known = _shared_digests(aside, digests.files_of(aside), rank, world, group)
+    known = digests_of_all(aside, rank, world, group)
     if rank == 0:
         digests.seal(aside, known)
         publish(aside, path)

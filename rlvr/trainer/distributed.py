@@ -13,7 +13,9 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
@@ -31,6 +33,8 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # of torch: how a
 TIMEOUT = timedelta(days=1)
 MEET_LOOK_S = 0.05
 MEET = timedelta(minutes=30)  # for all ranks to have started, on the slowest of file systems
+# For what one rank has written to be seen by another: NFS caches for a minute that a file is not there.
+VISIBLE_S, VISIBLE_LOOK_S = 120.0, 0.1
 # Nobody judges while GPUs talk: this long, a rank is lost. A vLLM that is started again takes up to 30.
 GPU_TIMEOUT = timedelta(minutes=40)
 
@@ -180,6 +184,41 @@ def gather_bytes(mine: bytes, group: dist.ProcessGroup | None = None) -> list[by
     everyone = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(everyone, padded, group)
     return [each[:length].numpy().tobytes() for each, length in zip(everyone, lengths, strict=True)]
+
+
+def of_first_rank(mine: T) -> T:
+    """The JSON value of the first rank, on every rank: what each reads from a disk or a clock may differ."""
+    return gather([mine])[0][0]
+
+
+def await_paths(paths: Sequence[Path], group: dist.ProcessGroup | None = None) -> None:
+    """Until every rank sees these paths, which one of them has written or seen: a network file system may keep the
+    other nodes waiting. Raises RuntimeError, on all ranks, if one still does not see them after VISIBLE_S.
+    """
+    if dist.get_world_size() == 1:
+        return
+    deadline = time.monotonic() + VISIBLE_S
+    while (hidden := _hidden(paths)) and time.monotonic() < deadline:
+        time.sleep(VISIBLE_LOOK_S)
+    for rank, missing in enumerate(gather(hidden, group)):
+        if missing:
+            raise RuntimeError(
+                f"rank {rank} does not see {missing[0]}, which is there, within {VISIBLE_S:.0f} s: runs/ must be on a "
+                "file system that all nodes of a run see."
+            )
+
+
+def _hidden(paths: Sequence[Path]) -> list[str]:
+    """Those that this rank does not see. Lists their directories: on NFS that is fresher than a stat."""
+    seen = {folder: _names_in(folder) for folder in {path.parent for path in paths}}
+    return [str(path) for path in paths if path.name not in seen[path.parent]]
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        return {path.name for path in folder.iterdir()}
+    except FileNotFoundError:
+        return set()
 
 
 def any_rank(fact: bool) -> bool:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rlvr.model.load import miniature
 from rlvr.model.structure import num_embeddings
 from rlvr.objective.batch import Batch
-from rlvr.trainer import attention, pack
+from rlvr.trainer import attention, distributed, pack
 from rlvr.trainer.actor import Actor
 from rlvr.trainer.knobs import Knobs
 from rlvr.trainer.layout import Layout, empty
@@ -77,12 +77,13 @@ def fitting(token_budget: int, device: torch.device) -> int:
 
 def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: torch.device) -> Packer:
     """Packed if the model can and gives the same hidden states as in padded rows; padded rows, with a warning, if not.
+    The same on all ranks, though their devices may not be: what one of them cannot, none does.
 
     trial: what the numbers are compared on, the actor itself or a small one like it; they are compared again as they
     are computed on `device`, a GPU. Packing sets the model's attention function. Raises ValueError if prompts must be
     shared and cannot be.
     """
-    varlen = attention.takes_varlen(actor.model, device, knobs.precision)
+    varlen = not distributed.any_rank(not attention.takes_varlen(actor.model, device, knobs.precision))
     why = "" if knobs.packing else "trainer.packing is false"
     if knobs.packing and not attention.can_pack(actor.model):
         why = f"{type(actor.model).__name__} has other than plain, full attention"
@@ -98,10 +99,12 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: 
             there.model.set_attn_implementation(attention.NAME)
             tolerance = TOLERANCE if knobs.precision == torch.float32 else HALF_TOLERANCE
             difference = packing_error(there, pad_token_id % num_embeddings(there.model), varlen=varlen)
-        if difference <= tolerance:
+        too_large = [] if difference <= tolerance else [difference]
+        of_all_ranks = [each for of_rank in distributed.gather(too_large) for each in of_rank]
+        if not of_all_ranks:
             return Packer(True, knobs.shared_prompt, pad_token_id, varlen)
         actor.model.set_attn_implementation("sdpa")
-        why = f"packed and padded sequences differ by {difference:.2g} of the largest hidden state"
+        why = f"packed and padded sequences differ by {max(of_all_ranks):.2g} of the largest hidden state"
         log.warning("sequences are padded, not packed: %s", why)
     if knobs.shared_prompt == "always":
         raise ValueError(f"trainer.shared_prompt=always is impossible: {why}. Pass trainer.shared_prompt=auto.")

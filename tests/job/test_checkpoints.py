@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -169,6 +173,56 @@ def test_a_checkpoint_that_is_ahead_of_the_record_is_left_out(tmp_path: Path) ->
         assert extra["step"] == step
     assert make_checkpoints(tmp_path).resume(1) is None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000004"]
+
+
+def resumed_by_two(first: Path, other: Path, *, shows_s: float = 0.0, patience_s: float = 100.0) -> list[Any]:
+    """What each of two ranks says that resumes from a directory of its own. See tests/job/resuming.py."""
+    words = [str(Path(__file__).with_name("resuming.py")), str(first), str(other), str(shows_s), str(patience_s)]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    said = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert [rank for rank, *_ in said] == [0, 1], done.stderr[-4000:]
+    return [rest for _, *rest in said]
+
+
+@pytest.fixture
+def two_views(tmp_path: Path) -> tuple[Path, Path]:
+    """Checkpoints at steps 2 and 4, and another directory in which the newer one does not show."""
+    first, other = tmp_path / "first", tmp_path / "other"
+    saved(first)
+    other.mkdir()
+    (other / "step-00000002").symlink_to(first / "step-00000002")
+    return first, other
+
+
+@pytest.mark.slow
+def test_ranks_go_on_from_the_newest_checkpoint_that_the_first_one_sees(two_views: tuple[Path, Path]) -> None:
+    """The other lacks it for a second, and sees one that the first does not. What is saved is saved for both."""
+    first, other = two_views
+    (other / "step-00000006").symlink_to(first / "step-00000002")
+    assert resumed_by_two(first, other, shows_s=1.0) == [[4, 4.0, "saved already"]] * 2
+    assert sorted(p.name for p in first.iterdir()) == ["step-00000002", "step-00000004"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_see_the_newest_checkpoint_ends_the_run_and_harms_none(
+    two_views: tuple[Path, Path],
+) -> None:
+    first, other = two_views
+    for (said,) in resumed_by_two(first, other, patience_s=1.0):
+        assert said.startswith(f"rank 1 does not see {other}/step-00000004/")
+        assert "which is there, within 1 s: runs/ must be on a file system that all nodes of a run see." in said
+    assert sorted(p.name for p in first.iterdir()) == ["step-00000002", "step-00000004"]
+
+
+@pytest.mark.slow
+def test_ranks_set_the_same_damaged_checkpoint_aside(tmp_path: Path) -> None:
+    (*_, last) = saved(tmp_path)
+    flip(tmp_path / "step-00000004" / last)
+    assert resumed_by_two(tmp_path, tmp_path) == [[2, 2.0, "saved already"]] * 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged-step-00000004", "step-00000002"]
 
 
 def test_steps_that_take_long_are_saved_by_the_clock(tmp_path: Path) -> None:

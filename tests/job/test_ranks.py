@@ -96,6 +96,54 @@ while True:
     assert process.returncode == status
 
 
+DEAF = """
+import os, signal, sys, time
+folder, status = sys.argv[1:]
+if os.environ["RANK"] == "0":  # as a rank that waits for its GPU: it hears SIGTERM when it is done
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    open(folder + "/deaf", "w").close()
+    time.sleep(5)
+    os.write(1, b"saved\\n")
+    os._exit(75)
+while not os.path.exists(folder + "/deaf"):
+    time.sleep(0.01)
+if int(status) < 0:
+    os.kill(os.getpid(), -int(status))
+os._exit(int(status))
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "output"), [(1, ""), (5, ""), (4, ""), (-9, ""), (75, "saved\n"), (3, "saved\n")], ids=str
+)
+def test_who_hears_no_signal_is_waited_for_if_the_other_has_saved_and_else_ended(
+    status: int, output: str, tmp_path: Path
+) -> None:
+    """With a second's patience; 75 and 3 are the codes of preempted and of pruned runs."""
+    words = ["-c", DEAF, str(tmp_path), str(status)]
+    code = f"from rlvr.job.ranks import Ranks; print(Ranks({words!r}, 2, 0, 1, {{}}).wait(failed_s=1))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{output}{status}\n", "")
+
+
+def test_a_failure_ends_the_patience_with_one_that_was_to_save(tmp_path: Path) -> None:
+    """One is preempted, then another fails: the third, which hears no signal, has nothing to wait for."""
+    rank = f"""
+import os, signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+open(os.path.join({str(tmp_path)!r}, os.environ["RANK"]), "w").close()
+while len(os.listdir({str(tmp_path)!r})) < 3:
+    time.sleep(0.01)
+delay, status = [(0, 75), (1, 1), (5, 0)][int(os.environ["RANK"])]
+time.sleep(delay)
+os.write(1, b"waited for\\n" * (status == 0))
+os._exit(status)
+"""
+    code = f"from rlvr.job.ranks import Ranks; print(Ranks(['-c', {rank!r}], 3, 0, 1, {{}}).wait(failed_s=1))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("75\n", "")
+
+
 def test_ranks_that_end_at_once_are_all_heard(tmp_path: Path) -> None:
     """All have ended when the first of them is asked for: the others are told to stop nevertheless."""
     code = f"""

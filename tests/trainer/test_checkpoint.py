@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -98,6 +101,40 @@ def test_what_a_thread_writes_is_the_state_of_when_it_was_told_to(
     assert other.load(tmp_path / "a") == {"step": 1}
     assert all(torch.equal(w, expected[name]) for name, w in weights(other).items())
     assert any(not torch.equal(w, expected[name]) for name, w in weights(made).items())
+
+
+SEALING = """
+import json, os, sys, threading
+from pathlib import Path
+from rlvr.trainer import checkpoint, distributed
+
+rank, world, _ = distributed.join_group()
+mine, theirs = Path(sys.argv[1 + rank]), Path(sys.argv[2 - rank])
+(mine / f"shard-{rank}").write_text(str(rank))
+distributed.barrier()
+shows = threading.Timer(0.5, (mine / f"shard-{1 - rank}").symlink_to, [theirs / f"shard-{1 - rank}"])
+shows.start()
+found = checkpoint.digests_of_all(mine, rank, world)
+os.write(1, f"{json.dumps(found)}\\n".encode())
+shows.join()
+distributed.barrier()
+distributed.end_process(0)
+"""
+
+
+def test_a_file_that_a_rank_has_just_written_is_sealed_though_no_other_sees_it_yet(tmp_path: Path) -> None:
+    """Each of two ranks sees its own at once, and the other's after half a second. SHA-256 of "0" and of "1"."""
+    views = [tmp_path / "first", tmp_path / "other"]
+    for view in views:
+        view.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", SEALING, *map(str, views)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    expected = {
+        "shard-0": "5feceb66ffc86f38d952786c6d696c79c2dbc239dd4e91b46729d73a27fb57e9",
+        "shard-1": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
+    }
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [expected] * 2, done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("block", [True, False])

@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 
 from rlvr.trainer.packer import fitting
+
+ROOT = Path(__file__).parents[2]
+RANK = """
+import json, logging, os, sys
+import torch
+from rlvr.trainer import distributed, packer
+from rlvr.trainer.actor import Actor
+from tests.trainer.test_gradient import shifting
+from tests.trainer.tiny import make_knobs, qwen2
+
+logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+rank, _, device = distributed.join_group()
+said = [rank]
+for cannot in ([], [1], [0]):  # the ranks on which the model, packed, has other hidden states
+    actor = Actor(shifting() if rank in cannot else qwen2(), 1.0)
+    chosen = packer.choose(actor, actor, make_knobs(), 0, device)
+    said.append([chosen.packing, actor.model.config._attn_implementation])
+os.write(1, f"{json.dumps(said)}\\n".encode())
+distributed.barrier()
+distributed.end_process(0)
+"""
 
 
 def test_a_cpu_takes_no_more_tokens_at_once_than_its_caches_like() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert [fitting(tokens, cpu) for tokens in (100, 8192, 16384)] == [100, 8192, 8192]
     assert fitting(65536, gpu) == 65536
+
+
+@pytest.mark.slow
+def test_sequences_are_packed_if_they_can_be_on_all_ranks() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", RANK]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    packed, padded = [True, "rlvr_packed"], [False, "sdpa"]
+    said = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert said == [[rank, packed, padded, padded] for rank in (0, 1)], done.stderr[-4000:]
+    warnings = [line for line in done.stderr.splitlines() if "sequences are padded, not packed" in line]
+    assert len(warnings) == 4
+    assert len(set(warnings)) == 1  # both say by how much the one differs

@@ -1,0 +1,83 @@
+"""What the ranks of a run do alike, whatever each of them reads: real processes, two of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hydra import compose
+from omegaconf import OmegaConf
+
+from rlvr.config.compose import composing
+from rlvr.config.freeze import frozen
+from rlvr.ledger.runs import write_run
+from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
+
+ROOT = Path(__file__).parents[2]
+RANK = """
+import os, sys
+from pathlib import Path
+from rlvr.job.process import run
+from rlvr.trainer.distributed import end_process
+
+cause, message = run(Path(sys.argv[1 + int(os.environ["RANK"])]))
+os.write(1, f"{cause} {message}\\n".encode())
+end_process(cause.code, alone=cause.code != 0)
+"""
+
+
+def two_views(tmp_path: Path, words: Sequence[str], shared: Sequence[str]) -> tuple[Path, Path]:
+    """A run, and another directory that shows of its runs/ what is shared, not its attempts."""
+    with composing():
+        config = OmegaConf.create(frozen(compose("run", list(words)), {}))
+    first, other = tmp_path / "runs" / "x", tmp_path / "other" / "runs" / "x"
+    for directory in (first / "checkpoints", first / "attempts", other / "attempts", tmp_path / "runs" / "stages"):
+        directory.mkdir(parents=True)
+    write_run(first, OmegaConf.to_yaml(config), {"name": "x", "overrides": []})
+    for name in ("x/config.yaml", "x/run.json", "x/checkpoints", *shared):
+        (tmp_path / "other" / "runs" / name).symlink_to(tmp_path / "runs" / name)
+    return first, other
+
+
+def started(first: Path, other: Path) -> subprocess.Popen[str]:
+    """Two ranks of the run, each with its own view of it."""
+    command = [sys.executable, "-m", "rlvr.job.ranks", "2", "-c", RANK, str(first), str(other)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_see_how_attempts_ended_has_the_token_budget_of_the_first(tmp_path: Path) -> None:
+    """Half of 16, after one that lacked memory: rank 1 takes no more than 8 responses of a token at once."""
+    words = [*BANDIT, *HUNGRY, "trainer.token_budget=16", "+loss.rank=1", "+loss.rows=8"]
+    first, other = two_views(tmp_path, words, shared=["stages"])
+    (first / "attempts" / "1").mkdir()
+    end = {"cause": "gpu_oom", "code": 5, "time": 0, "message": "", "seconds": 1}
+    (first / "attempts" / "1" / "exit.json").write_text(json.dumps(end))
+    output, errors = started(first, other).communicate(timeout=200)
+    assert output.splitlines() == ["ok ", "ok "], errors[-4000:]
+    assert json.loads((first / "attempts" / "2" / "job.json").read_text())["token_budget"] == 8
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_see_the_base_policy_yet_waits_for_it_and_builds_none(tmp_path: Path) -> None:
+    first, other = two_views(tmp_path, BANDIT, shared=[])
+    stages, shown = first.parent / "stages", other.parent / "stages"
+    shown.mkdir()
+    process = started(first, other)
+    while not (built := list(stages.glob("[!.]*/stage.json"))) and process.poll() is None:
+        time.sleep(0.1)
+    time.sleep(3)
+    for file in built:
+        (shown / file.parent.name).symlink_to(file.parent)
+    output, errors = process.communicate(timeout=200)
+    assert output.splitlines() == ["ok ", "ok "], errors[-4000:]
+    assert len(built) == 1
+    assert [path.is_symlink() for path in shown.iterdir()] == [True]
