@@ -30,9 +30,11 @@ from rlvr.metrics import VALIDATION, accuracy
 from rlvr.objective import mismatch
 from rlvr.objective.batch import Batch
 from rlvr.records import ArmedTask, Rollout, Sampling
+from rlvr.rollout.empty_steps import EmptySteps
 from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
 from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import throughput
+from rlvr.rollout.selection import Selection
 from rlvr.rollout.step_sampler import StepSampler
 from rlvr.rollout.stream import Stream
 from rlvr.trainer import distributed
@@ -68,6 +70,7 @@ class Run:
         self.validation = [] if limit is None else held_out(self.task, limit, "validation")
         self.handover = Handover(parts.sampler, self.trainer, self.problems)
         self.step_sampler = self._step_sampler()
+        self.empty_steps = EmptySteps(Selection.of(config.rollout), warns=self.place.rank == 0)
 
     def _step_sampler(self) -> StepSampler | InFlightSampler:
         """By rollout.ahead. What is sampled in flight is gathered by the trainer's own thread."""
@@ -118,29 +121,35 @@ class Run:
     def _step(self, step: int) -> dict[str, float]:
         began, handed_over_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
-        stale = sampled.staleness(self.trainer.num_updates)
-        if not self.step_sampler.prefetch(step + 1):
+        self.empty_steps.look(sampled)
+        groups, stale = sampled.groups, sampled.staleness(self.trainer.num_updates)
+        if not self.step_sampler.prefetch(step + 1) and groups:
             self.handover.sleep()
-        if self.place.rank == 0 and step <= self.config.keep_rollouts:
-            write_rollouts(sampled.groups, layout.rollouts(self.dir, step))
-        collating = time.perf_counter()
-        batch = self.batch(sampled.groups, step)
-        level = self.config.rollout.get("importance_level") or "token"
-        apart = mismatch.measure(batch, self.config.rollout.max_mismatch, level)
-        ready = time.perf_counter()
-        learned = self.trainer.learn(batch)
-        ended = time.perf_counter()
+        if self.place.rank == 0 and step <= self.config.keep_rollouts and groups:
+            write_rollouts(groups, layout.rollouts(self.dir, step))
+        learned = self._learn(groups, step) if groups else self.trainer.learn_nothing()
         self.step_sampler.learned(step)
         own = {
             **stale,
             "time/sync_s": self.handover.seconds - handed_over_s,
             "time/weights_s": self.handover.weights_s,
-            "time/batch_s": ready - collating,  # most of it the trainer's own log-probabilities, if it takes them
-            "time/train_s": ended - ready,
             "time/step_s": time.perf_counter() - began,
         }
-        metrics = {**sampled.metrics, **apart, **learned, **own}
+        metrics = {**sampled.metrics, **learned, **own}
         return metrics | throughput(metrics, devices=self.parts.devices)
+
+    def _learn(self, groups: Sequence[Rollout], step: int) -> dict[str, float]:
+        collating = time.perf_counter()
+        batch = self.batch(groups, step)
+        level = self.config.rollout.get("importance_level") or "token"
+        apart = mismatch.measure(batch, self.config.rollout.max_mismatch, level)
+        ready = time.perf_counter()
+        learned = self.trainer.learn(batch)
+        times = {
+            "time/batch_s": ready - collating,  # most of it the trainer's own log-probabilities, if it takes them
+            "time/train_s": time.perf_counter() - ready,
+        }
+        return {**apart, **learned, **times}
 
     def batch(self, groups: Sequence[Rollout], step: int) -> Batch:
         """The groups as the trainer wants them, with all that the objective reads."""

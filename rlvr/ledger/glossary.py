@@ -106,7 +106,8 @@ GLOSSARY = (
     ),
     Chapter(
         "Policy and optimiser",
-        "Means over the response tokens of a mini-batch, then over the optimiser updates of the step.",
+        "Means over the response tokens of a mini-batch, then over the optimiser updates of the step. A step with "
+        "nothing to learn from (`rollout.dynamic_sampling`) makes no update and has none of them.",
         (
             Entry("policy/entropy", "nats per token", "entropy of the policy's next-token distribution"),
             Entry(

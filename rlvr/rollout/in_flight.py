@@ -161,19 +161,14 @@ class InFlightSampler:
 
     def _end_of_step(self) -> int | None:
         """The group that the next step ends before; None: it is not known yet."""
-        selection, first = self._selection, self._boundary
-        if selection.dynamic != "refill":
-            end = first + selection.prompts
-            return end if all(number in self._groups for number in range(first, end)) else None
-        kept, limit = 0, first + selection.max_rounds * selection.prompts
-        for number in range(first, limit):
+        kept, limit = 0, self._boundary + self._selection.most
+        for number in range(self._boundary, limit):
             if number not in self._groups:
                 return None
             kept += number not in self._unusable
-            if kept == selection.prompts:
+            if kept == self._selection.prompts:
                 return number + 1
-        spent = Spent(rollouts=[self._groups[number] for number in range(first, limit)])
-        raise selection.too_few(kept, spent, f"{limit - first} groups")
+        return limit
 
     def _exchange(self) -> None:
         """Let all ranks have the groups that were judged, those of each engine in order."""
@@ -213,12 +208,11 @@ class InFlightSampler:
             del self._problems[: len(numbers)]
             self._boundary, self._taken = end, step
             self._changed.notify_all()
-        if not kept:
-            raise self._selection.none_left(len(numbers), spent)
         oldest = min((self._weights[each.begun.version].steps for each in own), default=step - 1)
         if step - 1 - oldest > self.ahead:
             raise RuntimeError(f"step {step} would learn from the policy after {oldest} steps: {self.ahead=}")
-        return StepGroups(step, min(group.updates[0] for group in kept if group.updates), kept, spent.metrics())
+        updates = min(group.updates[0] for group in kept or groups.values() if group.updates)
+        return StepGroups(step, updates, kept, spent.metrics(), right=spent.right)
 
     def _spent(self, groups: list[Rollout], own: list[Sampled]) -> Spent:
         """Of sampling, the seconds that this step has added to those before it."""
@@ -263,13 +257,17 @@ class InFlightSampler:
     def _may_begin(self, number: int, steps: int) -> bool:
         """Whether weights with so many steps of training behind them may sample this group: for any step that could get
         it, they are not too old."""
-        before, prompts = number - self._boundary, self._selection.prompts
-        if self._selection.dynamic == "refill":
-            if before >= (self.ahead + 1) * self._selection.max_rounds * prompts:
-                return False  # the trainer is about to give up
-            before -= sum(self._boundary <= each < number for each in self._unusable)
-        step = self._taken + 1 + before // prompts
+        step = self._latest_step_of(number)
         return step <= self.last_step and step - 1 - steps <= self.ahead
+
+    def _latest_step_of(self, number: int) -> int:
+        """The step that gets a group if all before it, unless known to be unusable, are usable."""
+        step, first, kept = self._taken + 1, self._boundary, 0
+        for each in range(first, number):
+            kept += each not in self._unusable
+            if kept == self._selection.prompts or each + 1 - first == self._selection.most:
+                step, first, kept = step + 1, each + 1, 0
+        return step
 
     # --- of both ---
 

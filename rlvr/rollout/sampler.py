@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 import time
 from collections import Counter
@@ -36,6 +35,7 @@ class Spent:
     rounds: int = 0
     share: float = 1.0  # of problems drawn, whose groups were kept
     rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
+    greedy_right: bool = False  # a filter of problems has seen a right answer
 
     def add(self, groups: Sequence[Rollout], *, rollout_s: float, reward_s: float) -> None:
         """One round."""
@@ -46,23 +46,14 @@ class Spent:
         self.rollouts += groups
 
     @property
-    def accuracy(self) -> float:
-        scored = [r for g in self.rollouts for r in g.rewards if r.outcome != "error"]
-        return float(np.mean([r.correct for r in scored])) if scored else math.nan
+    def right(self) -> bool:
+        """Whether any answer was."""
+        return self.greedy_right or any(r.correct for g in self.rollouts for r in g.rewards)
 
     def metrics(self) -> dict[str, float]:
         """Over everything generated: the policy's own average, before dynamic sampling chose."""
-        rewards = [r for g in self.rollouts for r in g.rewards]
-        scored = [r for r in rewards if r.outcome != "error"]
-        completions = [c for g in self.rollouts for c in g.completions]
-        outcomes = Counter(r.outcome for r in rewards)
         return {
-            "reward/mean": float(np.mean([r.value for r in scored])) if scored else math.nan,
-            "reward/accuracy": self.accuracy,
-            "reward/solved_fraction": float(np.mean([any(r.correct for r in g.rewards) for g in self.rollouts])),
-            **{f"reward/{o}": outcomes[o] / len(rewards) for o in OUTCOMES},
-            "response/length": float(np.mean([len(c.tokens) for c in completions])),
-            "response/finished": float(np.mean([c.finished for c in completions])),
+            **(self._of_responses() if self.rollouts else {}),  # a filter may leave no problem to sample
             "time/rollout_s": self.rollout_s,
             "time/reward_s": self.reward_s,
             "tokens/rollout": float(self.tokens),
@@ -70,12 +61,35 @@ class Spent:
             "throughput/rollout_tokens_per_s": self.tokens / max(self.rollout_s, 1e-9),
         }
 
+    def _of_responses(self) -> dict[str, float]:
+        rewards = [r for g in self.rollouts for r in g.rewards]
+        scored = [r for r in rewards if r.outcome != "error"]
+        completions = [c for g in self.rollouts for c in g.completions]
+        outcomes = Counter(r.outcome for r in rewards)
+        judged: dict[str, float] = {}
+        if scored:
+            judged["reward/mean"] = float(np.mean([r.value for r in scored]))
+            judged["reward/accuracy"] = float(np.mean([r.correct for r in scored]))
+        return {
+            **judged,
+            "reward/solved_fraction": float(np.mean([any(r.correct for r in g.rewards) for g in self.rollouts])),
+            **{f"reward/{o}": outcomes[o] / len(rewards) for o in OUTCOMES},
+            "response/length": float(np.mean([len(c.tokens) for c in completions])),
+            "response/finished": float(np.mean([c.finished for c in completions])),
+        }
+
 
 def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
-    """Tokens per second of a step, by its tokens and seconds. devices: of ranks, and of engines that have their own."""
+    """Tokens per second of a step, by its tokens and seconds. devices: of ranks, and of engines that have their own.
+
+    A step that had nothing to learn from has no seconds of training.
+    """
     tokens = max(step["tokens/rollout"], 1.0)
+    trained: dict[str, float] = {}
+    if "time/train_s" in step:
+        trained["throughput/train_tokens_per_s"] = step["tokens/train"] / step["time/train_s"]
     return {
-        "throughput/train_tokens_per_s": step["tokens/train"] / step["time/train_s"],
+        **trained,
         "throughput/tokens_per_s": tokens / step["time/step_s"],
         "throughput/gpu_s_per_token": devices * step["time/step_s"] / tokens,
     }

@@ -16,10 +16,6 @@ from rlvr.rollout.stream import Stream
 MOST = 8  # times the groups of a step: at most so many are drawn at once, however small the share kept
 
 
-class NothingToLearn(ValueError):
-    """Every group of every generation round was all right or all wrong."""
-
-
 @dataclass(frozen=True)
 class Selection:
     """Knobs of conf/rollout/."""
@@ -50,25 +46,17 @@ class Selection:
         (learned,) = trained_on([group], self.reward, sampling)
         return _usable(learned, self.dynamic)
 
-    def too_few(self, kept: int, spent: Spent, rounds: str) -> NothingToLearn:
-        """Under refill. rounds: what was drawn."""
-        return NothingToLearn(
-            f"{rounds} gave {kept} of {self.prompts} groups with right and wrong answers (accuracy "
-            f"{spent.accuracy:.3f}): the problems are too easy or too hard for this policy. Pass "
-            "rollout.dynamic_sampling=drop, more rollout.samples, or other problems."
-        )
-
-    def none_left(self, drawn: int, spent: Spent) -> NothingToLearn:
-        return NothingToLearn(
-            f"none of {drawn} groups can be trained on (accuracy {spent.accuracy:.3f}, rollout.filter={self.filter}). "
-            "Pass more rollout.prompts or rollout.samples, rollout.dynamic_sampling=refill, or other problems."
-        )
+    @property
+    def most(self) -> int:
+        """Groups that a step draws at most where they are drawn one after the other."""
+        return self.prompts * (self.max_rounds if self.dynamic == "refill" else 1)
 
 
 def select_groups(
     sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection, share: float = 1.0
 ) -> tuple[list[Rollout], Spent]:
-    """The groups to train on in one step: `prompts` of them, fewer under `dynamic="drop"` or a filter without refill.
+    """The groups to train on in one step: `prompts` of them; fewer, perhaps none, under `dynamic="drop"`, a filter
+    without refill, or where `max_rounds` rounds of refill gave no more.
 
     share: of problems whose groups were kept in the step before. With `overdraw` c the first round has c·P/share
     problems, and each that follows c times what is missing over the share so far: one round, and one tail of long
@@ -78,7 +66,7 @@ def select_groups(
     Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
     "refill" draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
     filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one response more a
-    problem. Raises NothingToLearn after `max_rounds` rounds of refill, or if nothing is left.
+    problem.
     """
 
     def usable(group: Rollout) -> bool:
@@ -99,16 +87,12 @@ def select_groups(
             if len(groups) < len(problems):  # the share is that of the problems up to the last group needed
                 drawn -= wanted - math.ceil(wanted * len(groups) / len(problems))
         kept += trained_on([group for group in groups if usable(group)], selection.reward, sampling)
-        if selection.dynamic != "refill" or len(kept) >= selection.prompts:
+        if selection.dynamic != "refill" or len(kept) >= selection.prompts or spent.rounds == selection.max_rounds:
             break
-        if spent.rounds == selection.max_rounds:
-            raise selection.too_few(len(kept), spent, f"{selection.max_rounds} generation rounds")
         # The share kept so far says how many to draw: fewer, larger rounds.
         missing = selection.prompts - len(kept)
         asked = math.ceil((selection.overdraw or 1.0) * missing * (drawn + 1) / (len(kept) + 1))
         wanted = min(asked, (MOST if selection.overdraw else 1) * selection.prompts)
-    if not kept:
-        raise selection.none_left(drawn, spent)
     spent.share = max(len(kept), 1) / drawn
     return kept[: selection.prompts], spent
 
@@ -128,6 +112,7 @@ def _greedy_fails(sampler: Sampler, problems: Sequence[Problem], sampling: Sampl
     spent.rollout_s += greedy.rollout_s
     spent.reward_s += greedy.reward_s
     spent.tokens += greedy.tokens
+    spent.greedy_right |= greedy.right
     return [g.problem for g in groups if g.rewards[0].outcome not in ("correct", "error")]
 
 

@@ -28,34 +28,41 @@ FILE = "ahead.parquet"  # of a checkpoint: groups that the step after it learns 
 
 @dataclass(frozen=True)
 class StepGroups:
-    """The groups of one training step."""
+    """The groups of one training step; none where it has nothing to learn from."""
 
     step: int
     updates: int  # behind the policy that they were sampled from
     groups: list[Rollout]
     metrics: dict[str, float]  # of all that was sampled for them, and what it cost
     share: float = 1.0  # of problems drawn, whose groups were kept: the next step draws by it
+    right: bool = True  # some answer was, whether or not its group is here
 
     def staleness(self, updates: int) -> dict[str, float]:
         """Updates between the oldest weights that drew a token of a response, and those of a learner with so many
-        behind it."""
+        behind it. Empty without groups."""
+        if not self.groups:
+            return {}
         behind = [float(updates - (group.updates or (self.updates,))[0]) for group in self.groups for _ in group.texts]
         return {"rollout/staleness": sum(behind) / len(behind), "rollout/staleness_max": max(behind)}
 
     def write(self, directory: Path) -> None:
-        """Keep the groups on disk."""
-        write_rollouts(self.groups, directory / FILE)
-        sync(directory / FILE)
+        """Keep the groups on disk, if there are some."""
+        if self.groups:
+            write_rollouts(self.groups, directory / FILE)
+            sync(directory / FILE)
 
     @property
     def rest(self) -> dict[str, Any]:
         """JSON: what `read` wants beside the file."""
-        return {"step": self.step, "updates": self.updates, "metrics": self.metrics, "share": self.share}
+        own = {name: value for name, value in vars(self).items() if name != "groups"}
+        return {**own, "num_groups": len(self.groups)}
 
     @classmethod
     def read(cls, directory: Path, rest: dict[str, Any]) -> StepGroups:
         """Of the problems only id and source come back: their answers have been judged."""
-        return cls(groups=read_rollouts(directory / FILE), **rest)
+        own = dict(rest)
+        num_groups: int | None = own.pop("num_groups", None)  # checkpoints of before always have some
+        return cls(groups=[] if num_groups == 0 else read_rollouts(directory / FILE), **own)
 
 
 class StepSampler:
@@ -132,4 +139,4 @@ class StepSampler:
         groups, spent = select_groups(self.sampler, self.stream, sampling, self._selection, self.share)
         self.share = spent.share
         aged = [replace(group, updates=(updates, updates)) for group in groups]
-        return StepGroups(step, updates, aged, spent.metrics(), spent.share)
+        return StepGroups(step, updates, aged, spent.metrics(), spent.share, spent.right)

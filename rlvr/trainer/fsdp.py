@@ -49,6 +49,7 @@ class Trainer:
         self.place, self.knobs = place, knobs
         self.writer = checkpoint.Writer(place.rank, place.world)
         self.num_updates, self.num_learned, self.num_averaged = 0, 0, 0
+        self.num_empty = 0  # of num_learned: batches that had nothing to learn from
         self.objective = Objective(
             loss, knobs.aggregation, knobs.kl, knobs.kl_estimator, knobs.entropy, place.max_tokens
         )
@@ -101,8 +102,7 @@ class Trainer:
         parts = [part for part in parts if bool(part.mask.any())]
         if not parts:
             raise ValueError("the batch has no response tokens: there is nothing to learn from.")
-        if self.frozen.due(self.num_learned):
-            self._reset_reference()
+        self._begin()
         results = list[dict[str, float]]()
         for epoch in range(self.knobs.epochs):
             for index, part in enumerate(parts):
@@ -110,7 +110,17 @@ class Trainer:
         self.num_learned += 1
         return _mean_over_updates(results)
 
-    def _reset_reference(self) -> None:
+    def learn_nothing(self) -> dict[str, float]:
+        """In the place of `learn`, of a step without a batch: all that goes by steps goes on, and no weight changes."""
+        self._begin()
+        self.num_learned += 1
+        self.num_empty += 1
+        return {"tokens/train": 0.0, "tokens/used": 0.0}
+
+    def _begin(self) -> None:
+        """A step: the reference may become the policy."""
+        if not self.frozen.due(self.num_learned):
+            return
         self.frozen.reset(self.actor)
         if self.knobs.reference_resets_optimiser:
             forget(self.optimiser)
@@ -143,7 +153,7 @@ class Trainer:
         norms = {name: clip(parameters, limit, scale=scale.value) for name, parameters in self._clipped().items()}
         finite = all(math.isfinite(norm) for norm in norms.values())
         self._refuse_divergence(metrics["loss/total"], {} if scale.can_fall else norms)
-        rate = learning_rate(self.num_updates, self.knobs)
+        rate = learning_rate(self._scheduled, self.knobs)
         own = {**scale.metrics(finite=finite), "optim/lr": rate}
         if finite:
             self._descend()
@@ -168,9 +178,14 @@ class Trainer:
     def _descend(self) -> None:
         """One step of AdamW. Each group's rate takes the same course, from a peak of its own."""
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.num_updates, replace(self.knobs, lr=group["peak"]))
+            group["lr"] = learning_rate(self._scheduled, replace(self.knobs, lr=group["peak"]))
         self.optimiser.step()
         self.num_averaged += 1
+
+    @property
+    def _scheduled(self) -> int:
+        """Updates by the schedule: with those that steps without a batch would have made."""
+        return self.num_updates + self.num_empty * self.knobs.updates * self.knobs.epochs
 
     def _clipped(self) -> dict[str, list[nn.Parameter]]:
         """What has a limit to its gradient's norm, each its own: all of the policy, and a critic that is none of it."""
@@ -275,6 +290,7 @@ class Trainer:
     def save(self, path: Path, extra: dict[str, Any], **how: Any) -> None:
         """Write a checkpoint, visible only once complete. `extra`: JSON that `load` gives back. how: see `Writer`."""
         counted = {"updates": self.num_updates, "learned": self.num_learned, "averaged": self.num_averaged}
+        counted["empty"] = self.num_empty
         rank, alpha = self.knobs.lora_rank, self.knobs.lora_alpha
         adapters = None if rank is None else {"rank": rank, "alpha": alpha}
         scale = self.loss_scale.state
@@ -291,9 +307,9 @@ class Trainer:
         state = checkpoint.load(path, tensors)
         checkpoint.set_random_state(tensors["random"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
-        self.num_averaged = state["averaged"]
+        self.num_averaged, self.num_empty = state["averaged"], state.get("empty", 0)  # checkpoints of before have none
         set_steps(self.optimiser, self.num_averaged)
-        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # checkpoints of before have none
+        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # nor this
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:

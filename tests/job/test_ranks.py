@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 KNOBS = ["task.classes=4", "lr=0.1", "steps=4", "rollout.samples=4", "trainer.base_kl=true"]
 
 LOSSES = [["loss=ppo"], ["loss=flowrl", "advantage=reinforce"], ["loss=grpo", "trainer.kl=0.1"]]
+# Solved on the way: some steps have nothing to learn from.
+LOSSES += [["loss=reinforce", "task.classes=2", "lr=3", "rollout.dynamic_sampling=drop", "rollout.ahead=1"]]
 
 
 def started(count: int, code: str, *options: str) -> subprocess.Popen[str]:
@@ -226,5 +228,6 @@ def test_two_ranks_record_the_metrics_of_one(loss: list[str], two_ranks: Ended, 
     ranks.train(tmp_path, [*KNOBS, *loss], first=True)
     one, two = recorded(tmp_path), recorded(two_ranks.directory / loss[0])
     assert list(one) == list(two) == [0, 1, 2, 3, 4]
+    assert (0 in [metrics.get("tokens/used") for metrics in one.values()]) == ("lr=3" in loss)
     for step, expected in one.items():
         assert two[step] == pytest.approx(expected, rel=1e-4, abs=1e-6), step

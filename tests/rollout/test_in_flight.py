@@ -24,7 +24,6 @@ from rlvr.ledger.rollouts import read_rollouts
 from rlvr.records import Completion, Rollout, Supply
 from rlvr.rollout.in_flight import InFlightSampler
 from rlvr.rollout.sampler import Sampler
-from rlvr.rollout.selection import NothingToLearn
 from rlvr.rollout.step_sampler import StepGroups
 from rlvr.rollout.stream import Stream
 from tests.job.test_loop import make_run
@@ -251,17 +250,34 @@ def test_all_ranks_get_the_same_groups_of_two_engines(ranks_per_engine: int) -> 
         assert all(row % 2 == number for row in begun)
 
 
-def test_steps_that_have_nothing_to_learn_from_end_the_run() -> None:
-    with (
-        closing(in_flight([RIGHT], ahead=2, engine=Streaming(7), max_rounds=4)) as sampler,
-        pytest.raises(NothingToLearn, match="12 groups gave 0 of 3 groups with right and wrong answers"),
-    ):
+@pytest.mark.parametrize(("dynamic", "drawn"), [("refill", 12), ("drop", 3)])
+def test_steps_that_have_nothing_to_learn_from_are_given_no_groups(dynamic: str, drawn: int) -> None:
+    """Refill: 4 times the 3 groups of a step."""
+    engine = Streaming(7)
+    with closing(in_flight([RIGHT], ahead=2, engine=engine, max_rounds=4, dynamic=dynamic)) as sampler:
+        for step, groups in steps_of(sampler):
+            assert (groups.groups, groups.right, groups.staleness(2 * step)) == ([], True, {})
+            assert (groups.metrics["reward/accuracy"], groups.metrics["tokens/rollout"]) == (1, 2 * drawn)
+            assert sampler.position == step * drawn
+    assert sorted(engine.begun) == list(range(STEPS * drawn))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_that_refill_cannot_fill_learns_from_what_it_has(seed: int) -> None:
+    """6 groups at most are drawn for each, and every fourth of the stream is usable; none is older than the bound."""
+    engine = Streaming(seed)
+    with closing(in_flight([USABLE, RIGHT, RIGHT, RIGHT], ahead=2, engine=engine, max_rounds=2)) as sampler:
+        learned = [problems_of(groups) for _, groups in steps_of(sampler)]
+    assert learned == [[i for i in range(6 * step, 6 * step + 6) if i % 4 == 0] for step in range(STEPS)]
+
+
+def test_groups_beyond_those_that_a_step_draws_at_most_are_of_a_later_step() -> None:
+    """6 groups a step, all unusable: as step 2 is to be learned, those of steps 2 and 3 may begin."""
+    engine = Streaming(1)
+    with closing(in_flight([RIGHT], ahead=2, engine=engine, max_rounds=2)) as sampler:
         sampler.take(1)
-    with (
-        closing(in_flight([RIGHT], ahead=2, engine=Streaming(7), dynamic="drop")) as sampler,
-        pytest.raises(NothingToLearn, match="none of 3 groups can be trained on"),
-    ):
-        sampler.take(1)
+        wait_for(engine, 18)
+        assert sampler.begin(1000, engine.version) == []
 
 
 def test_what_fails_in_the_engine_or_in_judging_is_raised_where_groups_are_wanted() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rlvr.records import Completion, Request, Rollout, Sampling
 from rlvr.rollout.sampler import Spent
-from rlvr.rollout.selection import NothingToLearn, Selection, select_groups
+from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
@@ -45,11 +45,18 @@ def test_refill_draws_on_until_enough_groups_are_mixed() -> None:
     assert stream.position == 8
 
 
-def test_refill_gives_up_with_advice() -> None:
-    with pytest.raises(NothingToLearn, match="3 generation rounds gave 0 of 4 groups.*too easy or too hard"):
-        run(["++"], "refill", rounds=3)
-    with pytest.raises(NothingToLearn, match="none of 4 groups"):
-        run(["--"], "drop")
+def test_refill_ends_after_its_rounds_with_what_it_has() -> None:
+    kept, spent, stream = run(["+-", "++", "++", "++", "++", "++"], "refill", rounds=3)
+    assert [g.problem.prompt for g in kept] == ["0", "6"]
+    assert (spent.rounds, stream.position, spent.share) == (3, 12, 2 / 12)
+
+
+def test_a_step_may_have_no_group() -> None:
+    kept, spent, stream = run(["++"], "refill", rounds=3)
+    assert (kept, spent.rounds, stream.position, spent.right) == ([], 3, 12, True)
+    assert spent.metrics()["reward/accuracy"] == 1
+    kept, spent, stream = run(["--"], "drop")
+    assert (kept, spent.rounds, stream.position, spent.right) == ([], 1, 4, False)
 
 
 def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
@@ -62,14 +69,13 @@ def test_problems_whose_greedy_answer_is_right_are_not_sampled() -> None:
     assert stream.position == 8
 
 
-def test_the_greedy_filter_refills_and_gives_up() -> None:
+def test_the_greedy_filter_refills_and_may_leave_nothing() -> None:
     kept, spent, _ = run(["-+", "+-"], "refill", filter="greedy_fails")
     assert [g.problem.prompt for g in kept] == ["0", "2", "4", "6"]
     assert spent.rounds == 2
-    with pytest.raises(NothingToLearn, match="3 generation rounds gave 0 of 4"):
-        run(["+-"], "refill", rounds=3, filter="greedy_fails")
-    with pytest.raises(NothingToLearn, match="none of 4 groups.*rollout.filter=greedy_fails"):
-        run(["+-"], "none", filter="greedy_fails")
+    for dynamic, rounds in ("refill", 3), ("none", 1):
+        kept, spent, stream = run(["+-"], dynamic, rounds=3, filter="greedy_fails")
+        assert (kept, spent.rounds, stream.position, spent.tokens) == ([], rounds, 4 * rounds, 4 * rounds)
 
 
 def test_the_greedy_answer_is_drawn_at_temperature_zero() -> None:

@@ -18,7 +18,7 @@ from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import read
 from rlvr.records import Sampling
-from rlvr.rollout.selection import NothingToLearn
+from rlvr.rollout.empty_steps import NothingToLearn
 from rlvr.rollout.step_sampler import FILE, StepGroups
 from tests.job.test_loop import make_run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,27 @@ def test_schedules_end_at_the_final_rate() -> None:
     ]
     end = [learning_rate(99, knobs) for knobs in falling]
     assert end == pytest.approx([0.2, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (3, 2)])
+def test_the_schedule_counts_the_updates_of_steps_without_a_batch(updates: int, epochs: int, tmp_path: Path) -> None:
+    """4 steps on a straight line from 0.01 to 0: the first and the third learn, the second and the fourth do not."""
+    knobs: dict[str, Any] = {"steps": 4, "schedule": "linear", "lr": 0.01, "updates": updates, "epochs": epochs}
+    n = updates * epochs
+    made, other = trainer(**knobs), trainer(**knobs)
+    first, before = made.learn(batch()), weights(made)
+    assert made.learn_nothing() == {"tokens/train": 0, "tokens/used": 0}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(made).items())
+    assert (made.num_updates, made.num_learned, made.num_averaged) == (n, 2, n)
+    made.save(tmp_path / "step-00000002", {})
+    other.load(tmp_path / "step-00000002")
+    for each in (made, other):
+        third = each.learn(batch())
+        each.learn_nothing()
+        # The mean over n updates, of which the first is at the whole rate, and of the step that begins at a half.
+        assert first["optim/lr"] == pytest.approx(0.01 * (1 - (n - 1) / (8 * n)))
+        assert third["optim/lr"] == pytest.approx(0.01 * (0.5 - (n - 1) / (8 * n)))
+        assert each.num_updates == 2 * n
 
 
 def test_updates_follow_adamw_with_warm_up() -> None:

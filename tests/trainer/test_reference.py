@@ -36,6 +36,19 @@ def test_reference_is_the_policy_of_the_last_reset(every: int | None, last_reset
     assert metrics["policy/kl_base"] == pytest.approx(float((d.exp() - d - 1).mean()), rel=1e-4)
 
 
+@pytest.mark.parametrize("steps", ["learn learn nothing learn", "learn nothing learn"])
+def test_a_step_without_a_batch_is_a_step_for_the_reference(steps: str) -> None:
+    """Before the third of them it becomes the policy, which has learned since the first."""
+    data = batch(logp_ref=None)
+    made = trainer(loss=looks, lr=0.05, reference_every=2)
+    policies = list[Tensor]()
+    for step in steps.split():
+        policies.append(made.logp(data))
+        made.learn(data) if step == "learn" else made.learn_nothing()
+    assert torch.allclose(SEEN[-1], policies[2], atol=1e-6)
+    assert not torch.allclose(SEEN[-1], policies[0], atol=1e-3)
+
+
 def test_optimiser_forgets_at_a_reset_if_told_to() -> None:
     """The update after a reset is AdamW's first: lr times the sign of the gradient, where eps is negligible."""
     knobs: dict[str, Any] = {"loss": looks, "lr": 0.01, "reference_every": 1, "betas": (0.9, 0.99), "eps": 1e-12}

@@ -1,0 +1,234 @@
+"""Steps with too few groups to learn from, or none: what they leave alone, what they record, and when a run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlvr.job.cause import cause_of
+from rlvr.job.loop import Run
+from rlvr.ledger import layout
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.journal import read
+from rlvr.rollout.empty_steps import EmptySteps, NothingToLearn
+from rlvr.rollout.selection import Selection, select_groups
+from rlvr.rollout.step_sampler import FILE, StepGroups
+from rlvr.rollout.stream import Stream
+from tests.job.test_loop import make_run
+from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
+from tests.rollout.test_in_flight import STREAMING
+from tests.rollout.test_step_sampler import recorded, train, trained, weights
+
+# Two answers: after some updates of such a rate all are right.
+SOLVED = ("task.classes=2", "rollout.samples=4", "rollout.max_rounds=2", "lr=1", "steps=9", "evaluation.every=4")
+HOPELESS = ("task.classes=500", "rollout.prompts=2", "steps=15", "checkpoint.every=4", "rollout.dynamic_sampling=drop")
+
+
+def sampled(script: str, step: int = 1, dynamic: str = "drop", prompts: int = 2) -> StepGroups:
+    """A step whose groups answer so: `++ +-`."""
+    task = ScriptedTask(script.split())
+    selection = Selection(prompts, 2, dynamic, 1)
+    groups, spent = select_groups(sampler(task), Stream(task, seed=0), SAMPLING, selection)
+    return StepGroups(step, 0, groups, spent.metrics(), spent.share, spent.right)
+
+
+def empty_steps(dynamic: str = "drop", prompts: int = 2, **options: Any) -> EmptySteps:
+    return EmptySteps(Selection(prompts, 2, dynamic, 1), **{"warns": True, **options})
+
+
+def test_ten_steps_in_a_row_without_a_right_answer_end_the_run() -> None:
+    looks = empty_steps()
+    for step in range(1, 10):
+        looks.look(sampled("-- -?", step))
+    with pytest.raises(NothingToLearn, match=r"no answer of 10 steps was right.*easier problems.*rollout\.samples"):
+        looks.look(sampled("-- --", 10))
+
+
+@pytest.mark.parametrize("between", ["++ ++", "++ --", "+- --"])
+def test_a_right_answer_between_them_begins_a_new_count(between: str) -> None:
+    looks = empty_steps()
+    for step in range(1, 50):
+        looks.look(sampled(between if step % 10 == 0 else "-- --", step))
+
+
+def test_a_policy_that_is_always_right_goes_on() -> None:
+    looks = empty_steps()
+    for step in range(1, 50):
+        looks.look(sampled("++ ++", step))
+
+
+def test_a_verifier_that_judges_nothing_is_named() -> None:
+    looks = empty_steps()
+    for step in range(1, 10):
+        looks.look(sampled("!! !!", step))
+    with pytest.raises(NothingToLearn, match=r"no answer of 10 steps was right: the verifier failed"):
+        looks.look(sampled("!! !!", 10))
+
+
+def test_right_answers_of_a_filter_count_as_right() -> None:
+    """Greedy answers, which are the first: all are right, and no problem is left to sample."""
+    task = ScriptedTask(["+-"])
+    selection = Selection(2, 2, "drop", 1, "greedy_fails")
+    groups, spent = select_groups(sampler(task), Stream(task, seed=0), SAMPLING, selection)
+    assert (groups, spent.right) == ([], True)
+    assert not [name for name in spent.metrics() if name.startswith(("reward/", "response/"))]
+    assert (spent.metrics()["tokens/rollout"], spent.metrics()["rollout/rounds"]) == (2, 1)
+    failing = ScriptedTask(["!-"])
+    _, spent = select_groups(sampler(failing), Stream(failing, seed=0), SAMPLING, selection)
+    assert not spent.right
+
+
+def test_what_was_never_judged_has_no_accuracy() -> None:
+    metrics = sampled("!! !!").metrics
+    assert metrics["reward/error"] == 1
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert not {"reward/mean", "reward/accuracy"} & metrics.keys()
+
+
+def test_the_first_step_of_those_in_a_row_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    looks = empty_steps()
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        for step, script in enumerate(["+- +-", "++ ++", "++ --", "+- --", "++ --"], 1):
+            looks.look(sampled(script, step))
+            empty_steps(warns=False).look(sampled(script, step))
+    assert [message[:54] for message in caplog.messages] == [
+        "step 2 has nothing to learn from (accuracy 1.000): it ",
+        "step 5 has nothing to learn from (accuracy 0.500): it ",
+    ]
+
+
+def test_refill_that_finds_too_few_groups_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    looks = empty_steps("refill", 4)
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        for step, script in enumerate(["+-", "+- ++ ++ ++", "+- ++", "++", "+- ++"], 1):
+            looks.look(sampled(script, step, "refill", 4))
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "step 2 learns from 1 of 4 groups (accuracy 0.875)",
+        "step 4 has nothing to learn from (accuracy 1.000)",
+        "step 5 learns from 2 of 4 groups (accuracy 0.750)",
+    ]
+    caplog.clear()
+    empty_steps("drop", 4).look(sampled("+- ++", 1, "drop", 4))  # is what was asked for
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_a_step_comes_back_from_disk_with_its_groups_or_none(groups: int, tmp_path: Path) -> None:
+    there = sampled("+- -+" if groups else "-- --", 7)
+    there.write(tmp_path)
+    back = StepGroups.read(tmp_path, there.rest)
+    assert (back.step, len(back.groups), back.right) == (7, groups, bool(groups))
+    assert back.metrics == there.metrics
+    assert (tmp_path / FILE).exists() == bool(groups)
+    before = {name: there.rest[name] for name in ("step", "updates", "metrics", "share")}  # as checkpoints had it
+    if groups:
+        assert StepGroups.read(tmp_path, before).right
+
+
+# --- whole runs ---
+
+
+def is_empty(metrics: Mapping[str, float]) -> bool:
+    return metrics.get("tokens/used") == 0
+
+
+def fail_at(run: Run, step: int) -> None:
+    take = run.step_sampler.take
+
+    def failing(wanted: int) -> Any:
+        if wanted == step:
+            raise NothingToLearn
+        return take(wanted)
+
+    run.step_sampler.take = failing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("dynamic", ["drop", "refill"])
+def test_a_run_that_has_learned_its_task_goes_on_and_resumes_the_same(dynamic: str, ahead: int, tmp_path: Path) -> None:
+    """Killed before its first step without groups, whose samples are in the checkpoint if they were taken ahead, and
+    after it. The rate falls with the steps, whether or not they learn."""
+    knobs = (f"rollout.dynamic_sampling={dynamic}", f"rollout.ahead={ahead}", "checkpoint.every=1")
+    knobs = (*SOLVED, *knobs, "trainer.schedule=linear", "trainer.updates=1")
+    whole = make_run(tmp_path / "whole", *knobs, journal=True)
+    expected = trained(whole)
+    assert list(expected) == list(range(10))
+    assert expected[8]["evaluation/classes/avg_at_1"] == 1
+    empty = [step for step in range(1, 10) if is_empty(expected[step])]
+    assert 0 < len(empty) < 9
+    for step in range(1, 10):
+        metrics = expected[step]
+        assert all(math.isfinite(value) for value in metrics.values())
+        assert metrics["tokens/rollout"] >= metrics["tokens/used"]
+        if step in empty:
+            assert (metrics["reward/accuracy"], metrics["tokens/train"]) == (1, 0)
+            learned = ("loss/", "policy/", "optim/", "advantage/", "mismatch/", "rollout/staleness")
+            assert not [name for name in metrics if name.startswith(learned)]
+        else:
+            assert metrics["optim/lr"] == pytest.approx(1 - (step - 1) / 9)
+    for step in (empty[0], empty[0] + 1):
+        folder = tmp_path / str(step)
+        killed = make_run(folder, *knobs, journal=True)
+        fail_at(killed, step)
+        assert list(trained(killed)) == list(range(step))
+        resumed = make_run(folder, *knobs, journal=True)
+        assert trained(resumed) == expected
+        end = weights(whole)
+        assert all(torch.equal(tensor, end[name]) for name, tensor in weights(resumed).items())
+
+
+def test_a_step_without_groups_changes_no_weight_and_hands_none_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SOLVED, "rollout.dynamic_sampling=drop", "keep_rollouts=9", journal=True)
+    sync, nothing = run.parts.engine.sync, run.trainer.learn_nothing
+    handed = list[int]()
+
+    def watched_sync(new: Iterable[tuple[str, Any]]) -> None:
+        handed.append(run.trainer.num_updates)
+        sync(new)
+
+    def watched_nothing() -> dict[str, float]:
+        before = weights(run)
+        learned = nothing()
+        assert all(torch.equal(tensor, before[name]) for name, tensor in weights(run).items())
+        return learned
+
+    run.parts.engine.sync, run.trainer.learn_nothing = watched_sync, watched_nothing  # type: ignore[method-assign]
+    metrics = trained(run)
+    learned = [step for step in range(1, 10) if not is_empty(metrics[step])]
+    assert len(learned) < 9
+    assert handed == sorted(set(handed))
+    assert [step for step in range(1, 10) if layout.rollouts(run.dir, step).exists()] == learned
+    timed = {record.step: record.metrics for record in read(layout.journal(run.dir)).records}
+    for step in range(1, 10):
+        speeds = [name for name in timed[step] if name.startswith(("throughput/", "time/train", "time/batch"))]
+        assert ("throughput/train_tokens_per_s" in speeds) == ("time/train_s" in speeds) == (step in learned)
+        assert timed[step]["throughput/tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize("dynamic", ["drop", "refill"])
+def test_a_run_several_steps_ahead_goes_on_too(dynamic: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SOLVED, f"rollout.dynamic_sampling={dynamic}", *STREAMING, journal=True)
+    metrics = trained(run)
+    assert list(metrics) == list(range(10))
+    assert any(is_empty(metrics[step]) for step in range(1, 10))
+    assert metrics[9]["evaluation/classes/avg_at_1"] == 1
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_hopeless_run_ends_as_an_error_of_the_user(ahead: int, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *HOPELESS, f"rollout.ahead={ahead}", journal=True)
+    with pytest.raises(NothingToLearn, match="no answer of 10 steps was right") as failure:
+        train(run, StopFlag())
+    assert cause_of(failure.value) is Cause.USER_ERROR
+    assert [metrics["reward/accuracy"] for step, metrics in recorded(run).items() if step] == [0] * 9
+    again = make_run(tmp_path, *HOPELESS, f"rollout.ahead={ahead}", journal=True)  # after step 8: seven are left
+    with contextlib.closing(again):
+        assert train(again, StopFlag()) is Cause.OK
