@@ -108,6 +108,7 @@ class Trainer:
             for index, part in enumerate(parts):
                 results.append(self._update(part, first=epoch == index == 0))
         self.num_learned += 1
+        self.frozen.release()
         return _mean_over_updates(results)
 
     def _reset_reference(self) -> None:
@@ -256,6 +257,7 @@ class Trainer:
                     whole[name] = value.new_zeros((len(batch.tokens), *value.shape[1:]))
                 whole[name][part.row] = value
         release(self.actor)
+        self.frozen.release()
         whole = {name: distributed.total(value) for name, value in whole.items()}
         logp_ref = whole.pop("logp_ref", None)
         if "log_z" in whole:

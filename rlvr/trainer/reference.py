@@ -63,6 +63,12 @@ class FrozenPolicies:
         assert self.reference is not None
         return of_base, self.reference(layout).logp
 
+    def release(self) -> None:
+        """Go back to the shards: no backward pass follows that would, and an engine that samples needs the memory."""
+        for frozen in (self.base, self.moving):
+            if isinstance(frozen, Actor):  # a policy without its adapters is the policy itself
+                release(frozen)
+
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold of them: a base policy can be built again, a reference that was reset cannot."""
         if self.moving is None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import attention, distributed
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
-from tests.trainer.tiny import batch, gradients, qwen2, trainer, worst
+from tests.trainer.tiny import batch, frozen_gathered, gradients, qwen2, surrogate, trainer, worst
 
 WIDE = 32  # of hidden states: heads of 8, which the kernel for sequences of any lengths takes
 OF_CASES = (
@@ -100,6 +101,19 @@ def waits_of(micro_batches: int, device: torch.device, **knobs: Any) -> dict[str
     return {f"{w.where} {w.operation}": count for w, count in record.waits.most_common()}
 
 
+def held_of_a_copy_in_main_memory(device: torch.device) -> dict[str, list[int]]:
+    """Bytes of full weights of a frozen copy on the GPU, at each micro-batch's loss and once all is learned."""
+    held = list[int]()
+
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        held.append(frozen_gathered(made))
+        return surrogate(policy, batch)
+
+    made = trainer(qwen2(), looks, device=device, kl=0.3, reference_offload=True, token_budget=1)
+    made.learn(data())
+    return {"learning": held, "after": [frozen_gathered(made)]}
+
+
 def packs_with_a_kernel_that_errs(device: torch.device) -> bool:
     """Whether sequences are packed although the kernel for them gives each token its neighbour's result."""
     right = attention.varlen_attn
@@ -140,6 +154,7 @@ def main(file: Path) -> None:
             knobs = {"dtype": dtype, "kl": 0.1, "base_kl": True}
             result["waits"][dtype] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
         result["packs with a kernel that errs"] = packs_with_a_kernel_that_errs(device)
+    result["held of a copy in main memory"] = held_of_a_copy_in_main_memory(device)
     result["settings"] = settings()
     if rank == 0:
         file.write_text(json.dumps(result))

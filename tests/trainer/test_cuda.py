@@ -56,6 +56,12 @@ def test_a_kernel_that_errs_in_half_precision_is_noticed_on_the_gpu(alone: dict[
     assert not alone["packs with a kernel that errs"]
 
 
+def test_a_frozen_copy_in_main_memory_leaves_the_gpu_after_each_micro_batch(seen: dict[str, Any]) -> None:
+    held = seen["held of a copy in main memory"]
+    assert len(held["learning"]) > 2
+    assert set(held["learning"] + held["after"]) == {0}
+
+
 def test_a_gpu_is_set_up_for_sequences_of_all_lengths(seen: dict[str, Any]) -> None:
     """Attention plans nothing anew for each shape, products in half precision are summed in float32, and the allocator
     can let blocks grow.
