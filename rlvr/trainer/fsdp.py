@@ -194,13 +194,14 @@ class Trainer:
         logp_base = None if of_base is None else scatter(of_base, layout, part)
         return self.objective(to_policy(output, layout, part), logp_base, part, counts, cut=micro.cut)
 
-    def _forward(self, part: Batch, layout: Layout, *, dropout: bool = False) -> ActorOutput:
+    def _forward(self, part: Batch, layout: Layout, *, dropout: bool, with_entropy: bool = True) -> ActorOutput:
         keep = None
         if dropout and "log_z" in self.actor.heads and layout.num_prompts:
             width = cast(LogZ, self.actor.heads["log_z"]).width
             keep = batch_noise.units_kept(part, width, seed=self.knobs.seed, update=self.num_updates)
             keep = onto(self.place.device, keep)
-        return self.actor(layout, entropy_gradient=self.objective.needs_entropy_gradient, keep=keep)
+        entropy_gradient = with_entropy and self.objective.needs_entropy_gradient
+        return self.actor(layout, entropy_gradient=entropy_gradient, with_entropy=with_entropy, keep=keep)
 
     def _prepared(self, batch: Batch) -> Batch:
         """The mini-batch with its noise and what the loss's first pass says of it: the same on every rank."""
@@ -210,7 +211,8 @@ class Trainer:
         if self.first_pass is None:
             return batch
         wants_reference = self.objective.needs_reference and batch.logp_ref is None
-        policy, logp_ref = self._policy_of(batch, reference=wants_reference)
+        reads_entropy = "entropy" in self.objective.needs
+        policy, logp_ref = self._policy_of(batch, reference=wants_reference, with_entropy=reads_entropy)
         batch = batch if logp_ref is None else replace(batch, logp_ref=logp_ref.cpu())
         extra = self.first_pass(self.objective.visible(policy), batch.to(self.place.device))
         return replace(batch, extra=extra.detach().cpu())
@@ -231,22 +233,23 @@ class Trainer:
 
     # --- the policy of now ---
 
-    def policy_of(self, batch: Batch) -> Policy:
+    def policy_of(self, batch: Batch, *, with_entropy: bool = True) -> Policy:
         """What the policy now says about a batch of all ranks, without gradient: per token 0 at padding."""
-        return self._policy_of(batch.to(torch.device("cpu")), reference=False)[0]
+        return self._policy_of(batch.to(torch.device("cpu")), reference=False, with_entropy=with_entropy)[0]
 
     def logp(self, batch: Batch) -> Tensor:
         """[B, T] nats, 0 at padding: the log-probabilities of `policy_of`."""
-        return self.policy_of(batch).logp
+        return self.policy_of(batch, with_entropy=False).logp
 
     @torch.no_grad()
-    def _policy_of(self, batch: Batch, *, reference: bool) -> tuple[Policy, Tensor | None]:
+    def _policy_of(self, batch: Batch, *, reference: bool, with_entropy: bool) -> tuple[Policy, Tensor | None]:
         """(what the policy says of all rows, what the reference does if asked for), on every rank."""
         numbered = replace(batch, row=torch.arange(len(batch.tokens)))
         whole: dict[str, Tensor] = {}
         for part, layout, _, _ in self._split(numbered):
             assert part.row is not None
-            outputs: dict[str, Tensor | None] = dict(vars(to_policy(self._forward(part, layout), layout, part)))
+            output = self._forward(part, layout, dropout=False, with_entropy=with_entropy)
+            outputs: dict[str, Tensor | None] = dict(vars(to_policy(output, layout, part)))
             _, of_reference = self.frozen.logp(layout, base=False, reference=reference)
             if of_reference is not None:
                 outputs["logp_ref"] = scatter(of_reference, layout, part)
