@@ -28,7 +28,7 @@ from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
 from rlvr.metrics import VALIDATION, accuracy
 from rlvr.objective import mismatch
-from rlvr.objective.batch import Batch
+from rlvr.objective.batch import Batch, needed
 from rlvr.records import ArmedTask, Rollout, Sampling
 from rlvr.rollout.empty_steps import EmptySteps
 from rlvr.rollout.evaluation import NOISE_STREAM, evaluate, held_out
@@ -94,7 +94,8 @@ class Run:
         rows, updates = self.config.rollout.prompts * self.config.rollout.samples, self.config.trainer.updates
         pad = self.place.pad_token_id
         streams = split_streams(samples, seed=self.config.seed, rows=rows, updates=updates, pad_token_id=pad)
-        return streams.with_logp(self.trainer.policy_of, own=self.config.rollout.logp_old == "trainer")
+        policy_of = functools.partial(self.trainer.policy_of, with_entropy=False)
+        return streams.with_logp(policy_of, own=self.config.rollout.logp_old == "trainer")
 
     # --- the loop ---
 
@@ -159,9 +160,8 @@ class Run:
         buffer, factor = rollout.overlong_buffer, rollout.overlong_penalty
         groups = penalised(groups, max_tokens=place.max_tokens, buffer=buffer, factor=factor)
         own_logp = rollout.logp_old == "trainer"
-        batch = collate(
-            groups, self.advantage, pad_token_id=place.pad_token_id, policy_of=trainer.policy_of, own_logp=own_logp
-        )
+        policy_of = functools.partial(trainer.policy_of, with_entropy="entropy" in needed(self.advantage))
+        batch = collate(groups, self.advantage, pad_token_id=place.pad_token_id, policy_of=policy_of, own_logp=own_logp)
         if rollout.overlong_filter:
             batch = without_cut(batch, groups)
         batch = batch if self.mixture is None else self.mixture.add(batch, step)

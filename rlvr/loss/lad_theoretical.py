@@ -13,6 +13,7 @@ from rlvr.objective.batch import (
     Divergence,
     Policy,
     Terms,
+    check_values,
     compares_responses,
     one_token_responses,
     per_response,
@@ -65,9 +66,4 @@ def _refuse(batch: Batch, eta: float) -> None:
         )
     if batch.advantage.dim() == 2:
         raise ValueError("loss=lad_theoretical takes one advantage per response. Pass advantage=grpo, or loss=lad.")
-    longest = int(batch.mask.sum(-1).max()) if len(batch.mask) else 0
-    if longest > 1:
-        raise ValueError(
-            f"loss=lad_theoretical got a response of {longest} tokens: it sums over all answers, which only answers "
-            "of one token allow. Pass loss=lad, or a task such as task=bandit."
-        )
+    check_values(lad_theoretical, batch)

@@ -19,7 +19,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, per_response, whole_groups
+from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, check_values, needs, per_response, whole_groups
 
 Score = Literal["rloo", "dr_grpo", "grpo", "naive"]
 Weight = Literal["balanced", "none", "only_positive", "only_negative"]
@@ -135,9 +135,4 @@ def _refuse(batch: Batch, *, beta: float, score: str, weight: str, std_floor: fl
     for name, value, known in (("score", score, get_args(Score)), ("weight", weight, get_args(Weight))):
         if value not in known:
             raise ValueError(f"loss.{name}={value!r} is unknown. Pass one of: {', '.join(known)}.")
-    strange = batch.reward[(batch.reward != 0) & (batch.reward != 1)]
-    if strange.numel():
-        raise ValueError(
-            f"loss=pacs got the reward {strange[0].item():g}. It classifies rewards 0 and 1 only. "
-            "Pass another loss, or a task with binary rewards."
-        )
+    check_values(pacs, batch)

@@ -177,7 +177,8 @@ def needs(*what: str) -> Callable[[F], F]:
 def binary_rewards(function: F) -> F:
     """Declare that a loss or an advantage takes rewards 0 and 1 only: refused at launch with a task of other rewards.
 
-    Marks are for the checks before launch (rlvr/config/signature.py); the function itself checks what it gets.
+    Marks are for the checks before launch (rlvr/config/signature.py). What a batch holds `check_values` looks at, for a
+    loss; an advantage checks what it gets by itself.
     """
     return _marked(function, "binary_rewards")
 
@@ -246,6 +247,28 @@ def marks_of(function: object) -> frozenset[str]:
     """What a function is declared with, knobs bound or not."""
     plain, _ = _without_knobs(function)
     return getattr(plain, "marks", frozenset[str]())
+
+
+def check_values(loss: object, batch: Batch) -> None:
+    """Look at rewards and lengths, for a loss that declared which it takes. A batch on a GPU is passed over: to look
+    there makes the host wait, and the trainer has looked on the CPU. Raises ValueError.
+    """
+    marks, name = marks_of(loss), getattr(_without_knobs(loss)[0], "__name__", "")
+    if batch.mask.is_cuda or not len(batch.mask):
+        return
+    if "binary_rewards" in marks:
+        strange = batch.reward[(batch.reward != 0) & (batch.reward != 1)]
+        if strange.numel():
+            raise ValueError(
+                f"loss={name} got the reward {strange[0].item():g}. It takes rewards 0 and 1 only. "
+                "Pass another loss, or a task with binary rewards."
+            )
+    longest = int(batch.mask.sum(-1).max())
+    if "one_token_responses" in marks and longest > 1:
+        raise ValueError(
+            f"loss={name} got a response of {longest} tokens: it sums over all answers, which only answers "
+            "of one token allow. Pass loss=lad, or a task such as task=bandit."
+        )
 
 
 def first_pass_of(loss: Loss) -> Callable[[Policy, Batch], Tensor] | None:

@@ -24,7 +24,7 @@ class ActorOutput(NamedTuple):
     """What a policy says about a layout; FSDP sees the tensors in it. Heads that it lacks say None."""
 
     logp: Tensor  # [n] nats, of the layout's response tokens
-    entropy: Tensor  # [n] nats
+    entropy: Tensor | None  # [n] nats; None: nobody reads it
     value: Tensor | None  # [n]
     log_z: Tensor | None  # [P]
 
@@ -78,13 +78,20 @@ class Actor(nn.Module):
         if own_critic:
             self.heads["value"] = Critic(model.get_decoder(), self.heads["value"])
 
-    def forward(self, layout: Layout, *, entropy_gradient: bool = False, keep: Tensor | None = None) -> ActorOutput:
-        """float32. Entropy has a gradient only with `entropy_gradient`. keep: [P, 2, h], see `LogZ`."""
+    def forward(
+        self, layout: Layout, *, entropy_gradient: bool = False, with_entropy: bool = True, keep: Tensor | None = None
+    ) -> ActorOutput:
+        """float32. Entropy has a gradient only with `entropy_gradient`; it is None unless `with_entropy`.
+
+        keep: [P, 2, h], see `LogZ`.
+        """
         every = self.hidden(layout).flatten(0, 1)
         hidden = every.index_select(0, layout.predict)
         head = self.model.get_output_embeddings()
         assert head is not None  # `check_head`
-        logp, entropy = token_logp(head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient)
+        logp, entropy = token_logp(
+            head, hidden, layout.target, self.temperature, entropy_gradient=entropy_gradient, with_entropy=with_entropy
+        )
         value = None
         if "value" in self.heads:
             value = self.heads["value"](hidden if self.critic is None else layout)
@@ -113,8 +120,8 @@ def scatter(values: Tensor, layout: Layout, part: Batch) -> Tensor:
 
 def to_policy(output: ActorOutput, layout: Layout, part: Batch) -> Policy:
     """What was said of a layout, in the places of its batch: per token 0 at padding."""
-    logp, entropy = scatter(output.logp, layout, part), scatter(output.entropy, layout, part)
-    value = None if output.value is None else scatter(output.value, layout, part)
+    logp = scatter(output.logp, layout, part)
+    entropy, value = (None if each is None else scatter(each, layout, part) for each in (output.entropy, output.value))
     if output.log_z is None:
         return Policy(logp, entropy, value)
     if not layout.num_prompts:  # no token: `part` may have rows, of which the output says nothing

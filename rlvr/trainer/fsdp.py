@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlvr.model.load import miniature
 from rlvr.objective import reduce
-from rlvr.objective.batch import Batch, Loss, Policy, first_pass_of, onto
+from rlvr.objective.batch import Batch, Loss, Policy, check_values, first_pass_of, onto
 from rlvr.objective.micro_batch import Objective
 from rlvr.trainer import batch_noise, checkpoint, distributed, lora, packer
 from rlvr.trainer.actor import Actor, ActorOutput, check_head, scatter, to_policy
@@ -37,6 +37,7 @@ class MicroBatch(NamedTuple):
     layout: Layout
     last: bool  # of this rank's
     cut: bool  # a group has rows here and in other micro-batches
+    keep: Tensor | None  # units that dropout leaves, see `LogZ`; None: all
 
 
 class Trainer:
@@ -95,9 +96,11 @@ class Trainer:
         """Train on a rollout batch: `epochs` passes of `updates` mini-batches each. Metrics are means over updates.
 
         `batch` is the whole batch of all ranks. Mini-batches are whole groups in the batch's order, as equal in number
-        as they can be; one without response tokens is skipped. Raises Diverged before a step that is not finite.
+        as they can be; one without response tokens is skipped. Raises Diverged before a step that is not finite, and
+        ValueError for a batch that the loss cannot take.
         """
         batch = batch.to(torch.device("cpu"))
+        check_values(self.objective.loss, batch)
         parts = [batch.select(groups) for groups in torch.arange(batch.num_groups).tensor_split(self.knobs.updates)]
         parts = [part for part in parts if bool(part.mask.any())]
         if not parts:
@@ -108,6 +111,7 @@ class Trainer:
             for index, part in enumerate(parts):
                 results.append(self._update(part, first=epoch == index == 0))
         self.num_learned += 1
+        self.frozen.release()
         return _mean_over_updates(results)
 
     def learn_nothing(self) -> dict[str, float]:
@@ -197,7 +201,7 @@ class Trainer:
     def _loss_of(self, micro: MicroBatch, counts: Tensor, *, measure_base: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """(part of the loss, parts of the metrics) of some rows of a mini-batch, possibly none."""
         part, layout = micro.part, micro.layout
-        output = self._forward(part, layout, dropout=True)
+        output = self._forward(layout, keep=micro.keep)
         wants_reference = self.objective.needs_reference and part.logp_ref is None
         of_base, of_reference = self.frozen.logp(layout, base=measure_base, reference=wants_reference)
         if not len(layout.predict):
@@ -208,13 +212,9 @@ class Trainer:
         logp_base = None if of_base is None else scatter(of_base, layout, part)
         return self.objective(to_policy(output, layout, part), logp_base, part, counts, cut=micro.cut)
 
-    def _forward(self, part: Batch, layout: Layout, *, dropout: bool = False) -> ActorOutput:
-        keep = None
-        if dropout and "log_z" in self.actor.heads and layout.num_prompts:
-            width = cast(LogZ, self.actor.heads["log_z"]).width
-            keep = batch_noise.units_kept(part, width, seed=self.knobs.seed, update=self.num_updates)
-            keep = onto(self.place.device, keep)
-        return self.actor(layout, entropy_gradient=self.objective.needs_entropy_gradient, keep=keep)
+    def _forward(self, layout: Layout, *, keep: Tensor | None = None, with_entropy: bool = True) -> ActorOutput:
+        entropy_gradient = with_entropy and self.objective.needs_entropy_gradient
+        return self.actor(layout, entropy_gradient=entropy_gradient, with_entropy=with_entropy, keep=keep)
 
     def _prepared(self, batch: Batch) -> Batch:
         """The mini-batch with its noise and what the loss's first pass says of it: the same on every rank."""
@@ -224,13 +224,14 @@ class Trainer:
         if self.first_pass is None:
             return batch
         wants_reference = self.objective.needs_reference and batch.logp_ref is None
-        policy, logp_ref = self._policy_of(batch, reference=wants_reference)
+        reads_entropy = "entropy" in self.objective.needs
+        policy, logp_ref = self._policy_of(batch, reference=wants_reference, with_entropy=reads_entropy)
         batch = batch if logp_ref is None else replace(batch, logp_ref=logp_ref.cpu())
         extra = self.first_pass(self.objective.visible(policy), batch.to(self.place.device))
         return replace(batch, extra=extra.detach().cpu())
 
-    def _split(self, batch: Batch) -> Iterator[MicroBatch]:
-        """This rank's micro-batches: as many as any other rank's."""
+    def _split(self, batch: Batch, *, dropout: bool = True) -> Iterator[MicroBatch]:
+        """This rank's micro-batches: as many as any other rank's. dropout: in `LogZ`, none outside training."""
         place = self.place
         budget, shared = packer.fitting(self.knobs.token_budget, place.device), self.packer.shares(batch)
         whole = self.objective.needs_whole_groups
@@ -241,26 +242,36 @@ class Trainer:
             here = torch.bincount(batch.group[rows], minlength=len(size))
             cut = bool(((here > 0) & (here < size)).any())
             layout = self.packer.layout(part, shared=shared)
-            yield MicroBatch(part.to(place.device), layout.to(place.device), index == len(plan) - 1, cut)
+            keep = self._units_kept(part, layout) if dropout else None
+            yield MicroBatch(part.to(place.device), layout.to(place.device), index == len(plan) - 1, cut, keep)
+
+    def _units_kept(self, part: Batch, layout: Layout) -> Tensor | None:
+        """Of rows that are still on the CPU: to look at their prompts on a GPU would make the host wait."""
+        if "log_z" not in self.actor.heads or not layout.num_prompts:
+            return None
+        width = cast(LogZ, self.actor.heads["log_z"]).width
+        keep = batch_noise.units_kept(part, width, seed=self.knobs.seed, update=self.num_updates)
+        return onto(self.place.device, keep)
 
     # --- the policy of now ---
 
-    def policy_of(self, batch: Batch) -> Policy:
+    def policy_of(self, batch: Batch, *, with_entropy: bool = True) -> Policy:
         """What the policy now says about a batch of all ranks, without gradient: per token 0 at padding."""
-        return self._policy_of(batch.to(torch.device("cpu")), reference=False)[0]
+        return self._policy_of(batch.to(torch.device("cpu")), reference=False, with_entropy=with_entropy)[0]
 
     def logp(self, batch: Batch) -> Tensor:
         """[B, T] nats, 0 at padding: the log-probabilities of `policy_of`."""
-        return self.policy_of(batch).logp
+        return self.policy_of(batch, with_entropy=False).logp
 
     @torch.no_grad()
-    def _policy_of(self, batch: Batch, *, reference: bool) -> tuple[Policy, Tensor | None]:
+    def _policy_of(self, batch: Batch, *, reference: bool, with_entropy: bool) -> tuple[Policy, Tensor | None]:
         """(what the policy says of all rows, what the reference does if asked for), on every rank."""
         numbered = replace(batch, row=torch.arange(len(batch.tokens)))
         whole: dict[str, Tensor] = {}
-        for part, layout, _, _ in self._split(numbered):
+        for part, layout, *_ in self._split(numbered, dropout=False):
             assert part.row is not None
-            outputs: dict[str, Tensor | None] = dict(vars(to_policy(self._forward(part, layout), layout, part)))
+            output = self._forward(layout, with_entropy=with_entropy)
+            outputs: dict[str, Tensor | None] = dict(vars(to_policy(output, layout, part)))
             _, of_reference = self.frozen.logp(layout, base=False, reference=reference)
             if of_reference is not None:
                 outputs["logp_ref"] = scatter(of_reference, layout, part)
@@ -271,6 +282,7 @@ class Trainer:
                     whole[name] = value.new_zeros((len(batch.tokens), *value.shape[1:]))
                 whole[name][part.row] = value
         release(self.actor)
+        self.frozen.release()
         whole = {name: distributed.total(value) for name, value in whole.items()}
         logp_ref = whole.pop("logp_ref", None)
         if "log_z" in whole:

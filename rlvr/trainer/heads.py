@@ -56,4 +56,6 @@ def prompt_mean(hidden: Tensor, place: Tensor, owner: Tensor, num_prompts: int) 
     """[P, h] float32: mean over each prompt's tokens. hidden [N, h]; place, owner [n]: tokens of prompts, and whose."""
     picked = hidden.index_select(0, place).float()
     total = picked.new_zeros(num_prompts, picked.shape[1]).index_add(0, owner, picked)
-    return total / torch.bincount(owner, minlength=num_prompts).clamp(min=1)[:, None]
+    # Counted as a sum of ones: for torch.bincount the host waits for a GPU.
+    size = picked.new_zeros(num_prompts).index_add(0, owner, picked.new_ones(len(owner)))
+    return total / size.clamp(min=1)[:, None]

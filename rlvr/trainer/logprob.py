@@ -17,24 +17,36 @@ CHUNK = 2**26
 
 
 def token_logp(
-    head: nn.Module, hidden: Tensor, target: Tensor, temperature: float, *, entropy_gradient: bool, chunk: int = CHUNK
-) -> tuple[Tensor, Tensor]:
+    head: nn.Module,
+    hidden: Tensor,
+    target: Tensor,
+    temperature: float,
+    *,
+    entropy_gradient: bool,
+    with_entropy: bool = True,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor | None]:
     """(logp [n], entropy [n]) float32 of target [n] under softmax(head(hidden) / temperature), hidden [n, h].
 
-    At most `chunk` logits exist at a time, in the forward and in the backward pass. They are float32 whatever hidden
-    states and weights are, and so is the sum over chunks of the weights' gradient.
+    with_entropy: else it is None, and several passes over all logits are saved. At most `chunk` logits exist at a time,
+    in the forward and in the backward pass. They are float32 whatever hidden states and weights are, and so is the sum
+    over chunks of the weights' gradient.
     """
-
+    assert with_entropy or not entropy_gradient
     rows = max(1, chunk // vocabulary_size(head, hidden))
     if (len(hidden) <= rows and hidden.dtype == torch.float32) or not isinstance(head, nn.Linear):
-        return _at_once(head(hidden), target, temperature, entropy_gradient=entropy_gradient)
-    return _InChunks.apply(hidden, head.weight, head.bias, target, temperature, rows, entropy_gradient)
+        return _at_once(head(hidden), target, temperature, entropy_gradient, with_entropy)
+    return _InChunks.apply(hidden, head.weight, head.bias, target, temperature, rows, entropy_gradient, with_entropy)
 
 
-def _at_once(raw: Tensor, target: Tensor, temperature: float, *, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+def _at_once(
+    raw: Tensor, target: Tensor, temperature: float, entropy_gradient: bool, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
     """Of logits [n, V] that fit into memory: autograd knows how."""
     z = raw.float() / temperature
     logp = z.gather(-1, target[:, None])[:, 0] - z.logsumexp(-1)
+    if not with_entropy:
+        return logp, None
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = penalty.entropy(z if entropy_gradient else z.detach())
     return logp, entropy
@@ -53,24 +65,27 @@ class _InChunks(torch.autograd.Function):
         temperature: float,
         rows: int,
         entropy_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        logp, entropy, total = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(3))
+        with_entropy: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        logp, total = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(2))
+        entropy = torch.empty_like(logp) if with_entropy else None
         wide = factor(weight)
         for first in range(0, len(hidden), rows):
             some = slice(first, first + rows)
             z = logits(hidden[some], wide, bias).div_(temperature)
             total[some] = z.logsumexp(-1)
             logp[some] = z.gather(-1, target[some, None])[:, 0] - total[some]
-            entropy[some] = penalty.entropy(z)
+            if entropy is not None:
+                entropy[some] = penalty.entropy(z)
         ctx.save_for_backward(hidden, weight, bias, target, total, entropy)
         ctx.temperature, ctx.rows, ctx.entropy_gradient = temperature, rows, entropy_gradient
-        if not entropy_gradient:
+        if entropy is not None and not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_logp: Tensor, d_entropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_logp: Tensor, d_entropy: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """With p = e^{z − log Σ e^z}: dz = d_logp·(1[target] − p) − d_entropy·p·(log p + H)."""
         hidden, weight, bias, target, total, entropy = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
@@ -83,6 +98,7 @@ class _InChunks(torch.autograd.Function):
             log_p = logits(hidden[some], wide, bias).div_(ctx.temperature).sub_(total[some, None])
             d_z = log_p.exp().mul_(-d_logp[some, None])
             if ctx.entropy_gradient:
+                assert d_entropy is not None
                 bounded = log_p.clamp(min=torch.finfo(log_p.dtype).min / 2)  # 0 · −inf is NaN
                 d_z -= d_entropy[some, None] * log_p.exp() * (bounded + entropy[some, None])
             d_z.scatter_add_(1, target[some, None], d_logp[some, None]).div_(ctx.temperature)
@@ -92,7 +108,7 @@ class _InChunks(torch.autograd.Function):
                 _add_product(d_weight, d_z.t(), hidden[some])
             if d_bias is not None:
                 d_bias += d_z.sum(0)
-        return d_hidden, d_weight, d_bias, None, None, None, None
+        return d_hidden, d_weight, d_bias, None, None, None, None, None
 
 
 def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:

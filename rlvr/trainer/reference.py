@@ -28,11 +28,11 @@ class FrozenPolicies:
         adapted = any(lora.is_adapter(name) for name, _ in actor.named_parameters())
         resting = replace(sharding, checkpointing=False, compiled=False, offload=knobs.reference_offload)
 
-        def without_adapters(layout: Layout) -> ActorOutput:
+        def without_adapters(layout: Layout, *, with_entropy: bool) -> ActorOutput:
             with lora.off(actor):
-                return actor(layout)
+                return actor(layout, with_entropy=with_entropy)
 
-        self.base: Callable[[Layout], ActorOutput] | None = None
+        self.base: Callable[..., ActorOutput] | None = None
         if knobs.base_kl or (needs_reference and every is None):
             self.base = without_adapters if adapted else _frozen_copy(actor, resting)
         self.moving = _frozen_copy(actor, resting) if needs_reference and every is not None else None
@@ -55,13 +55,19 @@ class FrozenPolicies:
     @torch.no_grad()
     def logp(self, layout: Layout, *, base: bool, reference: bool) -> tuple[Tensor | None, Tensor | None]:
         """([n] under the base policy, [n] under the reference): of each, if asked for."""
-        of_base = self.base(layout).logp if self.base is not None and base else None
+        of_base = self.base(layout, with_entropy=False).logp if self.base is not None and base else None
         if not reference:
             return of_base, None
         if of_base is not None and self.reference is self.base:
             return of_base, of_base
         assert self.reference is not None
-        return of_base, self.reference(layout).logp
+        return of_base, self.reference(layout, with_entropy=False).logp
+
+    def release(self) -> None:
+        """Go back to the shards: no backward pass follows that would, and an engine that samples needs the memory."""
+        for frozen in (self.base, self.moving):
+            if isinstance(frozen, Actor):  # a policy without its adapters is the policy itself
+                release(frozen)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold of them: a base policy can be built again, a reference that was reset cannot."""

@@ -35,11 +35,13 @@ def shard(actor: Actor, sharding: Sharding) -> None:
     """
     single = sharding.mesh.size() == 1
     policy = MixedPrecisionPolicy(param_dtype=sharding.dtype, reduce_dtype=torch.float32)
-    # One rank has nothing to free: keep the weights between forward and backward.
+    # One rank has nothing to free: keep the weights between forward and backward. Shards that rest in main memory are
+    # there to leave the GPU's: then even the root, by default kept, goes back after each forward pass.
+    reshard = True if sharding.offload else False if single else None
     options: dict[str, Any] = {
         "mesh": sharding.mesh,
         "mp_policy": policy,
-        "reshard_after_forward": False if single else None,
+        "reshard_after_forward": reshard,
         "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
     }
     critic = [] if actor.critic is None else layers_of(actor.critic.decoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hydra import compose
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen
@@ -22,6 +24,8 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool, read
+from rlvr.objective.batch import needs
+from tests.trainer.test_logprob import Entropies
 
 OVERRIDES = (
     "task=classes",
@@ -65,6 +69,26 @@ def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -
         run.close()
     assert batch.reward.tolist() == [r.value - 0.5 for g in groups for r in g.rewards]
     assert batch.mask.tolist() == [[True], [False]] * 4
+
+
+def test_entropies_are_computed_for_an_advantage_that_reads_them_alone(tmp_path: Path) -> None:
+    """A table policy that was not trained draws 20 classes alike: ln 20 nats."""
+
+    @needs("entropy")
+    def of_entropy(reward: Tensor, group: Tensor, *, entropy: Tensor) -> Tensor:
+        return entropy
+
+    run = make_run(tmp_path, "rollout.logp_old=trainer")
+    try:
+        groups = run.step_sampler.take(1).groups
+        with Entropies() as seen:
+            batch = run.batch(groups, 1)
+        assert seen.count == 0
+        assert torch.equal(batch.logp_old, run.trainer.logp(batch))
+        run.advantage = of_entropy
+        assert run.batch(groups, 1).advantage.flatten().tolist() == pytest.approx([math.log(20)] * 8, rel=1e-5)
+    finally:
+        run.close()
 
 
 def test_weights_are_handed_over_once_and_every_sample_is_of_the_newest(tmp_path: Path) -> None:

@@ -9,16 +9,20 @@ import json
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rlvr.loss.lad_theoretical import lad_theoretical
+from rlvr.objective import divergence
+from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import attention, distributed
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
-from tests.trainer.tiny import batch, gradients, qwen2, trainer, worst
+from tests.trainer.tiny import batch, frozen_gathered, gradients, qwen2, surrogate, trainer, worst
 
 WIDE = 32  # of hidden states: heads of 8, which the kernel for sequences of any lengths takes
 OF_CASES = (
@@ -42,6 +46,16 @@ MORE: dict[str, dict[str, Any]] = {
     },
     "frozen copies in main memory": {"kl": 0.3, "reference_offload": True},
     "untied": {"tied": False, "dtype": "bfloat16"},
+}
+# Their losses look at what others do not.
+WAITING: dict[str, dict[str, Any]] = {
+    "pacs": {"loss": CASES["pacs"]["loss"]},
+    "log Z": {"loss": FLOWRL},
+    "of one token": {
+        "loss": partial(lad_theoretical, divergence=divergence.js, eta=0.25),
+        "lengths": (1, 1),
+        "token_budget": 1,
+    },
 }
 SHARDED: dict[str, dict[str, Any]] = {"log Z": {"loss": FLOWRL, "kl": 0.1}}
 EPS = 1e-4  # of Adam: a gradient of 1e-7 of the largest is rounding alone, and must not move its weight by a whole step
@@ -89,14 +103,39 @@ def beside_its_twin(knobs: dict[str, Any], device: torch.device, base: Path | No
     )
 
 
-def waits_of(micro_batches: int, device: torch.device, **knobs: Any) -> dict[str, int]:
+def waits_of(
+    micro_batches: int, device: torch.device, lengths: tuple[int, int] = (4, 3), **knobs: Any
+) -> dict[str, int]:
     """Times that one optimiser step of so many micro-batches has the host wait, by operation and line."""
-    made = trainer(qwen2(hidden=WIDE), device=device, token_budget=10, **knobs)
-    rows = batch(num_groups=micro_batches, num_samples=2, lengths=[4, 3] * micro_batches, logp_ref=None)
+    made = trainer(qwen2(hidden=WIDE), device=device, **{"token_budget": 10, **knobs})
+    rows = batch(num_groups=micro_batches, num_samples=2, lengths=[*lengths] * micro_batches, logp_ref=None)
     made.learn(rows)
     record.waits.clear()
     made.learn(rows)
     return {f"{w.where} {w.operation}": count for w, count in record.waits.most_common()}
+
+
+def held_of_a_copy_in_main_memory(device: torch.device) -> dict[str, list[int]]:
+    """Bytes of full weights of a frozen copy on the GPU, at each micro-batch's loss and once all is learned."""
+    held = list[int]()
+
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        held.append(frozen_gathered(made))
+        return surrogate(policy, batch)
+
+    made = trainer(qwen2(), looks, device=device, kl=0.3, reference_offload=True, token_budget=1)
+    made.learn(data())
+    return {"learning": held, "after": [frozen_gathered(made)]}
+
+
+def refuses_graded_rewards(device: torch.device) -> bool:
+    """Whether a loss of right and wrong is told so of rewards that it takes for neither."""
+    made = trainer(loss=WAITING["pacs"]["loss"], device=device)
+    try:
+        made.learn(replace(data(), reward=torch.full_like(data().reward, 0.5)))
+    except ValueError as error:
+        return "reward 0.5" in str(error)
+    return False
 
 
 def packs_with_a_kernel_that_errs(device: torch.device) -> bool:
@@ -135,10 +174,12 @@ def main(file: Path) -> None:
             result["twins"][f"{name}, read by rank"] = asdict(beside_its_twin(knobs, device, base))
         distributed.barrier()
     if world == 1:
-        for dtype in ("float32", "bfloat16", "float16"):
-            knobs = {"dtype": dtype, "kl": 0.1, "base_kl": True}
-            result["waits"][dtype] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
+        plain = {dtype: {"dtype": dtype, "kl": 0.1, "base_kl": True} for dtype in ("float32", "bfloat16", "float16")}
+        for name, knobs in {**plain, **WAITING}.items():
+            result["waits"][name] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
+        result["refuses graded rewards"] = refuses_graded_rewards(device)
         result["packs with a kernel that errs"] = packs_with_a_kernel_that_errs(device)
+    result["held of a copy in main memory"] = held_of_a_copy_in_main_memory(device)
     result["settings"] = settings()
     if rank == 0:
         file.write_text(json.dumps(result))

@@ -28,7 +28,7 @@ from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.trainer.losses import SELECTIVE
-from tests.trainer.tiny import batch, gradients, surrogate, trainer, weights
+from tests.trainer.tiny import batch, frozen_gathered, gradients, surrogate, trainer, weights
 
 # Rows of two kinds, each averaged over its own tokens, and a reference policy that runs along.
 STREAMS = partial(dph.js_definition, clip_low=0.2, clip_high=0.2, coef=0.5)
@@ -111,7 +111,10 @@ def learn(knobs: dict[str, Any]) -> dict[str, Any]:
     made = trainer(**knobs)
     rows = data()
     metrics = made.learn(replace(rows, kind=(rows.group == 1).long()) if knobs.get("loss") is STREAMS else rows)
-    return {"gradients": gradients(made), "metrics": metrics, "logp": made.logp(data())}
+    result = {"gradients": gradients(made), "metrics": metrics, "gathered": [frozen_gathered(made)]}
+    result["logp"] = made.logp(data())
+    result["gathered"].append(frozen_gathered(made))
+    return result
 
 
 # As in a run: several updates of several rollouts, stopped in between.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from rlvr.objective.batch import Batch, Policy, Terms, needs
+from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, needs, one_token_responses
 from rlvr.trainer.diverged import Diverged
 from tests.trainer.tiny import batch, plain_logp, qwen2, surrogate, trainer, weights
 
@@ -118,6 +119,21 @@ def test_a_loss_that_needs_what_is_not_computed_is_refused() -> None:
     wants = needs("stars")(lambda policy, batch, *, knob: surrogate(policy, batch))
     with pytest.raises(ValueError, match="the loss needs stars, which this trainer does not compute"):
         trainer(loss=functools.partial(wants, knob=1))
+
+
+def test_a_batch_that_the_loss_cannot_take_is_refused_before_an_update() -> None:
+    takes_binary = binary_rewards(lambda policy, batch: surrogate(policy, batch))
+    data = batch(reward=torch.tensor([1.0, 0, 1, 0, 1, 0, 1, 0, 0.25]))
+    made = trainer(loss=takes_binary, updates=3)
+    with pytest.raises(ValueError, match=r"got the reward 0.25. It takes rewards 0 and 1 only"):
+        made.learn(data)
+    assert made.num_updates == 0
+    assert made.learn(replace(data, reward=data.reward.round()))["tokens/used"] == 28
+
+    made = trainer(loss=one_token_responses(lambda policy, batch: surrogate(policy, batch)))
+    with pytest.raises(ValueError, match="got a response of 3 tokens"):
+        made.learn(batch(lengths=[1, 1, 0, 1, 3, 1, 2, 1, 1]))
+    assert made.learn(batch(lengths=[1, 1, 0, 1, 1, 1, 1, 1, 1]))["tokens/used"] == 8
 
 
 def test_entropy_is_not_given_unasked() -> None:

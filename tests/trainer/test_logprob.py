@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlvr.loss.kl_cov import kl_cov
 from rlvr.trainer.logprob import token_logp
+from tests.trainer.losses import SELECTIVE
 from tests.trainer.tiny import batch, plain_logp, qwen2, trainer
 
 
@@ -68,6 +71,63 @@ def test_logits_of_all_tokens_never_exist(entropy_gradient: bool) -> None:
     with Largest() as seen:
         token_logp(head, hidden, target, 1.0, entropy_gradient=entropy_gradient)[0].sum().backward()
     assert seen.size == 200_000  # in one chunk they do: the measure sees them
+
+
+class Entropies(TorchDispatchMode):
+    """How often log softmax(z) was taken of all logits, which entropies alone need."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), knobs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += function is torch.ops.aten._log_softmax.default
+        return function(*arguments, **(knobs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [90, 10_000])
+def test_log_probabilities_and_gradients_are_the_same_bits_without_entropies(chunk: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    head, target = nn.Linear(8, 30).to(dtype), torch.randint(30, (11,))
+    results = list[list[torch.Tensor]]()
+    for with_entropy in (True, False):
+        hidden = torch.linspace(-2, 2, 88).view(11, 8).to(dtype).requires_grad_()
+        with Entropies() as seen:
+            logp, entropy = token_logp(
+                head, hidden, target, 0.8, entropy_gradient=False, with_entropy=with_entropy, chunk=chunk
+            )
+            grads = torch.autograd.grad((logp * torch.arange(11)).sum(), [hidden, head.weight, head.bias])
+        assert (entropy is not None) == (seen.count > 0) == with_entropy
+        results.append([logp, *grads])
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_entropies_are_not_computed_where_nobody_reads_them(dtype: str) -> None:
+    """A forward pass of frozen policies, and one for log-probabilities alone, takes none; one of training takes one."""
+    data = batch(lengths=[3, 1, 2] * 3, logp_ref=None)
+
+    def taken(**knobs: Any) -> int:
+        made = trainer(dtype=dtype, token_budget=1, **knobs)
+        with Entropies() as seen:
+            made.learn(data)
+        return seen.count
+
+    num_micro_batches = 9  # rows
+    for knobs in ({}, {"kl": 0.1, "base_kl": True, "reference_every": 1}, {"lora_rank": 2, "base_kl": True}):
+        assert taken(**knobs) == num_micro_batches, knobs
+    assert taken(loss=partial(kl_cov, fraction=0.3, coefficient=1.0), kl=0.1) == num_micro_batches
+    assert taken(loss=SELECTIVE) == 2 * num_micro_batches  # its first pass reads them
+    made = trainer(dtype=dtype)
+    with Entropies() as seen:
+        logp = made.logp(data)
+    assert seen.count == 0
+    with Entropies() as seen:
+        policy = made.policy_of(data)
+    assert seen.count > 0
+    assert policy.entropy is not None
+    assert torch.equal(logp, policy.logp)
 
 
 def test_entropy_by_hand() -> None:

@@ -62,6 +62,12 @@ def test_two_ranks_have_the_gradient_and_the_metrics_of_one(case: str, results: 
         assert torch.allclose(rank[case]["logp"], one["logp"], atol=0.3 if half else 1e-5)
 
 
+def test_full_weights_of_frozen_copies_are_let_go_of_after_use(results: list[dict[str, Any]]) -> None:
+    """After `learn`, before an engine samples, and after `policy_of`: of every rank and every layer."""
+    for case in ranks.CASES:
+        assert [rank[case]["gathered"] for rank in results] == [[0, 0]] * 2, case
+
+
 def test_ranks_skip_the_same_updates(results: list[dict[str, Any]]) -> None:
     """Of nine; their metrics are compared with those of one rank above."""
     skipped = [rank["float16, overflowing"]["metrics"]["optim/skipped"] for rank in results]

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlvr.objective.batch import Batch, Policy, Terms, needs
-from tests.trainer.tiny import batch, gradients, surrogate, trainer, weights
+from rlvr.objective.batch import Batch, Policy, Terms, first_pass, first_pass_of, needs
+from tests.trainer.losses import SELECTIVE
+from tests.trainer.tiny import batch, frozen_gathered, gradients, surrogate, trainer, weights
 
 SEEN = list[Tensor]()
 
@@ -89,3 +90,36 @@ def test_continued_training_is_bitwise_uninterrupted_training(tmp_path: Path, dt
     assert found == expected
     assert all(torch.equal(weights(second)[name], w) for name, w in weights(whole).items())
     assert all(torch.equal(gradients(second)[name], g) for name, g in gradients(whole).items())
+
+
+@pytest.mark.parametrize("knobs", [{"base_kl": True}, {"kl": 0.1}, {"kl": 0.1, "reference_every": 1, "base_kl": True}])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_full_weights_of_frozen_copies_are_let_go_of_once_they_were_used(dtype: str, knobs: dict[str, Any]) -> None:
+    """One rank: while it learns a copy is held in full beside its shard, 5008 weights, for all micro-batches."""
+    held = list[int]()
+
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        held.append(frozen_gathered(made))
+        return surrogate(policy, batch)
+
+    made = trainer(loss=looks, dtype=dtype, token_budget=1, **knobs)
+    made.learn(batch(logp_ref=None))
+    num_copies = 2 if "reference_every" in knobs else 1
+    assert held == [num_copies * 5008 * (4 if dtype == "float32" else 2)] * 8  # rows with tokens
+    assert frozen_gathered(made) == 0
+    made.policy_of(batch())
+    assert frozen_gathered(made) == 0
+
+
+def test_a_reference_that_only_the_first_pass_read_is_not_held_in_full_while_the_policy_learns() -> None:
+    held = list[int]()
+
+    @needs("reference", "noise", "entropy")
+    @first_pass(first_pass_of(SELECTIVE))
+    def looks(policy: Policy, batch: Batch) -> Terms:
+        held.append(frozen_gathered(made))
+        return SELECTIVE(policy, batch)
+
+    made = trainer(loss=looks, token_budget=1)
+    made.learn(batch(logp_ref=None))
+    assert held == [0] * 8

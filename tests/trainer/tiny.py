@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rlvr.objective.batch import Batch, Policy, Terms
@@ -14,6 +15,7 @@ from rlvr.trainer import distributed
 from rlvr.trainer.fsdp import Trainer
 from rlvr.trainer.knobs import Knobs, Place
 from tests.support.factories import make_batch
+from tests.support.fake_cuda.tensors import numbers_of
 
 KNOBS: dict[str, Any] = {
     "seed": 0,
@@ -108,6 +110,19 @@ def gradients(made: Trainer) -> dict[str, Tensor]:
     named |= {f"heads.{name}": p for name, p in made.actor.heads.named_parameters()}
     trained = {name: p for name, p in named.items() if p.requires_grad}
     return {name: made.optimiser.state[p]["exp_avg"].full_tensor().clone() for name, p in trained.items()}
+
+
+def gathered(module: nn.Module) -> int:
+    """Bytes of memory that hold full weights beside the shards, all layers together."""
+    sharded = [m for m in module.modules() if isinstance(m, FSDPModule)]
+    groups = [group for m in sharded for group in m._get_fsdp_state()._fsdp_param_groups]
+    full = [tensor for group in groups for p in group.fsdp_params for tensor in p.all_gather_outputs]
+    return sum(numbers_of(tensor).untyped_storage().nbytes() for tensor in full)
+
+
+def frozen_gathered(made: Trainer) -> int:
+    """`gathered` of the trainer's frozen copies."""
+    return sum(gathered(each) for each in (made.frozen.base, made.frozen.moving) if isinstance(each, nn.Module))
 
 
 def weights(made: Trainer) -> dict[str, Tensor]:
