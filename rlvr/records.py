@@ -126,6 +126,11 @@ class GradedTask(Task, Protocol):
     graded: bool
 
 
+def may_be_graded(task: object) -> bool:
+    """Whether a task declares rewards other than 0 and 1."""
+    return isinstance(task, GradedTask) and task.graded
+
+
 @runtime_checkable
 class SolvedTask(Task, Protocol):
     """A task that knows an answer to each of its problems: it can be learned by exact maximum likelihood."""

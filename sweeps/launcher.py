@@ -26,7 +26,7 @@ from rlvr.ledger.runs import Unreadable, check_owner, grouped, read_info, read_p
 from rlvr.ledger.sweeps import Ledger, grows
 from rlvr.tracker import store
 from slurm.client import is_configured
-from sweeps import controls, session
+from sweeps import controls, expected, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
 from sweeps.local import Outcome, available_gpus, run_local
@@ -52,8 +52,17 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
         added = controls_of(master, overrides)
         points = now.adapted(now.points(master, [*overrides, *(words for words, _ in added)]))
         planned = plan(points, command=now.command, checker=now.checker)
+        if now.adapt is None:  # an evaluation has no claims
+            _check_expected(planned)
         launched = launch(_marked(planned, [control for _, control in added]))
     return [_returned(launched) for _ in overrides]
+
+
+def _check_expected(planned: Plan) -> None:
+    """ValueError for what no run can test; a line on what these runs cannot."""
+    now = session.current()
+    if line := expected.check(planned, Ledger(home()), now.registry, now.typed):
+        print(line, file=sys.stderr)
 
 
 def controls_of(master: DictConfig, overrides: Sequence[Sequence[str]]) -> list[tuple[list[str], str]]:
@@ -87,6 +96,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     on_slurm = is_for_slurm(master.cluster.backend)
     everything = replace(first, runs=tuple(each.run for each in record.candidates))
     check_launch(everything, ledger, master.tracker, on_slurm=on_slurm)
+    _check_expected(everything)
     outcome, told = Outcome(), tuple[str, ...]()
     if now.dry_run:
         told = tuple(forecast.lines(record))

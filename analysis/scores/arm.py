@@ -92,7 +92,7 @@ class Arm:
 def arms(frames: Frames) -> list[Arm]:
     """The arms of a study, by setting, loss, divergence, eta."""
     if "arms" not in frames.cache:
-        frames.cache["arms"] = _with_tuned(frames, _arms(frames.rows))
+        frames.cache["arms"] = _with_tuned(frames, arms_of(frames.rows))
     return frames.cache["arms"]
 
 
@@ -105,7 +105,8 @@ def _with_tuned(frames: Frames, found: list[Arm]) -> list[Arm]:
     return [replace(arm, tuned=keys) for arm in found] if len(set(rest)) == len(rest) else found
 
 
-def _arms(runs: Sequence[Run]) -> list[Arm]:
+def arms_of(runs: Sequence[Run]) -> list[Arm]:
+    """The same of any runs, planned ones too."""
     swept = words.swept_within(runs)
     apart = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
     settings = _settings(runs, apart)

@@ -1,4 +1,5 @@
-"""What a report says beside its tables and the claims: the looks of a stopping rule, tuning at an edge, controls."""
+"""What a report says beside its tables and the claims: a baseline that no arm has, the looks of a stopping rule, tuning
+at an edge, controls."""
 
 from __future__ import annotations
 
@@ -6,20 +7,33 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from analysis.frames.frames import Frames
-from analysis.scores import study
-from analysis.scores.arm import SEEDS
+from analysis.scores import study, words
+from analysis.scores.arm import SEEDS, arms, settings
 from analysis.scores.claim import CLAIMS, Claim, Outcome, Verdict
 from analysis.scores.controls import IN_WORDS, held
+from analysis.scores.selection import default_reference, select
 from analysis.scores.tuning import Tuned, tuned
 
 
 def findings(frames: Frames) -> list[Verdict]:
     """In the form of verdicts: what is said, how it stands, what was measured, what that rests on, what would help."""
     return [
+        *_without_baseline(frames),
         *_looks(study.stopping_rule(frames)),
         *(found for one in tuned(frames) for found in _edges(one)),
         *_failed(frames),
     ]
+
+
+def _without_baseline(frames: Frames) -> Iterable[Verdict]:
+    """Tables compare to another arm then: what they compare to is not what the study asked for."""
+    asked, found = study.baseline(frames), arms(frames)
+    if not asked or not found or select(found, asked):
+        return
+    of_settings = (default_reference([a for a in found if a.setting == name], asked) for name in settings(found))
+    instead = words.together([arm.label for references in of_settings for arm in references.values()])
+    told = f"arms are compared to {instead} instead" if instead else "arms are compared to nothing"
+    yield Verdict(_says(f"no arm has the study's baseline, {asked}: {told}"), Outcome.WARNING)
 
 
 def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:

@@ -21,19 +21,12 @@ from analysis.scores.comparison import Compared, compare
 from analysis.scores.contrast import Needed, Scores, equivalence, equivalent_within, needed
 from analysis.scores.crossed import LEAST_SEEDS, Interval
 from analysis.scores.metric import Kind, Metric, parse, widest
-from analysis.scores.selection import references, select, value_of
+from analysis.scores.selection import references, select
+from analysis.scores.sides import NotTested, reference_of, sides, trend
 from analysis.scores.trajectory import Level, cell_of
 from analysis.scores.trajectory import level as level_of
 
 SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
-
-
-class NotTested(Exception):
-    """Why the runs at hand cannot test a claim. seeds: more of them would."""
-
-    def __init__(self, why: str, *, seeds: bool = False) -> None:
-        super().__init__(why)
-        self.seeds = seeds
 
 
 def verdicts(
@@ -161,26 +154,10 @@ class _Test:
 
     @property
     def _reference(self) -> str:
-        """What the claim's arms are compared to, as a selector."""
-        return self.claim.against or study.baseline(self.frames) or "loss=grpo"
+        return reference_of(self.claim, study.baseline(self.frames))
 
     def _sides(self) -> dict[str, tuple[Sequence[Arm], Sequence[Arm]]]:
-        """What is compared, by its label: arms, and what they are compared to; several arms of a side by their mean. An
-        arm that is named as a reference, and has none, is left out.
-        """
-        own, named = (select(self.setting.arms, each) for each in (self.claim.arm, self._reference))
-        if self.claim.of == "mean":
-            if not named:
-                raise NotTested(f"there is no arm {self._reference} to compare to")
-            return {f"mean of {len(own)} arms": (own, named)}
-        against = references(self.setting.arms, self._reference)
-        chosen = [arm for arm in own if arm.group_id in against]
-        alone = [arm.label for arm in own if arm.group_id not in against and arm not in named]
-        if named and alone:
-            raise NotTested(f"no arm {self._reference} agrees in all else with {'; '.join(alone)}")
-        if not chosen:
-            raise NotTested(f"there is no arm {self._reference} to compare to")
-        return {arm.label: ([arm], [against[arm.group_id]]) for arm in chosen}
+        return sides(self.claim, self._reference, self.setting.arms)
 
     def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
         """What the two sides of each comparison score."""
@@ -289,11 +266,7 @@ class _Test:
         """The slope over the values of a knob, in their order, one step each: it holds if the slope does, and no step
         between neighbours is decidedly the other way; it is contradicted if the slope is. A step alone contradicts
         nothing: slope and steps, each wrong in 5 % of flat cases, would be in 8 % together."""
-        arms = [arm for arm in select(self.setting.arms, self.claim.arm) if self._knob(arm) is not None]
-        arms.sort(key=lambda arm: self._knob(arm) or 0.0)
-        values = [self._knob(arm) for arm in arms]
-        if len(set(values)) < 3 or len(set(values)) < len(values):
-            raise NotTested(f"a trend needs one arm at each of three or more values of {self.claim.knob}")
+        arms = trend(self.claim, self.setting.arms)
         cells = self._cells(arms)
         steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
         slope = _slope([cell.scores for cell in cells if cell.scores is not None])
@@ -312,10 +285,6 @@ class _Test:
                 more = "a step between neighbours is decidedly the other way"
         found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
         return Verdict(self.claim, outcome, found, self._basis(steps, slope), more, self.groups())
-
-    def _knob(self, arm: Arm) -> float | None:
-        value = words.number(value_of(arm, self.claim.knob) or "")
-        return None if math.isnan(value) else value
 
     def _of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
         if not interval.excludes(0):

@@ -121,7 +121,7 @@ def _told_apart(
 ) -> dict[str, dict[str, str]]:
     """Complete labels that are empty or not alone: by what others were given, by chosen options, by any config key."""
     if len(told) < 2:
-        return {i: knobs or {"loss": firsts[i].loss} for i, knobs in told.items()}
+        return {i: knobs or _alone(firsts[i]) for i, knobs in told.items()}
     differ = _differing(list(firsts.values()))
     chosen = [key for key in differ if key.startswith("choices.")]
     found = dict(told)
@@ -134,6 +134,12 @@ def _told_apart(
                 }
                 found[i] = {**{key: value for key, value in own.items() if value is not None}, **knobs}
     return found
+
+
+def _alone(run: Run) -> dict[str, str]:
+    """What an arm is called that stands alone: its loss, or of an evaluation, which has none, its policy."""
+    policy = "" if run.loss else typed(run).get("policy") or run.knob("policy.name")
+    return {"policy": str(policy)} if policy else {"loss": run.loss}
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:

@@ -21,6 +21,7 @@ PROVIDED = {
     "divergence": {"log_ratio", "a"},
     "advantage": {"reward", "group", "mask", "logp_old", "value", "entropy"},
 }
+CALLED_WITH_DATA = ("loss", "divergence", "advantage")  # as functions of what is provided; others are built with it
 
 
 class Written:
@@ -89,6 +90,18 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
     missing = [name for name, p in parameters.items() if p.required and name in knobs and name not in node]
     if missing:
         raise ValueError(f"{path} needs {', '.join(missing)}: pass {path}.{missing[0]}=...")
+
+
+def check_partial(path: str, node: Mapping[str, Any]) -> None:
+    """ValueError for a component that is given data at each step, and is written as if its knobs were all it takes."""
+    if path not in CALLED_WITH_DATA or node.get("_partial_"):
+        return
+    target = str(node["_target_"])
+    if data := [p.name for p in signature(target).parameters if p.required and p.name in PROVIDED[path]]:
+        raise ValueError(
+            f"{path}: {target} takes {', '.join(data)} at each step, beside its knobs, and its YAML does not say so. "
+            "Add `_partial_: true` there."
+        )
 
 
 def _check_type(key: str, annotation: str, value: object, usual: Callable[[str], object]) -> None:

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from rlvr.config import base_model, engine, memory, pairing, schema, values
-from rlvr.config.binding import Written, bind, close_match
+from rlvr.config.binding import Written, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen
 from rlvr.config.pairing import Abilities
@@ -114,6 +114,7 @@ class Checker:
             for path in written.components(section):
                 bind(path, values.at(plain, path), usual)
                 _check_flags(path, values.at(plain, path), usual)
+                check_partial(path, values.at(plain, path))
         values.check_finite(fresh)
         self._bound.update(map(parts.__getitem__, fresh))
 

@@ -49,7 +49,7 @@ class Abilities:
     @classmethod
     def of(cls, task: object, option: str | None) -> Abilities:
         """option: by which the task was chosen. ValueError for an object that is no task."""
-        from rlvr.records import ArmedTask, GradedTask, SolvedTask, Task, TaughtTask  # numpy: not for `--help`
+        from rlvr.records import ArmedTask, SolvedTask, Task, TaughtTask, may_be_graded  # numpy: not for `--help`
 
         if not isinstance(task, Task):
             lacking = [name for name in _MEMBERS if not hasattr(task, name)]
@@ -60,7 +60,7 @@ class Abilities:
         taught = isinstance(task, TaughtTask)
         return cls(
             max_tokens=task.max_tokens,
-            gives_graded_rewards=isinstance(task, GradedTask) and task.graded,
+            gives_graded_rewards=may_be_graded(task),
             knows_solutions=isinstance(task, SolvedTask),
             teaches=taught,
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import end_tokens, load_tokenizer
 from rlvr.records import Engine, Judge, Rollout, SpreadEngine, Task, TaughtTask
 from rlvr.rollout.presample import Samples, samples_of_run
+from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.sampler import Sampler
 from rlvr.rollout.spread_judge import SpreadJudge
 from rlvr.trainer import distributed
@@ -89,7 +91,7 @@ class Parts:
         )
         judge: Judge | None = None
         if isinstance(self.engine, SpreadEngine) and (more := self.engine.judges(as_dict(config.task, resolve=True))):
-            judge = SpreadJudge(self.task.reward, more, nodes=self.engine.training_nodes)
+            judge = SpreadJudge(functools.partial(rewards_of, self.task), more, nodes=self.engine.training_nodes)
             log.info("answers are judged on %d nodes", self.engine.training_nodes + len(more))
         said = config.policy or config.model
         chat, system = bool(said.get("chat")), said.get("system")

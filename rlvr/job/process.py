@@ -16,9 +16,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema, targets
+from rlvr.config.checks import innermost
 from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
 from rlvr.job.log import logging_to
@@ -87,7 +89,15 @@ def _guarded(work: Callable[[], Cause], stop: StopFlag) -> tuple[Cause, str]:
         cause = cause_of(error)
         if cause is Cause.ERROR and distributed.lost_a_rank(error):  # the word is that rank's, if it left one
             distributed.end_process(Cause.ERROR.code, alone=True)
-        return cause, f"{type(error).__name__}: {error}"
+        return cause, _told(error)
+
+
+def _told(error: Exception) -> str:
+    """An error in a line. Hydra has what a component raises in lines of its own: of these, what was called, and why."""
+    if not isinstance(error, InstantiationException):
+        return f"{type(error).__name__}: {error}"
+    called, cause = str(error).partition("\n")[0].rstrip(":"), innermost(error)
+    return f"{called}: {type(cause).__name__}: {cause}" if cause is not error else f"{type(error).__name__}: {error}"
 
 
 def serve() -> None:

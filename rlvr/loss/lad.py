@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from rlvr.objective.batch import Batch, Divergence, Policy, Terms
+from rlvr.objective.batch import Batch, Divergence, Policy, Terms, value_and_derivative
 
 Ratio = Literal["token", "sequence", "sequence_geomean"]
 
@@ -37,7 +37,7 @@ def lad(policy: Policy, batch: Batch, *, divergence: Divergence, eta: PositiveFl
                 f"loss.ratio={ratio} takes one advantage per response and got one per token. "
                 "Pass loss.ratio=token, or an advantage that does not differ between tokens."
             )
-    value, derivative = divergence(log_ratio.detach(), advantage / eta)
+    value, derivative = value_and_derivative(divergence, log_ratio.detach(), advantage / eta)
     return Terms(loss=value + derivative * (log_ratio - log_ratio.detach()), metrics={"divergence": value})
 
 

@@ -17,6 +17,7 @@ from rlvr.objective.batch import (
     compares_responses,
     one_token_responses,
     per_response,
+    value_and_derivative,
     whole_groups,
 )
 
@@ -43,7 +44,7 @@ def lad_theoretical(policy: Policy, batch: Batch, *, divergence: Divergence, eta
     real = batch.mask.any(-1)
     log_r = _normalised(log_ratio.to(wide).sum(-1), real, batch)
     log_w = _normalised(batch.advantage.to(wide) / eta, real, batch)
-    value, derivative = divergence(log_r.detach(), log_w)
+    value, derivative = value_and_derivative(divergence, log_r.detach(), log_w)
     return Terms(loss=value + derivative * (log_r - log_r.detach()), metrics={"divergence": value})
 
 

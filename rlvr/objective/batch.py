@@ -152,6 +152,23 @@ class Terms:
 
 Loss = Callable[[Policy, Batch], Terms]
 Divergence = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def value_and_derivative(divergence: Divergence, log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """What a divergence returns. ValueError, which names it, for anything else than its value and derivative."""
+    returned: Any = divergence(log_ratio, a)
+    parts: list[Any] = list(cast("list[Any]", returned)) if isinstance(returned, tuple | list) else [returned]
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
+        function: Any = divergence.func if isinstance(divergence, partial) else divergence
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        came = ", ".join(type(part).__name__ for part in parts)
+        raise ValueError(
+            f"the divergence {function.__module__}.{name} returned {came}, not two tensors: the "
+            "value w·f(r/w), and its derivative r·f'(r/w) by the log ratio, as those of rlvr/objective/divergence.py."
+        )
+    return parts[0], parts[1]
+
+
 # (reward [B], group [B]) and, by name, what it declares with `needs` → [B] or [B, T]; or that and the returns [B, T].
 Advantage = Callable[..., Any]
 

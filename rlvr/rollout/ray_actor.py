@@ -18,6 +18,7 @@ from rlvr.rollout.broadcast import LOOPBACK, nccl_towards
 from rlvr.rollout.child import Child
 from rlvr.rollout.memory import Memory
 from rlvr.rollout.ray_node import ADDRESS, is_loopback
+from rlvr.rollout.rewards import rewards_of
 from rlvr.rollout.vllm_server import Arrays
 
 
@@ -77,4 +78,4 @@ class JudgeActor:
             from hydra.utils import instantiate
 
             self._task = cast(Task, instantiate(self._config, _convert_="all"))
-        return self._task.reward(answers)
+        return rewards_of(self._task, answers)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlvr.records import Completion, Engine, Judge, Problem, Request, Rollout, Sampling, StoppingEngine, Task
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
+from rlvr.rollout.rewards import rewards_of
 
 T = TypeVar("T")
 OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
@@ -174,7 +175,7 @@ class Sampler:
     ) -> list[Rollout]:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
         with self.judging:
-            rewards = iter((self.judge_all or self.task.reward)(answers))
+            rewards = iter(self.judge_all(answers) if self.judge_all else rewards_of(self.task, answers))
         of_group = [tuple(next(rewards) for _ in group) for group in texts]
         return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, of_group, strict=True)]
 

@@ -13,6 +13,7 @@ from analysis.figures import policies as figure_room
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.load import load
 from analysis.report.style import encode
+from analysis.scores.arm import arms
 from analysis.scores.cell import cell
 from analysis.scores.evaluated import evaluations
 from analysis.scores.metric import pass_at
@@ -127,3 +128,12 @@ def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: P
     rates = table.cells.set_index(["row", "column"])["mean"]
     assert rates["lad@40", policies.KEEP] == 1
     assert rates["lad@40", policies.REACH] == 5  # both of the others, in 5 of 8 samples of which 4 are right
+
+
+def test_a_policy_that_was_evaluated_alone_has_its_name(tmp_path: Path) -> None:
+    """It has no loss to be called by."""
+    alone = load(evaluated(tmp_path, {"lad@40": (8, 0)}), study="evaluation")
+    assert [arm.label for arm in arms(alone)] == ["policy=lad@40"]
+    table = comparison.table(alone)
+    assert table is not None
+    assert set(table.cells["row"]) == {"policy=lad@40"}

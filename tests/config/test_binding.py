@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlvr.config.binding import bind, close_match, components
+from rlvr.config.binding import bind, check_partial, close_match, components
 from rlvr.config.signature import forget
 
 SOURCE = """
@@ -35,6 +35,18 @@ def made(
 
 
 def open_handed(*, count: int, **rest): ...
+
+
+def clipped(reward, group, *, limit: float): ...
+
+
+def loss(policy, batch, *, count: int): ...
+
+
+def divergence(log_ratio, a): ...
+
+
+def maker(*, count: int): ...
 """
 KNOBS = {"count": 1, "mood": "calm", "names": ["a"], "file": "x", "thing": 3}
 
@@ -99,3 +111,25 @@ def test_components_are_found_where_they_stand() -> None:
 def test_a_near_name_is_proposed_and_a_far_one_is_not() -> None:
     assert close_match("etaa", ["eta", "beta"]) == " Did you mean eta?"
     assert close_match("zebra", ["eta", "beta"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "data"),
+    [
+        ("advantage", "clipped", "reward, group"),
+        ("loss", "loss", "policy, batch"),
+        ("divergence", "divergence", "log_ratio, a"),
+    ],
+)
+def test_what_is_given_data_at_each_step_says_so(path: str, function: str, data: str) -> None:
+    node = {"_target_": f"bound_things.{function}"}
+    said = f"{path}: bound_things.{function} takes {data} at each step, .*Add `_partial_: true` there"
+    for missing in ({}, {"_partial_": False}):
+        with pytest.raises(ValueError, match=said):
+            check_partial(path, {**node, **missing})
+    check_partial(path, {**node, "_partial_": True})
+    check_partial("model", node)  # which is called with what it is given at once
+
+
+def test_what_makes_a_function_of_its_knobs_is_called_at_once() -> None:
+    check_partial("loss", {"_target_": "bound_things.maker", "count": 1})

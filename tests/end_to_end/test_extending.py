@@ -118,6 +118,26 @@ def test_a_loss_whose_file_says_nothing_of_advantages_may_do_without_one(mine: P
     assert code == 0, out
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "target"),
+    [
+        ("loss", "whole", "filtered.filtered\npush: 0.1"),
+        ("advantage", "whole", "rlvr.objective.advantage.rloo"),
+        ("divergence", "whole", "rlvr.objective.divergence.js"),
+    ],
+)
+def test_a_file_that_leaves_partial_out_is_refused_before_launch(
+    mine: Path, tmp_path: Path, group: str, name: str, target: str
+) -> None:
+    (tmp_path / group).mkdir()
+    (tmp_path / group / f"{name}.yaml").write_text(f"_target_: {target}\n")
+    folders, others = [f"hydra.searchpath=[{tmp_path},{mine}]"], [] if group == "loss" else ["loss=lad"]
+    words = ["run", *folders, *ONE, *others, f"{group}={name}", "--dry-run"]
+    code, out = rlvr(*words, home=tmp_path / "home", cwd=tmp_path)
+    assert code == 2
+    assert "Add `_partial_: true` there." in out
+
+
 def test_help_lists_what_is_there(mine: Path, tmp_path: Path) -> None:
     _, out = rlvr("run", "--config-dir", str(mine), "--help", home=tmp_path, cwd=tmp_path)
     assert ", filtered," in out

@@ -8,7 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 
+from rlvr.job.process import _guarded
+from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.cause import Cause
 from tests.end_to_end.test_sweep import deterministic, python, runs
 from tests.slurm.place import wait_for
 from tests.support.words import newest
@@ -139,3 +143,23 @@ class TestReal:
         assert re.search(r"hanging.py\", line \d+ in never_released", log), log[-2000:]
         (undisturbed,) = runs(tmp_path / "calm-home").values()
         assert deterministic(run_dir) == deterministic(undisturbed)
+
+
+def raising(kind: str) -> None:
+    """A component that cannot be made."""
+    raise {"ValueError": ValueError, "OSError": OSError}[kind]("no room\nfor two lines")
+
+
+@pytest.mark.parametrize("kind", ["ValueError", "OSError"])
+def test_what_a_component_raises_stands_in_the_first_line_of_the_message(kind: str) -> None:
+    target = "tests.end_to_end.test_outcomes.raising"
+    with StopFlag() as stop:
+        cause, message = _guarded(lambda: instantiate({"_target_": target, "kind": kind}), stop)
+    assert cause is Cause.ERROR
+    assert message.splitlines()[0] == f"Error in call to target '{target}': {kind}: no room"
+
+
+def test_a_call_without_its_arguments_says_which() -> None:
+    with StopFlag() as stop:
+        _, message = _guarded(lambda: instantiate({"_target_": "rlvr.objective.advantage.rloo"}), stop)
+    assert message.startswith("Error in call to target 'rlvr.objective.advantage.rloo': TypeError: rloo() missing 2")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from rlvr.objective.batch import value_and_derivative
 from tests.support.factories import make_batch
 
 
@@ -41,3 +45,20 @@ def test_rows_are_known_by_their_number_through_any_selection() -> None:
 def test_a_field_that_does_not_fit_is_refused(field: str, value: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(make_batch(), **{field: value})
+
+
+def one_value(log_ratio: Tensor, a: Tensor, *, scale: float = 1.0) -> Tensor:
+    return scale * (log_ratio - a)
+
+
+@pytest.mark.parametrize("divergence", [one_value, partial(one_value, scale=2.0)])
+@pytest.mark.parametrize("rows", [1, 2, 3])  # a tensor of two rows would unpack
+def test_a_divergence_that_returns_one_value_is_named(divergence: Any, rows: int) -> None:
+    said = r"the divergence .*test_batch\.one_value returned Tensor, not two tensors: the value .* its derivative"
+    with pytest.raises(ValueError, match=said):
+        value_and_derivative(divergence, torch.zeros(rows), torch.ones(rows))
+
+
+def test_a_divergence_gives_its_value_and_its_derivative() -> None:
+    value, derivative = value_and_derivative(lambda x, a: (x - a, x * a), torch.tensor([3.0]), torch.tensor([2.0]))
+    assert (value.item(), derivative.item()) == (1.0, 6.0)

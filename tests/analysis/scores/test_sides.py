@@ -1,0 +1,94 @@
+"""Which arms a claim compares, and what is said where that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from analysis.frames.load import load
+from analysis.scores.arm import Arm, arms
+from analysis.scores.claim import Claim, Outcome
+from analysis.scores.findings import findings
+from analysis.scores.sides import NotTested, sides, trend
+from analysis.scores.verdict import verdicts
+from tests.analysis.ledger_factory import BASE, config, counts, write_run, write_sweep
+
+END = {0: BASE, 40: {"maze7": counts(4, 4, 0, 0)}}
+WINS = {"says": "it wins", "metric": "avg", "relation": ">"}
+
+
+def write(home: Path, *points: str, **about: object) -> None:
+    plan = []
+    for point in points:
+        typed = dict(word.split("=") for word in point.split())
+        lr = {"lr": float(typed["lr"])} if "lr" in typed else {}
+        plan.append((write_run(home, config(typed["loss"], **lr), END, name=point), point, point.split()))
+    write_sweep(home, "s", plan, **about)  # pyright: ignore[reportArgumentType]
+
+
+def arms_of(home: Path, *points: str) -> list[Arm]:
+    write(home, *points)
+    return arms(load(home))
+
+
+def claim(arm: str, of: str = "each", relation: str = ">") -> Claim:
+    return Claim("it wins", "avg", arm, relation, of)
+
+
+def labels(compared: Sequence[Arm]) -> list[str]:
+    return sorted(arm.label for arm in compared)
+
+
+def test_each_arm_and_the_mean_of_several_have_a_side(tmp_path: Path) -> None:
+    found = arms_of(tmp_path, "loss=grpo", "loss=pacs lr=1e-5", "loss=pacs lr=1e-4")
+    each = sides(claim("loss=pacs"), "loss=grpo", found)
+    assert {label: labels(others) for label, (_, others) in each.items()} == {
+        "loss=pacs lr = 1e-5": ["loss=grpo lr = 1e-06"],
+        "loss=pacs lr = 1e-4": ["loss=grpo lr = 1e-06"],
+    }
+    ((own, others),) = sides(claim("loss=pacs", "mean"), "loss=grpo", found).values()
+    assert (len(own), len(others)) == (2, 1)
+
+
+@pytest.mark.parametrize("of", ["each", "mean"])
+def test_what_is_compared_with_itself_is_said_to_be(tmp_path: Path, of: str) -> None:
+    found = arms_of(tmp_path, "loss=grpo", "loss=pacs")
+    with pytest.raises(NotTested, match="^what has loss=grpo is itself what it is compared to, loss=grpo$"):
+        sides(claim("loss=grpo", of), "loss=grpo", found)
+    with pytest.raises(NotTested, match="^there is no arm loss=ppo to compare to$"):
+        sides(claim("loss=grpo", of), "loss=ppo", found)
+
+
+def test_an_arm_beside_the_plain_one_of_its_name_is_compared_to_it(tmp_path: Path) -> None:
+    found = arms_of(tmp_path, "loss=grpo", "loss=grpo lr=1e-4", "loss=pacs")
+    ((own, _),) = sides(claim("loss=grpo lr=1e-4"), "loss=grpo lr=1e-06", found).values()
+    assert labels(own) == ["loss=grpo lr = 1e-4"]
+
+
+def test_a_report_says_of_a_claim_that_it_compares_an_arm_with_itself(tmp_path: Path) -> None:
+    write(tmp_path, "loss=grpo", "loss=pacs", claims=[{**WINS, "arm": "loss=grpo"}], baseline="loss=grpo")
+    (one,) = verdicts(load(tmp_path))
+    assert one.outcome == Outcome.NOT_TESTED
+    assert one.more == "what has loss=grpo is itself what it is compared to, loss=grpo"
+
+
+def test_a_trend_takes_the_arms_by_the_value_of_its_knob(tmp_path: Path) -> None:
+    found = arms_of(tmp_path, "loss=pacs lr=1e-3", "loss=pacs lr=1e-5", "loss=pacs lr=1e-4")
+    rises = claim("loss=pacs", relation="rises with lr")
+    assert [arm.label for arm in trend(rises, found)] == ["lr = 1e-5", "lr = 1e-4", "lr = 1e-3"]
+    with pytest.raises(NotTested, match="three or more values of lr"):
+        trend(rises, found[:2])
+
+
+def test_a_report_says_that_no_arm_has_the_baseline_and_what_stands_in_its_place(tmp_path: Path) -> None:
+    write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=nope")
+    (one,) = findings(load(tmp_path))
+    assert one.outcome == Outcome.WARNING
+    assert one.claim.says == ("no arm has the study's baseline, loss=nope: arms are compared to loss=grpo instead")
+
+
+def test_a_baseline_that_some_arm_has_is_no_finding(tmp_path: Path) -> None:
+    write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=pacs")
+    assert findings(load(tmp_path)) == []

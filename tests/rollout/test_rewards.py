@@ -1,0 +1,117 @@
+"""What a task's `reward` returns is checked where it is asked for: a fault names the task, and ends as a user error."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlvr.job.cause import cause_of
+from rlvr.ledger.cause import Cause
+from rlvr.records import Problem, Reward
+from rlvr.rollout.ray_actor import JudgeActor
+from rlvr.rollout.rewards import rewards_of
+from rlvr.rollout.sampler import Spent
+from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
+
+Answers = Sequence[tuple[Problem, str]]
+
+
+class Returning(ScriptedTask):
+    """Judges by a function of the answers."""
+
+    name, max_tokens = "returning", 1
+
+    def __init__(self, judge: Callable[[Answers], Any], *, graded: bool = False) -> None:
+        super().__init__(["++"])
+        self.judge, self.graded = judge, graded
+
+    def reward(self, answers: Answers) -> Any:
+        return self.judge(answers)
+
+
+class Undeclared(ScriptedTask):
+    """Half a reward for every answer, from a task without `graded`."""
+
+    def __init__(self) -> None:
+        super().__init__(["++"])
+
+    def reward(self, answers: Answers) -> list[Reward]:
+        return [Reward(0.5, "wrong") for _ in answers]
+
+
+def of_all(reward: Any) -> Callable[[Answers], Any]:
+    return lambda answers: [reward for _ in answers]
+
+
+@pytest.mark.parametrize(
+    ("judge", "problem"),
+    [
+        (of_all(Reward(math.nan, "wrong")), r"Reward\(value=nan.*finite number"),
+        (of_all(Reward(math.inf, "correct")), "finite number"),
+        (of_all(Reward("1", "correct")), "finite number"),  # pyright: ignore[reportArgumentType]
+        (of_all(1.0), "judged an answer to problem train/0 with 1.0. Return rlvr.records.Reward"),
+        (lambda answers: [Reward(1.0, "correct") for _ in answers][1:], "returned 5 rewards for 6 answers"),
+        (lambda answers: [Reward(1.0, "correct") for _ in answers] * 2, "returned 12 rewards for 6 answers"),
+        (lambda _: None, "returned None. Return a list of Reward"),
+        (of_all(Reward(0.5, "wrong")), "0 or 1 unless the task says `graded = True`"),
+        (of_all(Reward(1.0, "right")), "Outcomes: correct, wrong"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_is_no_reward_is_a_users_error_that_names_the_task(judge: Callable[[Answers], Any], problem: str) -> None:
+    task = Returning(judge)
+    with pytest.raises(ValueError, match=f"task returning: .*Returning .*{problem}") as caught:
+        sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, Spent())
+    assert cause_of(caught.value) is Cause.USER_ERROR
+
+
+def test_a_task_that_declares_nothing_gives_rewards_of_0_and_1() -> None:
+    task = Undeclared()
+    with pytest.raises(ValueError, match="graded = True"):
+        sampler(task)([task.problem("train", 0)], 2, SAMPLING, Spent())
+
+
+@pytest.mark.parametrize(
+    ("reward", "graded"),
+    [
+        (Reward(0.5, "wrong"), True),
+        (Reward(-2.0, "wrong"), True),
+        (Reward(np.float32(0.25), "wrong"), True),  # pyright: ignore[reportArgumentType]
+        (Reward(1, "correct"), False),
+        (Reward(np.True_, "correct"), False),  # pyright: ignore[reportArgumentType]
+        (Reward(0.3, "error"), False),  # has no reward
+    ],
+)
+def test_what_is_a_reward_passes(reward: Reward, graded: bool) -> None:
+    task = Returning(of_all(reward), graded=graded)
+    (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, Spent())
+    assert group.rewards == (reward, reward)
+
+
+def test_rewards_may_come_one_by_one() -> None:
+    task = Returning(lambda answers: (Reward(1.0, "correct") for _ in answers))
+    assert rewards_of(task, [(task.problem("train", 0), "")] * 3) == [Reward(1.0, "correct")] * 3
+
+
+def test_a_node_that_judges_checks_its_own() -> None:
+    config = {"_target_": "tests.rollout.test_rewards.Undeclared"}
+    with pytest.raises(ValueError, match="graded = True"):
+        JudgeActor(config, []).reward([(Problem("p", ""), "0")])
+
+
+def test_checking_costs_under_five_microseconds_a_sample() -> None:
+    """A sample takes milliseconds to generate. The fastest of five is taken: other work on the machine only adds."""
+    rewards = [Reward(float(i % 2), "correct" if i % 2 else "wrong") for i in range(20_000)]
+    task, problem = Returning(lambda _: rewards), Problem("p", "")
+    answers = [(problem, "")] * len(rewards)
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        rewards_of(task, answers)
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(5)) < 5e-6 * len(rewards)
