@@ -44,7 +44,7 @@ def refuse_targets(config: object, paths: Sequence[str]) -> None:
     A config on disk could else call any function of any library, `os.system` too. paths: `import_paths` of the run.
     """
     mine = [*(Path(path).resolve() for path in paths), *([] if imports.is_installed(imports.ROOT) else [imports.ROOT])]
-    for target in sorted(_targets(config)):
+    for target in sorted(targets(config)):
         package = target.split(".")[0]
         known = _is_component(target) if package in imports.PACKAGES else imports.directory(package) in mine
         if not known and not trusted(package):
@@ -68,17 +68,17 @@ def _is_component(target: str) -> bool:
         return False
 
 
-def _targets(config: object) -> frozenset[str]:
+def targets(config: object) -> frozenset[str]:
     """Every `_target_` of a config."""
     if isinstance(config, Mapping):
         node = cast("Mapping[str, object]", config)
         own = {str(node["_target_"])} if node.get("_target_") else set[str]()
-        return frozenset(own).union(*map(_targets, node.values()))
+        return frozenset(own).union(*map(targets, node.values()))
     if isinstance(config, list | tuple):
-        return frozenset[str]().union(*map(_targets, cast("Sequence[object]", config)))
+        return frozenset[str]().union(*map(targets, cast("Sequence[object]", config)))
     return frozenset()
 
 
 def packages(config: object) -> frozenset[str]:
     """The top-level package or module of every `_target_` of a config."""
-    return frozenset(target.split(".")[0] for target in _targets(config))
+    return frozenset(target.split(".")[0] for target in targets(config))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +143,31 @@ def test_the_same_command_trains_nothing_again_from_anywhere(trained: Path, mine
     assert "4 of 4 runs finished (4 before)" in rlvr(*words, home=trained, cwd=tmp_path)[1]
     searched = ["run", f"hydra.searchpath=[file://{mine}]", "study=days", "keep_rollouts=1", *HERE]
     assert "4 of 4 runs finished (4 before)" in rlvr(*searched, home=trained, cwd=tmp_path)[1]
+
+
+def test_runs_of_an_edited_loss_are_told_at_launch_and_in_the_report(tmp_path: Path) -> None:
+    mine, home = written(tmp_path), tmp_path / "home"
+    words = ["run", "--config-dir", "mine", *ONE, "loss=filtered", "steps=1"]
+    assert rlvr(*words, home=home, cwd=tmp_path)[0] == 0
+    (before,) = runs(home).values()
+    kept = json.loads((before / "own_code.json").read_text())
+    assert kept == {n: [hashlib.sha256((mine / f"{n}.py").read_bytes()).hexdigest()] for n in ("filtered", "weekdays")}
+    with (mine / "filtered.py").open("a") as file:
+        file.write("\n# edited\n")
+    code, out = rlvr(*words, "-m", "seed=0,1", home=home, cwd=tmp_path)
+    assert code == 0, out
+    (line,) = (line for line in out.splitlines() if "another version" in line)
+    assert line.startswith(f"{mine}/filtered.py: 1 finished run was made with another version, and is not run again.")
+    remove = re.search(r"To train anew: rm -r (\S+), and the same command", line)
+    assert remove is not None
+    assert Path(remove[1]) == before
+    _, out = rlvr("report", home=home, cwd=tmp_path)
+    page = (home / "reports/main/index.html").read_text()
+    assert "<code>filtered</code>, code of your own, was not the same in all runs: " in page
+    shutil.rmtree(before)
+    code, out = rlvr(*words, "-m", "seed=0,1", home=home, cwd=tmp_path)
+    assert "2 of 2 runs finished (1 before)" in out
+    assert "another version" not in out
 
 
 def test_points_are_swept_as_of_what_is_built_in(mine: Path, tmp_path: Path) -> None:
