@@ -174,13 +174,13 @@ def _quoted(word: str) -> str:
     if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
     if key_of(word) in (*GROWTH, *ADDED, *NAMING, "baseline"):
-        return f"{key}={_as_text(value)}"
+        return f"{key}={as_text(value)}"
     if key_of(word) not in LINES:
         return word
-    return f"{key}=[" + ",".join(_as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
+    return f"{key}=[" + ",".join(as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
 
 
-def _as_text(value: str) -> str:
+def as_text(value: str) -> str:
     """Quoted for Hydra."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

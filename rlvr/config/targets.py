@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -46,12 +47,20 @@ def refuse_targets(config: object, paths: Sequence[str]) -> None:
     mine = [*(Path(path).resolve() for path in paths), *([] if imports.is_installed(imports.ROOT) else [imports.ROOT])]
     for target in sorted(targets(config)):
         package = target.split(".")[0]
-        known = _is_component(target) if package in imports.PACKAGES else imports.directory(package) in mine
-        if not known and not trusted(package):
+        lies_in = imports.directory(package)
+        known = _is_component(target) if package in imports.PACKAGES else lies_in in mine
+        if known or trusted(package):
+            continue
+        gone = [path for path in paths if not Path(path).is_dir()]
+        if gone and (imports.find(package) is None or (lies_in is not None and not imports.is_common(lies_in))):
             raise ValueError(
-                f"_target_: {target} is neither a component of rlvr nor in a directory of your own on Python's path or "
-                f"--config-dir. If you know what it does: export {TRUST}={package}, here and in jobs."
+                f"_target_: {target} came from a directory that is gone, {' or '.join(gone)}. Put it back, or a link "
+                f"to where it is now: ln -s NEW_PLACE {shlex.quote(gone[-1])}"
             )
+        raise ValueError(
+            f"_target_: {target} is neither a component of rlvr nor in a directory of your own on Python's path or "
+            f"--config-dir. If you know what it does: export {TRUST}={package}, here and in jobs."
+        )
 
 
 def _is_component(target: str) -> bool:

@@ -179,6 +179,19 @@ def test_points_are_swept_as_of_what_is_built_in(mine: Path, tmp_path: Path) -> 
     assert sum("filtered" in name for name in pushes) == 2
 
 
+def test_evaluate_needs_no_directory(trained: Path, mine: Path, tmp_path: Path) -> None:
+    """Of what lies in several directories, those that are typed are searched too."""
+    (tmp_path / "more/task").mkdir(parents=True)
+    (tmp_path / "more/task/tomorrow.yaml").write_text("_target_: weekdays.Weekdays\nahead: 1\n")
+    words = ["evaluate", "filtered-push0.5-s0", "evaluation.samples=4", "task=weekdays,tomorrow", *HERE[:2]]
+    code, out = rlvr(words[0], *words[1:3], *HERE[:2], "--dry-run", home=trained, cwd=tmp_path)
+    assert code == 0, out
+    for more in (["--config-dir", "more"], [f"hydra.searchpath=[{tmp_path}/more]"]):
+        code, out = rlvr(*words, *more, "--dry-run", home=trained, cwd=tmp_path)
+        assert code == 0, out
+        assert "2 runs, 0 finished" in out
+
+
 def test_report_export_and_replay_need_no_directory(trained: Path, tmp_path: Path) -> None:
     code, out = rlvr("report", "--study", "days", home=trained, cwd=tmp_path)
     assert code == 0, out
