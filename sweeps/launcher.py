@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import own_code, targets
 from rlvr.config.engine import gpus_of_workers
+from rlvr.config.explain import of_unreadable
 from rlvr.config.overrides import key_of, usual
 from rlvr.ledger import inputs
 from rlvr.ledger.attempt import newest_attempt
@@ -165,6 +166,8 @@ def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool)
     _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run)
     _check_store(tracker)
     _check_name(planned, ledger)
+    for line in of_unreadable(session.current().registry):
+        print(line, file=sys.stderr)
 
 
 def _check_name(planned: Plan, ledger: Ledger) -> None:

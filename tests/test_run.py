@@ -276,3 +276,15 @@ def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "_target_: rlvr.objective.divergence.hd" in done.stdout
     assert "eta: 0.5" in done.stdout
+
+
+def test_a_half_written_file_of_ones_own_costs_a_line_and_its_own_choice_alone(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "mine/loss").mkdir(parents=True)
+    (tmp_path / "mine/loss/half.yaml").write_text("_target_: my.loss\n push: [1,\n")
+    said = f"{tmp_path}/mine/loss/half.yaml, line 2, column 6: no YAML, mapping values are not allowed here."
+    words = ["--config-dir", str(tmp_path / "mine"), "cluster=local", "tracker=none", "--dry-run"]
+    code, out, errors = told(*words, "loss=grpo", home=tmp_path / "home")
+    assert (code, errors) == (0, [f"loss=half cannot be chosen: {said}"])
+    assert "1 run, 0 finished" in out
+    code, _, errors = told(*words, "-m", "loss=grpo,half", home=tmp_path / "home")
+    assert (code, errors) == (2, [f"rlvr: {said}"])

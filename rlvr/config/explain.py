@@ -65,6 +65,14 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry) 
     return next(_of_text(str(error), arguments, registry))
 
 
+def of_unreadable(registry: Registry) -> list[str]:
+    """A line for each option that was left out because its file cannot be read."""
+    return [
+        f"{group}={option} cannot be chosen: {explain(error, (), registry)}"
+        for (group, option), error in registry.unreadable.items()
+    ]
+
+
 def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
     """Explanations of a message, the most precise first; the message itself where there is no better one."""
     keys = dict(a.lstrip("+~").split("=", 1) for a in arguments if "=" in a)
@@ -202,7 +210,7 @@ def _options_with(key: str, registry: Registry) -> list[str]:
     group, _, knob = key.partition(".")
     if not knob or group not in registry.groups():
         return []
-    return [option for option in registry.options(group) if _has(registry.node(group, option), knob)]
+    return [option for option in registry.readable(group) if _has(registry.node(group, option), knob)]
 
 
 def _has(node: DictConfig, knob: str) -> bool:
