@@ -22,7 +22,7 @@ from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.launcher import _tell_of_other_code, _tell_of_other_inputs
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import _here, differences, measured, preview
+from sweeps.preview import _here, _rounded, _size, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -150,7 +150,7 @@ def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
     gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
     text = preview(planned([*model, *gpus]), Ledger(tmp_path), slurm=True)
-    assert "\nDisk: about 34.5 GB, " in text
+    assert "\nDisk: about 35 GB, " in text
     assert re.search(r"\nGPU memory: about [\d.]+ GB of 141 GB \(activations [\d.]+, ", text)
     with pytest.raises(ValueError, match=r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about"):
         planned([*model, *gpus[:-1], "cluster.gpu_memory_gb=16"])
@@ -294,6 +294,22 @@ def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
     found = re.search(r"Cost model \((\w+)\): about (\S+) hours of runs, \S+ (\w+)-hours", text)
     assert found is not None, text
     return found[1], float(found[2]), found[3]
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(7660.4, "7,660"), (1183, "1,183"), (110, "110"), (54.4, "54"), (9.96, "10"), (9.94, "9.9"), (0.123, "0.12")],
+)
+def test_hours_and_gigabytes_are_whole_from_ten_up(amount: float, shown: str) -> None:
+    assert _rounded(amount) == shown
+    assert _size(amount * 2**30).removesuffix(" GB") == shown or amount < 0.5
+
+
+def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(tmp_path: Path) -> None:
+    text = rlvr("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path).stdout
+    assert re.search(r"about 1,\d{3} hours of runs, 9,\d{3} GPU-hours", text), text
+    assert "\nDisk: about 1,465 GB, " in text  # 8 runs, 2 checkpoints each, 12 bytes of 8.19e9 parameters
+    assert "e+0" not in text
 
 
 def test_hours_of_gpus_are_gpu_hours_on_a_machine_without_one(tmp_path: Path) -> None:
