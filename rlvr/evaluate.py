@@ -16,7 +16,7 @@ Of a run it takes task, engine, length and evaluation as it was trained with, wh
                           evaluation.samples=64 evaluation.temperature=0.6 evaluation.top_p=0.95
 
 Samples are kept by what decides them: asking for 1024 after 8 draws 1016, and an interrupted evaluation goes on.
-Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` know them, cluster.backend=slurm runs
+Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` know them, cluster=slurm runs
 them on SLURM, cluster.ranks shares one among processes. `python -m analysis --study evaluation` shows them.
 All knobs: docs/evaluate.md.
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr import run as rlvr_run
 from rlvr.config.explain import OTHER_NAMES
 from rlvr.run import deferred, main, quoted
 from tests.support.composed import REGISTRY
@@ -136,6 +137,21 @@ MISTAKES = {
         'task=maze".',
     ),
     "a knob of other options, which are named": (["task.classes=3"], "task.classes is a knob of task=classes"),
+    "several values of an option": (
+        ["loss=grpo,rloo", "lr=1e-3"],
+        "loss=grpo,rloo is several values. To sweep over them, add -m: python -m rlvr.run -m loss=grpo,rloo lr=1e-3",
+    ),
+    "several values of a knob": (
+        ["task.size=7,9"],
+        "task.size=7,9 is several values. One list is task.size=[7,9]. To sweep over them, add -m: python -m rlvr.run "
+        "-m task.size=7,9",
+    ),
+    "a range on a single run": (["seed=range(3)"], "seed=range(3) is several values. To sweep over them, add -m: "),
+    "an entry to drop that there is not": (
+        ["paper=lad_math", "~task.test.minervaa"],
+        "~task.test.minervaa: there is no such entry to drop. task.test has: math500, olympiadbench, minerva, aime24, "
+        "aime25, amc. Did you mean minerva?",
+    ),
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
@@ -288,3 +304,19 @@ def test_a_half_written_file_of_ones_own_costs_a_line_and_its_own_choice_alone(t
     assert "1 run, 0 finished" in out
     code, _, errors = told(*words, "-m", "loss=grpo,half", home=tmp_path / "home")
     assert (code, errors) == (2, [f"rlvr: {said}"])
+
+
+@pytest.mark.parametrize("home", ["/proc/no_home", "/dev/null/below_a_file"])
+def test_a_home_that_cannot_be_made_is_named_with_its_variable(told: Told, home: str) -> None:
+    code, _, (line,) = told("loss=grpo", "cluster=local", "tracker=none", home=Path(home))
+    assert code == 2
+    assert f"Runs go to {home}: set RLVR_HOME to a directory that you may write to" in line
+
+
+@pytest.mark.parametrize("function", [rlvr_run.run, rlvr_run.compose])
+def test_several_values_from_python_are_a_sweeps(
+    function: Callable[[list[str]], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=re.escape('To sweep over them, rlvr.sweep(["loss=grpo", "seed=0,1"])')):
+        function(["loss=grpo", "seed=0,1"])

@@ -44,10 +44,10 @@ OTHER_NAMES = {
 }
 
 
-def explain(error: BaseException, arguments: Sequence[str], registry: Registry) -> str:
+def explain(error: BaseException, arguments: Sequence[str], registry: Registry, sweep: str = "") -> str:
     """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type.
 
-    arguments: those of the command. registry: of its search path.
+    arguments: those of the command. registry: of its search path. sweep: how to do the same with several values.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
@@ -62,7 +62,8 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry) 
     error = _innermost(error)
     if isinstance(error, InterpolationResolutionError):
         return _of_interpolation(error)
-    return next(_of_text(str(error), arguments, registry))
+    text = str(error)
+    return _several_values(text, registry, sweep) or next(_of_text(text, arguments, registry))
 
 
 def of_unreadable(registry: Registry) -> list[str]:
@@ -101,6 +102,9 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
         yield f"{again.group(1)} is chosen already: type {again.group(1)}=OPTION without +."
     if kept := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
         key = kept.group(1)
+        if entries := _entries(key.rpartition(".")[0], arguments, registry):
+            near = close_match(key.rpartition(".")[2], entries)
+            yield f"~{key}: there is no such entry to drop. {key.rpartition('.')[0]} has: {', '.join(entries)}.{near}"
         yield f"~{key}: there is no such entry to drop. A knob that is off is {key}=null."
     if one := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
         key, where = one.group(1), re.match(r"In '[^']+': ", text)
@@ -108,6 +112,33 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
     if folder := re.search(r"config directory '(.*)' not found", text):
         yield f"--config-dir={folder.group(1)}: there is no such directory."
     yield _plain(text)
+
+
+def _several_values(text: str, registry: Registry, sweep: str) -> str:
+    """Of a command for one run that gives a key several values; "" for another text."""
+    several = re.search(r"Ambiguous value for argument '(.+?)'\s+1\. To use", text, re.DOTALL)
+    several = several or re.search(r"Sweep parameters? '(.+)' requires? --multirun", text)
+    if several is None:
+        return ""
+    key, _, value = several.group(1).partition("=")
+    as_list = "" if key in registry.groups() or "(" in value else f" One list is {key}=[{value}]."
+    return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
+
+
+def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str]:
+    """The names in a mapping of the config with the options that were chosen; [] where there is none."""
+    try:
+        config, _ = registry.compose(_chosen(arguments, registry))
+        node = OmegaConf.select(config, key, throw_on_missing=False)
+    except BAD_INPUT:
+        return []
+    return [str(name) for name in node if not str(name).startswith("_")] if isinstance(node, DictConfig) else []
+
+
+def _chosen(arguments: Sequence[str], registry: Registry) -> list[str]:
+    """The options that a command chooses; of several in a group the first."""
+    groups = registry.groups()
+    return [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
 
 
 def _plain(text: str) -> str:
@@ -227,10 +258,8 @@ def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:
     other = [ours for ours, others in OTHER_NAMES.items() if key.rpartition(".")[2] in others]
     if other:
         return f" Did you mean {other[0]}?"
-    groups = registry.groups()
-    chosen = [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
     try:
-        known = registry.names(tuple(chosen))
+        known = registry.names(tuple(_chosen(arguments, registry)))
     except BAD_INPUT:
         known = registry.names()
     match = close_match(key, known)
