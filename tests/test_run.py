@@ -63,6 +63,10 @@ MISTAKES = {
         "presample.problems has no effect with loss=dph_js,grpo. Losses that take a presample: dph_alpha, ",
     ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
+    "a tracker that takes copies": (
+        ["tracker=wandb"],
+        "tracker=wandb does not exist: runs are copied there, by python -m rlvr.tracker.wandb (--help).",
+    ),
     "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
     "two studies": (
         ["-m", "study=eta,exact_likelihood"],

@@ -24,6 +24,8 @@ from rlvr.ledger.terminal import one_line
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
+COPIES = ("tensorboard", "trackio", "wandb")  # where modules of rlvr/tracker copy runs to, from the ledger
+
 # Knobs as other trainers (TRL, verl, OpenRLHF, prime-rl) call them, by ours.
 OTHER_NAMES = {
     "lr": ("learning_rate",),
@@ -178,6 +180,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _no_option(group: str, option: str, registry: Registry) -> str:
     known = registry.options(group)
+    if group == "tracker" and option in COPIES:
+        return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.{option} (--help)."
     return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
 
 
