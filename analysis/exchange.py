@@ -75,7 +75,10 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     o = parser.parse_args(arguments)
     dump = dumps.Dump(o.dump, o.format, o.arm, o.seed, o.source, o.reward, o.correct_from)
     frames = dumps.frames(dump)
-    return frames, _file(o.out or Path(remembered.folder_name(frames.rows[0].name)))
+    file = _file(o.out or Path(remembered.folder_name(frames.rows[0].name)))
+    if file.exists():
+        raise LookupError(f"{file} is there already. Pass another name by --out, or remove it.")
+    return frames, file
 
 
 def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:

@@ -16,7 +16,7 @@ Of a run it takes task, engine, length and evaluation as it was trained with, wh
                           evaluation.samples=64 evaluation.temperature=0.6 evaluation.top_p=0.95
 
 Samples are kept by what decides them: asking for 1024 after 8 draws 1016, and an interrupted evaluation goes on.
-Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` know them, cluster.backend=slurm runs
+Evaluations are runs on the ledger: `python -m sweeps status`, `logs` and `retry` know them, cluster=slurm runs
 them on SLURM, cluster.ranks shares one among processes. `python -m analysis --study evaluation` shows them.
 All knobs: docs/evaluate.md.
 """
@@ -62,6 +62,7 @@ class EvaluatedPolicy:
     step: int
     trained: Mapping[str, Any] | None = None
     import_paths: tuple[str, ...] = ()
+    config_dirs: tuple[str, ...] = ()  # of that run
 
     @functools.cached_property
     def knobs(self) -> dict[str, Any]:
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_words(overrides)
             policies = found(sources, Ledger(layout.home()), options.checkpoint, with_base=options.with_base)
             policies = _distinct(policies, one_task="task" in map(key_of, overrides))
+            overrides = _with_directories(policies, overrides, registry)
+        with runs.one_line_errors([*given, *overrides]) as registry:
             usual = _usual(policies, overrides, registry)
             adapt = functools.partial(_adapted, policies, usual=usual, study=options.study)
             typed = [word for word in words if word not in ("--dry-run", "--debug")]
@@ -237,7 +240,8 @@ def _of_checkpoint(path: Path, at: str = "") -> EvaluatedPolicy:
     check_owner(run_dir)
     info = read_info(run_dir)
     where = at or f"@{step}"
-    return EvaluatedPolicy(path, info.arm + where, info.group_id + where, step, read_config(run_dir), info.import_paths)
+    found_at = (info.import_paths, info.config_dirs)
+    return EvaluatedPolicy(path, info.arm + where, info.group_id + where, step, read_config(run_dir), *found_at)
 
 
 def _base(run_dir: Path, config: Mapping[str, Any]) -> EvaluatedPolicy:
@@ -251,7 +255,7 @@ def _base(run_dir: Path, config: Mapping[str, Any]) -> EvaluatedPolicy:
         path = downloaded(named)
     if path is None:
         raise ValueError(f"the base policy of {info.name} is not on this machine. Name its directory as a source.")
-    return EvaluatedPolicy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths)
+    return EvaluatedPolicy(path.resolve(), BASE, digest_of(path), 0, config, info.import_paths, info.config_dirs)
 
 
 def _distinct(policies: Sequence[EvaluatedPolicy], *, one_task: bool) -> list[EvaluatedPolicy]:
@@ -281,6 +285,19 @@ def _meaning(policy: EvaluatedPolicy, one_task: bool) -> tuple[str, str]:
 
 
 # --- from sources and words to runs
+
+
+def _with_directories(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], registry: Registry) -> list[str]:
+    """The overrides, with the config directories in which launches of the runs found their options, after those typed.
+
+    registry: of what was typed.
+    """
+    recorded = dict.fromkeys(folder for policy in policies for folder in policy.config_dirs)
+    more = [each for each in recorded if each not in registry.folders and ("://" in each or Path(each).is_dir())]
+    if not more:
+        return list(overrides)
+    quoted = ",".join(map(runs.as_text, dict.fromkeys([*registry.folders, *more])))
+    return [f"hydra.searchpath=[{quoted}]", *(word for word in overrides if key_of(word) != "hydra.searchpath")]
 
 
 def _usual(policies: Sequence[EvaluatedPolicy], overrides: Sequence[str], registry: Registry) -> list[str]:

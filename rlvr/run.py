@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in given if word not in OWN_FLAGS]
     terminal.write_ascii_where_needed()
     try:
-        with one_line_errors(words) as registry:
+        with one_line_errors(words, f"add -m: {shlex.join(['python', '-m', 'rlvr.run', '-m', *words])}") as registry:
             session = carried_out(words, registry, dry_run="--dry-run" in given)
     except ValueError as error:
         if "--debug" in given:
@@ -61,8 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def one_line_errors(words: Sequence[str]) -> Generator[Registry, None, None]:
-    """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path."""
+def one_line_errors(words: Sequence[str], sweep: str = "") -> Generator[Registry, None, None]:
+    """What is wrong with a command is a ValueError of one line in here. Gives the registry of its search path.
+
+    sweep: how to do the same with several values of a key.
+    """
     if problem := imports.foreign():
         raise ValueError(problem)
     layout.home()  # ValueError for a RLVR_HOME that is a file
@@ -71,7 +76,7 @@ def one_line_errors(words: Sequence[str]) -> Generator[Registry, None, None]:
         registry = Registry.of(words)
         yield registry
     except BAD_INPUT as error:
-        raise ValueError(explain(error, words, registry or Registry())) from error
+        raise ValueError(explain(error, words, registry or Registry(), sweep)) from error
 
 
 def carried_out(
@@ -174,13 +179,13 @@ def _quoted(word: str) -> str:
     if value in ("", "null") or value.startswith(("[", "'", '"')):
         return word
     if key_of(word) in (*GROWTH, *ADDED, *NAMING, "baseline"):
-        return f"{key}={_as_text(value)}"
+        return f"{key}={as_text(value)}"
     if key_of(word) not in LINES:
         return word
-    return f"{key}=[" + ",".join(_as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
+    return f"{key}=[" + ",".join(as_text(line.strip()) for line in value.split(";") if line.strip()) + "]"
 
 
-def _as_text(value: str) -> str:
+def as_text(value: str) -> str:
     """Quoted for Hydra."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -215,7 +220,7 @@ def compose(words: Sequence[str] = ()) -> DictConfig:
     Names and types of knobs are checked; whether they go together, a launch or its dry run says.
     """
     options, overrides = _split(words)
-    with one_line_errors(words) as registry:
+    with one_line_errors(words, _as_sweep(words)) as registry:
         if "--dry-run" in options or MULTIRUN & set(options):
             raise ValueError(f"{' '.join(options)}: rlvr.compose gives one config and launches nothing. Drop it.")
         return registry.compose(quoted(overrides))[0]
@@ -265,12 +270,16 @@ def _launched(words: Sequence[str], *, one_run: bool) -> Sweep:
     if one_run and MULTIRUN & set(options):
         raise ValueError("rlvr.run trains one run. A sweep: rlvr.sweep([...]).")
     typed = [*(option for option in options if option not in OWN_FLAGS), *overrides]
-    with one_line_errors(typed) as registry:
+    with one_line_errors(typed, _as_sweep(words)) as registry:
         session = carried_out(typed, registry, dry_run="--dry-run" in options, one_run=one_run)
     (launch,) = session.launches
     if launch.outcome.exit_code == INTERRUPTED:
         raise KeyboardInterrupt("runs have saved; the same call goes on with them")
     return Sweep.of(launch, Ledger(layout.home()))
+
+
+def _as_sweep(words: Sequence[str]) -> str:
+    return f"rlvr.sweep({json.dumps(list(words))})"
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -15,8 +16,9 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import targets
+from rlvr.config import own_code, targets
 from rlvr.config.engine import gpus_of_workers
+from rlvr.config.explain import of_unreadable
 from rlvr.config.overrides import key_of, usual
 from rlvr.ledger import inputs
 from rlvr.ledger.attempt import newest_attempt
@@ -174,6 +176,8 @@ def check_launch(planned: Plan, ledger: Ledger, tracker: Any, *, on_slurm: bool)
     _check_machine(planned, on_slurm=on_slurm, dry_run=session.current().dry_run)
     _check_store(tracker)
     _check_name(planned, ledger)
+    for line in of_unreadable(session.current().registry):
+        print(line, file=sys.stderr)
 
 
 def _check_name(planned: Plan, ledger: Ledger) -> None:
@@ -273,6 +277,7 @@ def _start(
     shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
     _tell_of_timing(configs)
     _tell_of_other_inputs(ledger, configs)
+    _tell_of_other_code(ledger, configs)
     if on_slurm:
         return run_slurm(ledger, sweep_id, configs, run_ids=run_ids, shipper=shipper, wait=cluster.wait)
     return run_local(
@@ -309,6 +314,25 @@ def _tell_of_other_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any
             print(
                 f"{which}: {count} finished runs read other content than is there now, and are not run again. Give the "
                 "new one another path, which makes other runs.",
+                file=sys.stderr,
+            )
+
+
+def _tell_of_other_code(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Finished runs whose user has edited a component since: they are not run again."""
+    finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
+    made: dict[str, list[str]] = {}
+    for run_id in finished:
+        made.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)
+    for files, run_ids in made.items():
+        if files:
+            several = len(run_ids) > 1
+            which = f"{{{','.join(run_ids)}}}" if several else run_ids[0]
+            print(
+                f"{files}: {len(run_ids)} finished run{'s were' if several else ' was'} made with another version, and "
+                f"{'are' if several else 'is'} not run again. To train anew: rm -r {shlex.quote(str(ledger.root))}/"
+                f"{which}, and the same command. To have both: a module of another name for the new one, in its "
+                "`_target_`, which makes other runs.",
                 file=sys.stderr,
             )
 

@@ -171,7 +171,7 @@ def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, 
         left.append(steps * statistics.median(one.pace_s for one in alike[run.run_id]))
         kind, share = _share(run.config, slurm=slurm)
         hours[kind] += share * left[-1] / 3600
-    text = "Time: about " + ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items() if h)
+    text = "Time: about " + ", ".join(f"{_rounded(h)} {kind}-hours" for kind, h in hours.items() if h)
     if not slurm:
         with contextlib.suppress(ValueError):  # they cannot run here
             text += f", {duration(sum(left) / min(_workers(todo[0].config), len(left)))} here"
@@ -200,14 +200,14 @@ def _modelled(runs: Sequence[Planned], states: Mapping[str, RunState], ledger: L
         hours[kind] = hours.get(kind, 0.0) + share * sum(its.values()) / 3600
     device = cost.device_of(models[0][0].config["cluster"])
     shown = ", ".join(f"{name} {seconds / sum(parts.values()):.0%}" for name, seconds in parts.most_common() if seconds)
-    text = ", ".join(f"{h:.2g} {kind}-hours" for kind, h in hours.items())
+    text = ", ".join(f"{_rounded(h)} {kind}-hours" for kind, h in hours.items())
     alike = dict[Any, list[cost.Estimate]]()
     for guess in guesses:
         alike.setdefault((guess.kind, guess.known), []).append(guess)
     clauses = [(len(each), _calibration(each[0])) for each in alike.values()]
     sure = clauses[0][1] if len(clauses) == 1 else "; ".join(f"{_count(n, 'run')}: {text}" for n, text in clauses)
     total = sum(parts.values()) / 3600
-    return [f"Cost model ({device}): about {total:.2g} hours of runs, {text} ({shown}; {sure})."]
+    return [f"Cost model ({device}): about {_rounded(total)} hours of runs, {text} ({shown}; {sure})."]
 
 
 def _calibration(guess: cost.Estimate) -> str:
@@ -294,7 +294,7 @@ def _memory(todo: Sequence[Planned]) -> list[str]:
             most = max(most, memory.per_gpu(model, memory.setting_of(run.config)), key=lambda p: sum(p.values()))
     has = todo[0].config["cluster"]["gpu_memory_gb"]
     of = f" of {has:g} GB" if has else ""
-    return [f"GPU memory: about {_size(sum(most.values()))}{of} ({memory.shown(most)})"] if most else []
+    return [f"GPU memory: about {sum(most.values()) / memory.GB:,.1f} GB{of} ({memory.shown(most)})"] if most else []
 
 
 def _disk(todo: Sequence[Planned], finished: Past, ledger: Ledger) -> list[str]:
@@ -317,4 +317,9 @@ def _disk(todo: Sequence[Planned], finished: Past, ledger: Ledger) -> list[str]:
 
 
 def _size(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.3g} GB" if num_bytes > 2**29 else f"{num_bytes / 2**20:.0f} MB"
+    return f"{_rounded(num_bytes / 2**30)} GB" if num_bytes > 2**29 else f"{num_bytes / 2**20:.0f} MB"
+
+
+def _rounded(amount: float) -> str:
+    """`7,660`, `12`, `3.4`: whole from 10 up, else two digits."""
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"

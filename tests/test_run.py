@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlvr import run as rlvr_run
 from rlvr.config.explain import OTHER_NAMES
 from rlvr.run import deferred, main, quoted
 from tests.support.composed import REGISTRY
@@ -62,6 +63,10 @@ MISTAKES = {
         "presample.problems has no effect with loss=dph_js,grpo. Losses that take a presample: dph_alpha, ",
     ),
     "an unknown option": (["loss=ladd"], "loss=ladd does not exist. loss takes: "),
+    "a tracker that takes copies": (
+        ["tracker=wandb"],
+        "tracker=wandb does not exist: runs are copied there, by python -m rlvr.tracker.wandb (--help).",
+    ),
     "an unknown study": (["study=etaa"], "study=etaa does not exist. study takes: alpha, bandit, "),
     "two studies": (
         ["-m", "study=eta,exact_likelihood"],
@@ -136,6 +141,21 @@ MISTAKES = {
         'task=maze".',
     ),
     "a knob of other options, which are named": (["task.classes=3"], "task.classes is a knob of task=classes"),
+    "several values of an option": (
+        ["loss=grpo,rloo", "lr=1e-3"],
+        "loss=grpo,rloo is several values. To sweep over them, add -m: python -m rlvr.run -m loss=grpo,rloo lr=1e-3",
+    ),
+    "several values of a knob": (
+        ["task.size=7,9"],
+        "task.size=7,9 is several values. One list is task.size=[7,9]. To sweep over them, add -m: python -m rlvr.run "
+        "-m task.size=7,9",
+    ),
+    "a range on a single run": (["seed=range(3)"], "seed=range(3) is several values. To sweep over them, add -m: "),
+    "an entry to drop that there is not": (
+        ["paper=lad_math", "~task.test.minervaa"],
+        "~task.test.minervaa: there is no such entry to drop. task.test has: math500, olympiadbench, minerva, aime24, "
+        "aime25, amc. Did you mean minerva?",
+    ),
     "no option": (["--dryrun"], "there is no option --dryrun."),
     "an option without its value": (["--config-dir"], "--config-dir: expected one argument."),
     "a config directory that is not there": (["--config-dir=/nowhere"], "/nowhere: there is no such directory."),
@@ -276,3 +296,31 @@ def test_cfg_job_shows_the_composed_run_from_any_directory(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "_target_: rlvr.objective.divergence.hd" in done.stdout
     assert "eta: 0.5" in done.stdout
+
+
+def test_a_half_written_file_of_ones_own_costs_a_line_and_its_own_choice_alone(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "mine/loss").mkdir(parents=True)
+    (tmp_path / "mine/loss/half.yaml").write_text("_target_: my.loss\n push: [1,\n")
+    said = f"{tmp_path}/mine/loss/half.yaml, line 2, column 6: no YAML, mapping values are not allowed here."
+    words = ["--config-dir", str(tmp_path / "mine"), "cluster=local", "tracker=none", "--dry-run"]
+    code, out, errors = told(*words, "loss=grpo", home=tmp_path / "home")
+    assert (code, errors) == (0, [f"loss=half cannot be chosen: {said}"])
+    assert "1 run, 0 finished" in out
+    code, _, errors = told(*words, "-m", "loss=grpo,half", home=tmp_path / "home")
+    assert (code, errors) == (2, [f"rlvr: {said}"])
+
+
+@pytest.mark.parametrize("home", ["/proc/no_home", "/dev/null/below_a_file"])
+def test_a_home_that_cannot_be_made_is_named_with_its_variable(told: Told, home: str) -> None:
+    code, _, (line,) = told("loss=grpo", "cluster=local", "tracker=none", home=Path(home))
+    assert code == 2
+    assert f"Runs go to {home}: set RLVR_HOME to a directory that you may write to" in line
+
+
+@pytest.mark.parametrize("function", [rlvr_run.run, rlvr_run.compose])
+def test_several_values_from_python_are_a_sweeps(
+    function: Callable[[list[str]], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=re.escape('To sweep over them, rlvr.sweep(["loss=grpo", "seed=0,1"])')):
+        function(["loss=grpo", "seed=0,1"])

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from analysis.frames import own_code
 from analysis.frames.counts import Counts
 from analysis.frames.frames import CHOICES, SETTING, Frames
 from analysis.frames.journals import Curves, Journals, Logged
@@ -140,9 +141,8 @@ def _frames_of(
     ids = [str(run_id) for run_id in table["run_id"]]
     curves, judgements = found.curves(ids), Counts(found.home, ids)
     policies = [left_out(found.home, file) for file in damaged_policies(found.home, ids)]
-    notes = [
-        note.replace(f"{found.home}/", "") for note in (*found.notes, *curves.notes(), *judgements.notes(), *policies)
-    ]
+    unreadable = (*found.notes, *curves.notes(), *judgements.notes(), *policies)
+    notes = [note.replace(f"{found.home}/", "") for note in (*unreadable, *own_code.notes(found.home, table))]
     return Frames(
         runs=table,
         curves=curves,

@@ -24,6 +24,8 @@ from rlvr.ledger.terminal import one_line
 BAD_INPUT = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, OSError)
 LIST_ALL = "`python -m rlvr.run --cfg job` lists all."
 
+COPIES = ("tensorboard", "trackio", "wandb")  # where modules of rlvr/tracker copy runs to, from the ledger
+
 # Knobs as other trainers (TRL, verl, OpenRLHF, prime-rl) call them, by ours.
 OTHER_NAMES = {
     "lr": ("learning_rate",),
@@ -44,10 +46,10 @@ OTHER_NAMES = {
 }
 
 
-def explain(error: BaseException, arguments: Sequence[str], registry: Registry) -> str:
+def explain(error: BaseException, arguments: Sequence[str], registry: Registry, sweep: str = "") -> str:
     """One line for an error of Hydra, OmegaConf or our own: what came, what is allowed, what to type.
 
-    arguments: those of the command. registry: of its search path.
+    arguments: those of the command. registry: of its search path. sweep: how to do the same with several values.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left for {home()}. Free some; the same command then goes on from the newest checkpoints."
@@ -62,7 +64,16 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry) 
     error = _innermost(error)
     if isinstance(error, InterpolationResolutionError):
         return _of_interpolation(error)
-    return next(_of_text(str(error), arguments, registry))
+    text = str(error)
+    return _several_values(text, registry, sweep) or next(_of_text(text, arguments, registry))
+
+
+def of_unreadable(registry: Registry) -> list[str]:
+    """A line for each option that was left out because its file cannot be read."""
+    return [
+        f"{group}={option} cannot be chosen: {explain(error, (), registry)}"
+        for (group, option), error in registry.unreadable.items()
+    ]
 
 
 def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterator[str]:
@@ -93,6 +104,9 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
         yield f"{again.group(1)} is chosen already: type {again.group(1)}=OPTION without +."
     if kept := re.search(r"Could not delete from config\. (?:The value of )?'([\w.]+)'", text):
         key = kept.group(1)
+        if entries := _entries(key.rpartition(".")[0], arguments, registry):
+            near = close_match(key.rpartition(".")[2], entries)
+            yield f"~{key}: there is no such entry to drop. {key.rpartition('.')[0]} has: {', '.join(entries)}.{near}"
         yield f"~{key}: there is no such entry to drop. A knob that is off is {key}=null."
     if one := re.search(r"AnyNode is not a ListConfig.*full_key: ([\w.]+)", text, re.DOTALL):
         key, where = one.group(1), re.match(r"In '[^']+': ", text)
@@ -100,6 +114,33 @@ def _of_text(text: str, arguments: Sequence[str], registry: Registry) -> Iterato
     if folder := re.search(r"config directory '(.*)' not found", text):
         yield f"--config-dir={folder.group(1)}: there is no such directory."
     yield _plain(text)
+
+
+def _several_values(text: str, registry: Registry, sweep: str) -> str:
+    """Of a command for one run that gives a key several values; "" for another text."""
+    several = re.search(r"Ambiguous value for argument '(.+?)'\s+1\. To use", text, re.DOTALL)
+    several = several or re.search(r"Sweep parameters? '(.+)' requires? --multirun", text)
+    if several is None:
+        return ""
+    key, _, value = several.group(1).partition("=")
+    as_list = "" if key in registry.groups() or "(" in value else f" One list is {key}=[{value}]."
+    return f"{key}={value} is several values.{as_list} {f'To sweep over them, {sweep}' if sweep else 'Pass one.'}"
+
+
+def _entries(key: str, arguments: Sequence[str], registry: Registry) -> list[str]:
+    """The names in a mapping of the config with the options that were chosen; [] where there is none."""
+    try:
+        config, _ = registry.compose(_chosen(arguments, registry))
+        node = OmegaConf.select(config, key, throw_on_missing=False)
+    except BAD_INPUT:
+        return []
+    return [str(name) for name in node if not str(name).startswith("_")] if isinstance(node, DictConfig) else []
+
+
+def _chosen(arguments: Sequence[str], registry: Registry) -> list[str]:
+    """The options that a command chooses; of several in a group the first."""
+    groups = registry.groups()
+    return [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
 
 
 def _plain(text: str) -> str:
@@ -139,6 +180,8 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _no_option(group: str, option: str, registry: Registry) -> str:
     known = registry.options(group)
+    if group == "tracker" and option in COPIES:
+        return f"tracker={option} does not exist: runs are copied there, by python -m rlvr.tracker.{option} (--help)."
     return f"{group}={option} does not exist. {group} takes: {', '.join(known)}.{close_match(option, known)}"
 
 
@@ -202,7 +245,7 @@ def _options_with(key: str, registry: Registry) -> list[str]:
     group, _, knob = key.partition(".")
     if not knob or group not in registry.groups():
         return []
-    return [option for option in registry.options(group) if _has(registry.node(group, option), knob)]
+    return [option for option in registry.readable(group) if _has(registry.node(group, option), knob)]
 
 
 def _has(node: DictConfig, knob: str) -> bool:
@@ -219,10 +262,8 @@ def _near(key: str, arguments: Sequence[str], registry: Registry) -> str:
     other = [ours for ours, others in OTHER_NAMES.items() if key.rpartition(".")[2] in others]
     if other:
         return f" Did you mean {other[0]}?"
-    groups = registry.groups()
-    chosen = [word.split(",")[0] for word in arguments if word.partition("=")[0] in groups]
     try:
-        known = registry.names(tuple(chosen))
+        known = registry.names(tuple(_chosen(arguments, registry)))
     except BAD_INPUT:
         known = registry.names()
     match = close_match(key, known)

@@ -82,7 +82,7 @@ def import_paths(packages: Collection[str]) -> tuple[str, ...]:
     If one of them comes from an entry of the user's, all of the user's entries are named: the modules that it imports
     itself may lie in any of them. ValueError for a package that is hidden by another of its name.
     """
-    mine = [entry for entry in dict.fromkeys(map(_absolute, sys.path)) if not _is_common(entry)]
+    mine = [entry for entry in dict.fromkeys(map(_absolute, sys.path)) if not is_common(entry)]
     for package in sorted(packages):
         refuse_hidden(package, mine)
     found = {directory(package) for package in packages} - {None}
@@ -110,7 +110,7 @@ def refuse_hidden(package: str, paths: Sequence[Path]) -> None:
         )
 
 
-def _is_common(entry: Path) -> bool:
+def is_common(entry: Path) -> bool:
     """Does every process of this Python search it, or is it this project's own?"""
     if not entry.is_dir() or entry == ROOT or is_installed(entry):
         return True

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
@@ -22,6 +23,7 @@ from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from rlvr.config import schema
 from rlvr.config.overrides import command_line, parse
@@ -55,6 +57,8 @@ class Registry:
         self._read: dict[str, tuple[DictConfig, list[InputDefault]]] = {}
         self._nodes: dict[tuple[str, str], DictConfig] = {}
         self._names: dict[tuple[str, ...], list[str]] = {}
+        self._readable: dict[str, list[str]] = {}
+        self.unreadable: dict[tuple[str, str], Exception] = {}  # (group, option), of those that were looked at
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Registry:
@@ -74,6 +78,21 @@ class Registry:
 
     def options(self, group: str) -> list[str]:
         return self.loader.repository.get_group_options(group, ObjectType.CONFIG)
+
+    def readable(self, group: str) -> list[str]:
+        """The options of a group without those whose file is damaged or half written: nobody may have chosen them."""
+        if group not in self._readable:
+            self._readable[group] = [option for option in self.options(group) if self._is_readable(group, option)]
+        return self._readable[group]
+
+    def _is_readable(self, group: str, option: str) -> bool:
+        try:
+            self.brought(group, option)
+            self.node(group, option)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+            self.unreadable[group, option] = error
+            return False
+        return True
 
     def node(self, group: str, option: str) -> DictConfig:
         """An option as it is written, with those options of its group that it is based on; nothing is resolved.
@@ -129,7 +148,7 @@ class Registry:
         """Losses that bring a group along which others do not have: a divergence, presample."""
         return [
             loss
-            for loss in self.options("loss")
+            for loss in self.readable("loss")
             if any(each.group == group and not each.is_override for each in self.brought("loss", loss))
         ]
 
@@ -137,11 +156,11 @@ class Registry:
     def losses_without_advantage(self) -> list[str]:
         """Losses that read no advantage: they choose `none` themselves."""
         none = Brought("advantage", "none", is_override=True)
-        return [loss for loss in self.options("loss") if none in self.brought("loss", loss)]
+        return [loss for loss in self.readable("loss") if none in self.brought("loss", loss)]
 
     def losses_reading(self, shorthand: str) -> list[str]:
         """Losses that read one of SHORTHANDS."""
-        return [loss for loss in self.options("loss") if reads(self.node("loss", loss), shorthand)]
+        return [loss for loss in self.readable("loss") if reads(self.node("loss", loss), shorthand)]
 
     # --- composing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -44,14 +45,22 @@ def refuse_targets(config: object, paths: Sequence[str]) -> None:
     A config on disk could else call any function of any library, `os.system` too. paths: `import_paths` of the run.
     """
     mine = [*(Path(path).resolve() for path in paths), *([] if imports.is_installed(imports.ROOT) else [imports.ROOT])]
-    for target in sorted(_targets(config)):
+    for target in sorted(targets(config)):
         package = target.split(".")[0]
-        known = _is_component(target) if package in imports.PACKAGES else imports.directory(package) in mine
-        if not known and not trusted(package):
+        lies_in = imports.directory(package)
+        known = _is_component(target) if package in imports.PACKAGES else lies_in in mine
+        if known or trusted(package):
+            continue
+        gone = [path for path in paths if not Path(path).is_dir()]
+        if gone and (imports.find(package) is None or (lies_in is not None and not imports.is_common(lies_in))):
             raise ValueError(
-                f"_target_: {target} is neither a component of rlvr nor in a directory of your own on Python's path or "
-                f"--config-dir. If you know what it does: export {TRUST}={package}, here and in jobs."
+                f"_target_: {target} came from a directory that is gone, {' or '.join(gone)}. Put it back, or a link "
+                f"to where it is now: ln -s NEW_PLACE {shlex.quote(gone[-1])}"
             )
+        raise ValueError(
+            f"_target_: {target} is neither a component of rlvr nor in a directory of your own on Python's path or "
+            f"--config-dir. If you know what it does: export {TRUST}={package}, here and in jobs."
+        )
 
 
 def _is_component(target: str) -> bool:
@@ -68,17 +77,17 @@ def _is_component(target: str) -> bool:
         return False
 
 
-def _targets(config: object) -> frozenset[str]:
+def targets(config: object) -> frozenset[str]:
     """Every `_target_` of a config."""
     if isinstance(config, Mapping):
         node = cast("Mapping[str, object]", config)
         own = {str(node["_target_"])} if node.get("_target_") else set[str]()
-        return frozenset(own).union(*map(_targets, node.values()))
+        return frozenset(own).union(*map(targets, node.values()))
     if isinstance(config, list | tuple):
-        return frozenset[str]().union(*map(_targets, cast("Sequence[object]", config)))
+        return frozenset[str]().union(*map(targets, cast("Sequence[object]", config)))
     return frozenset()
 
 
 def packages(config: object) -> frozenset[str]:
     """The top-level package or module of every `_target_` of a config."""
-    return frozenset(target.split(".")[0] for target in _targets(config))
+    return frozenset(target.split(".")[0] for target in targets(config))

@@ -188,7 +188,7 @@ def _brings(loss: str, group: str, registry: Registry) -> bool:
 
 
 def _unread(key: str, values: Sequence[str], losses: Sequence[str], registry: Registry) -> str:
-    known = [loss for loss in registry.options("loss") if _reads(loss, key, registry)]
+    known = [loss for loss in registry.readable("loss") if _reads(loss, key, registry)]
     advice = f"Drop it or add loss={known[0]}." if known else "Drop it."
     return (
         f"{key}={','.join(values)} has no effect with loss={','.join(losses)}. Losses that read {key}: "

@@ -19,7 +19,7 @@ from pathlib import Path
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
-from rlvr.config import schema, targets
+from rlvr.config import own_code, schema, targets
 from rlvr.config.checks import innermost
 from rlvr.job.cause import cause_of
 from rlvr.job.evaluation import Evaluation
@@ -62,7 +62,8 @@ def run(run_dir: Path) -> tuple[Cause, str]:
 
 
 def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: StopFlag) -> Cause:
-    targets.restore(read_info(run_dir).import_paths, OmegaConf.to_container(config))
+    plain, paths = OmegaConf.to_container(config), read_info(run_dir).import_paths
+    targets.restore(paths, plain)
     with contextlib.ExitStack() as stack:
         spool = None
         if attempt is not None:
@@ -73,6 +74,8 @@ def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: Sto
                 distributed.join_group()
                 config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
             work = (Evaluation if config.policy else Run)(config, run_dir, attempt, spool)
+        for file in own_code.record(run_dir, plain, paths) if attempt is not None else ():
+            log.warning("%s: not the version that this run began with; it goes on with this one", file)
         stack.enter_context(contextlib.closing(work))
         return work.train(stop) if isinstance(work, Run) else work.run(stop)
 

@@ -23,7 +23,12 @@ SUFFIX = ".tmp"
 
 def denied(error: BaseException, home: Path) -> str:
     """What to do about a file that may not be written, in one line; "" for any other error. home: of runs/."""
-    if not isinstance(error, OSError) or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if not isinstance(error, OSError):
+        return ""
+    # In /proc, or below a file, no directory can be made.
+    file = Path(str(error.filename or ""))
+    no_home = error.errno in (errno.ENOENT, errno.ENOTDIR) and file in (home, *home.parents, home / "runs")
+    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) and not (no_home and not home.exists()):
         return ""
     return (
         f"{target_of(error.filename)} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "

@@ -38,7 +38,7 @@ def inputs(config: Mapping[str, Any]) -> dict[str, str]:
 def record(run_dir: Path, config: Mapping[str, Any]) -> None:
     """Keep with a run what it reads. Raises ValueError if it has begun with something else."""
     now = inputs(config)
-    if (differing := _differing(run_dir, now)) and _has_begun(run_dir):
+    if (differing := _differing(run_dir, now)) and has_begun(run_dir):
         raise ValueError(
             f"{_named(config, differing)}: its content is not what this run began with. Put it back; or give the new "
             "one another path, which makes another run."
@@ -62,7 +62,8 @@ def _named(config: Mapping[str, Any], knobs: list[str]) -> str:
     return ", ".join(f"{knob}={values[knob]}" for knob in knobs)
 
 
-def _has_begun(run_dir: Path) -> bool:
+def has_begun(run_dir: Path) -> bool:
+    """Has a run recorded a step?"""
     journal = layout.journal(run_dir)
     return journal.exists() and journal.stat().st_size > 0
 

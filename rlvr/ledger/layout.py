@@ -198,6 +198,11 @@ def inputs(run_dir: Path) -> Path:
     return run_dir / "inputs.json"
 
 
+def own_code(run_dir: Path) -> Path:
+    """Versions of the Python files of its user that a run was made with."""
+    return run_dir / "own_code.json"
+
+
 def checkpoints(run_dir: Path) -> Path:
     return run_dir / "checkpoints"
 

@@ -38,8 +38,7 @@ def read(where: str, split: str) -> Table:
     if path.is_file() and reader is not None:
         table = Table(_name(path), list(reader(path)))
     elif path.exists():
-        inside = f", such as {_listed(path)}" if path.is_dir() else ""
-        raise ValueError(f"{where} is not a data file: pass a {', '.join(READERS)} file{inside}.")
+        raise ValueError(f"{where} is not a data file: pass a {', '.join(READERS)} file{_readable(path)}")
     elif reader is None and (name := HUB_NAME.fullmatch(where)):
         table = Table(name["path"].split("/")[1], _hub(where, name, split))
     else:
@@ -117,6 +116,23 @@ def _nearby(path: Path) -> str:
     if close := difflib.get_close_matches(missing, names, n=1):
         return f" Did you mean {parent / close[0]}?"
     return f" {parent} has: {_listed(parent)}."
+
+
+def _readable(path: Path) -> str:
+    """What could be passed in the place of a path: a file of a directory, or what a table in another format becomes."""
+    if path.is_dir():
+        names = sorted(p.name for p in path.iterdir() if p.is_file() and p.name.endswith(tuple(READERS)))
+        return f", such as {', '.join(names[:8])}." if names else ", of which this directory holds none."
+    how = {  # dtype: 03 and 1.50 stay as they are written
+        ".csv": "read_csv({!r}, dtype=str)",
+        ".tsv": "read_csv({!r}, sep='\\t', dtype=str)",
+        ".json": "read_json({!r}, dtype=False)",
+    }.get(path.suffix)
+    if how is None:
+        return "."
+    table, becomes = how.format(str(path)), str(path.with_suffix(".jsonl"))
+    code = f"import pandas; pandas.{table}.to_json({becomes!r}, orient='records', lines=True)"
+    return f'. Convert it: python -c "{code}".'
 
 
 def _listed(folder: Path, most: int = 8) -> str:

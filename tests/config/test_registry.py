@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
+from rlvr.config.explain import of_unreadable
 from rlvr.config.registry import Brought, Registry
 from tests.support.composed import REGISTRY
 
@@ -43,6 +45,22 @@ def test_options_are_those_of_the_whole_search_path(folder: Path, how: str) -> N
     assert set(registry.groups()) == {*REGISTRY.groups(), "flavour"}
     assert registry.options("flavour") == ["salty"]
     assert registry.options("nothing") == []
+
+
+def test_a_half_written_option_is_left_out_unless_it_is_chosen(folder: Path) -> None:
+    (folder / "loss/unfinished.yaml").write_text("eta: ${eta}\n  push: [1,\n")
+    (folder / "loss/baseless.yaml").write_text("defaults: [nothing, _self_]\n")
+    registry = Registry([str(folder)])
+    assert {"unfinished", "baseless"} <= set(registry.options("loss"))
+    assert registry.losses_reading("eta") == [*REGISTRY.losses_reading("eta"), "tuned"]
+    assert registry.losses_with("divergence") == [*REGISTRY.losses_with("divergence"), "tuned"]
+    assert "silent" in registry.losses_without_advantage
+    baseless, unfinished = of_unreadable(registry)
+    assert baseless == "loss=baseless cannot be chosen: loss/nothing is no config."
+    assert unfinished.startswith(f"loss=unfinished cannot be chosen: {folder}/loss/unfinished.yaml, line 2, column ")
+    with pytest.raises(yaml.YAMLError):
+        registry.node("loss", "unfinished")
+    assert of_unreadable(REGISTRY) == []
 
 
 def test_folders_are_named_as_seen_from_anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,23 @@ def test_a_run_finds_its_code_again_and_refuses_another_of_its_name(tmp_path: Pa
         targets.restore([str(two)], config)
 
 
+def test_a_directory_that_is_gone_is_named_and_a_link_to_it_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"task": {"_target_": "days_that_moved.Days"}}
+    was, now = tmp_path / "was", module(tmp_path / "now", "days_that_moved", "class Days: ...")
+    said = f"_target_: days_that_moved.Days came from a directory that is gone, {was}. Put it back, or a link"
+    with pytest.raises(ValueError, match=said):
+        targets.restore([str(tmp_path), str(was)], config)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(now)])
+    with pytest.raises(ValueError, match=said):
+        targets.restore([str(was)], config)
+    with pytest.raises(ValueError, match=r"os\.system is neither a component"):  # no directory would change that
+        targets.restore([str(was)], {"task": {"_target_": "os.system"}})
+    was.symlink_to(now)
+    targets.restore([str(was)], config)
+
+
 def test_every_option_of_conf_is_a_component() -> None:
     registry = Registry()
     groups = ("loss", "advantage", "divergence", "task", "model", "trainer", "rollout", "presample")

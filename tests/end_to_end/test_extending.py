@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +165,31 @@ def test_the_same_command_trains_nothing_again_from_anywhere(trained: Path, mine
     assert "4 of 4 runs finished (4 before)" in rlvr(*searched, home=trained, cwd=tmp_path)[1]
 
 
+def test_runs_of_an_edited_loss_are_told_at_launch_and_in_the_report(tmp_path: Path) -> None:
+    mine, home = written(tmp_path), tmp_path / "home"
+    words = ["run", "--config-dir", "mine", *ONE, "loss=filtered", "steps=1"]
+    assert rlvr(*words, home=home, cwd=tmp_path)[0] == 0
+    (before,) = runs(home).values()
+    kept = json.loads((before / "own_code.json").read_text())
+    assert kept == {n: [hashlib.sha256((mine / f"{n}.py").read_bytes()).hexdigest()] for n in ("filtered", "weekdays")}
+    with (mine / "filtered.py").open("a") as file:
+        file.write("\n# edited\n")
+    code, out = rlvr(*words, "-m", "seed=0,1", home=home, cwd=tmp_path)
+    assert code == 0, out
+    (line,) = (line for line in out.splitlines() if "another version" in line)
+    assert line.startswith(f"{mine}/filtered.py: 1 finished run was made with another version, and is not run again.")
+    remove = re.search(r"To train anew: rm -r (\S+), and the same command", line)
+    assert remove is not None
+    assert Path(remove[1]) == before
+    _, out = rlvr("report", home=home, cwd=tmp_path)
+    page = (home / "reports/main/index.html").read_text()
+    assert "<code>filtered</code>, code of your own, was not the same in all runs: " in page
+    shutil.rmtree(before)
+    code, out = rlvr(*words, "-m", "seed=0,1", home=home, cwd=tmp_path)
+    assert "2 of 2 runs finished (1 before)" in out
+    assert "another version" not in out
+
+
 def test_points_are_swept_as_of_what_is_built_in(mine: Path, tmp_path: Path) -> None:
     words = ["run", "--config-dir", str(mine), "-m", *ONE, "loss=filtered,grpo", "when=loss.push=0.3 if loss=filtered"]
     code, out = rlvr(*words, "task.ahead=1,2", "steps=1", home=tmp_path, cwd=tmp_path)
@@ -170,6 +197,19 @@ def test_points_are_swept_as_of_what_is_built_in(mine: Path, tmp_path: Path) -> 
     assert "4 of 4 runs finished" in out
     pushes = [json.loads(p.read_text())["name"] for p in tmp_path.glob("runs/*/run.json")]
     assert sum("filtered" in name for name in pushes) == 2
+
+
+def test_evaluate_needs_no_directory(trained: Path, mine: Path, tmp_path: Path) -> None:
+    """Of what lies in several directories, those that are typed are searched too."""
+    (tmp_path / "more/task").mkdir(parents=True)
+    (tmp_path / "more/task/tomorrow.yaml").write_text("_target_: weekdays.Weekdays\nahead: 1\n")
+    words = ["evaluate", "filtered-push0.5-s0", "evaluation.samples=4", "task=weekdays,tomorrow", *HERE[:2]]
+    code, out = rlvr(words[0], *words[1:3], *HERE[:2], "--dry-run", home=trained, cwd=tmp_path)
+    assert code == 0, out
+    for more in (["--config-dir", "more"], [f"hydra.searchpath=[{tmp_path}/more]"]):
+        code, out = rlvr(*words, *more, "--dry-run", home=trained, cwd=tmp_path)
+        assert code == 0, out
+        assert "2 runs, 0 finished" in out
 
 
 def test_report_export_and_replay_need_no_directory(trained: Path, tmp_path: Path) -> None:

@@ -6,22 +6,23 @@ import contextlib
 import json
 import os
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rlvr.config import cost
+from rlvr.config import cost, own_code
 from rlvr.config.compose import composing
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import Spool
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
-from sweeps.launcher import _tell_of_other_inputs
+from sweeps.launcher import _tell_of_other_code, _tell_of_other_inputs
 from sweeps.plan import Plan, plan, write
-from sweeps.preview import _here, differences, measured, preview
+from sweeps.preview import _here, _rounded, _size, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
 from tests.support.hollow import write_hollow_model
 from tests.test_run import rlvr
@@ -149,7 +150,7 @@ def test_disk_and_gpu_memory_of_a_model_of_known_size(tmp_path: Path) -> None:
     model = ["model=hf", f"model.path={tmp_path}", "rollout.max_tokens=256"]
     gpus = ["cluster=slurm", "cluster.gpus=2", "cluster.ranks=2", "cluster.gpu_memory_gb=141"]
     text = preview(planned([*model, *gpus]), Ledger(tmp_path), slurm=True)
-    assert "\nDisk: about 34.5 GB, " in text
+    assert "\nDisk: about 35 GB, " in text
     assert re.search(r"\nGPU memory: about [\d.]+ GB of 141 GB \(activations [\d.]+, ", text)
     with pytest.raises(ValueError, match=r"cluster\.gpu_memory_gb=16, and a GPU of this run needs about"):
         planned([*model, *gpus[:-1], "cluster.gpu_memory_gb=16"])
@@ -295,6 +296,22 @@ def modelled(ledger: Ledger, *points: list[str]) -> tuple[str, float, str]:
     return found[1], float(found[2]), found[3]
 
 
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(7660.4, "7,660"), (1183, "1,183"), (110, "110"), (54.4, "54"), (9.96, "10"), (9.94, "9.9"), (0.123, "0.12")],
+)
+def test_hours_and_gigabytes_are_whole_from_ten_up(amount: float, shown: str) -> None:
+    assert _rounded(amount) == shown
+    assert _size(amount * 2**30).removesuffix(" GB") == shown or amount < 0.5
+
+
+def test_a_dry_run_of_a_recipe_has_no_powers_of_ten(tmp_path: Path) -> None:
+    text = rlvr("-m", "paper=pacs_8b", "seed=range(8)", "cluster=local", "--dry-run", home=tmp_path).stdout
+    assert re.search(r"about 1,\d{3} hours of runs, 9,\d{3} GPU-hours", text), text
+    assert "\nDisk: about 1,465 GB, " in text  # 8 runs, 2 checkpoints each, 12 bytes of 8.19e9 parameters
+    assert "e+0" not in text
+
+
 def test_hours_of_gpus_are_gpu_hours_on_a_machine_without_one(tmp_path: Path) -> None:
     assert modelled(Ledger(tmp_path), ["paper=maxrl_maze", "cluster=local"])[::2] == ("rtx4090", "GPU")
     assert modelled(Ledger(tmp_path), ["steps=40"])[::2] == ("cpu", "CPU")
@@ -347,6 +364,39 @@ def test_a_launch_names_finished_runs_that_read_something_else(
     assert capsys.readouterr().err == (
         f"task.train={data}: 2 finished runs read other content than is there now, and are not run again. Give the new "
         "one another path, which makes other runs.\n"
+    )
+
+
+def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, ledger = tmp_path / "mine", Ledger(tmp_path)
+    mine.mkdir()
+    (mine / "launched_loss.py").write_text("before")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(mine)])
+    config = {"loss": {"_target_": "launched_loss.f"}, "steps": 1}
+    for run_id in ("a" * 12, "b" * 12, "c" * 12):
+        ledger.create_run(run_id, "steps: 1\n", {"name": run_id[0], "overrides": []})
+        own_code.record(ledger.run_dir(run_id), config, [str(mine)])
+    configs = dict.fromkeys(ledger.runs(), config)
+    finish(ledger, "a" * 12, 1, 1)
+    _tell_of_other_code(ledger, configs)
+    assert capsys.readouterr().err == ""
+    (mine / "launched_loss.py").write_text("after that")
+    _tell_of_other_code(ledger, configs)
+    how = (
+        "and the same command. To have both: a module of another name for the new one, in its `_target_`, which makes "
+        "other runs.\n"
+    )
+    assert capsys.readouterr().err == (
+        f"{mine}/launched_loss.py: 1 finished run was made with another version, and is not run again. To train anew: "
+        f"rm -r {tmp_path}/runs/aaaaaaaaaaaa, {how}"
+    )
+    finish(ledger, "b" * 12, 1, 1)
+    _tell_of_other_code(ledger, configs)
+    assert capsys.readouterr().err == (
+        f"{mine}/launched_loss.py: 2 finished runs were made with another version, and are not run again. To train "
+        f"anew: rm -r {tmp_path}/runs/{{aaaaaaaaaaaa,bbbbbbbbbbbb}}, {how}"
     )
 
 

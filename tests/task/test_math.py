@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -321,6 +323,35 @@ def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
         make_math(where, [where, where])
     with pytest.raises(ValueError, match="must contain {problem}"):
         make_math(where, template="Solve this.")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'problem,answer\n"1, 2",03\nx,7\n'),
+        ("b.tsv", "problem\tanswer\n1, 2\t03\nx\t7\n"),
+        ("c.json", '[{"problem": "1, 2", "answer": "03"}, {"problem": "x", "answer": "7"}]'),
+    ],
+)
+def test_a_table_in_another_format_is_converted_by_the_line_that_is_given(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"pass a \.jsonl, .* file\. Convert it: python -c") as error:
+        read(str(tmp_path / name), "train")
+    command = shlex.split(str(error.value).partition("Convert it: ")[2].removesuffix("."))
+    subprocess.run([sys.executable, *command[1:]], check=True)
+    assert [row for _, row in read(str(tmp_path / name).rpartition(".")[0] + ".jsonl", "train").rows] == [
+        {"problem": "1, 2", "answer": "03"},
+        {"problem": "x", "answer": "7"},
+    ]
+
+
+def test_a_directory_proposes_what_can_be_read_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.csv").touch()
+    with pytest.raises(ValueError, match="file, of which this directory holds none"):
+        read(str(tmp_path), "train")
+    write_jsonl(tmp_path / "train.jsonl", ROWS)
+    with pytest.raises(ValueError, match=r"file, such as train\.jsonl\.$"):
+        read(str(tmp_path), "train")
 
 
 def test_hub_names_without_the_extra_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,3 +242,15 @@ def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, m
     assert said.count("a-s0 (") == 2
     assert "seed 0 of one arm" in said
     assert "--seed" in said
+
+
+def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "p", "reward": 1.0, "step": 40}]))
+    ask = ["import", dump, "--format", "rlvr", "--arm", "a"]
+    assert command.main([*ask, "--out", "kept"]) == 0
+    before = (tmp_path / "kept.rlvr").read_bytes()
+    capsys.readouterr()
+    assert command.main(["import", dump, "--format", "rlvr", "--arm", "b", "--out", "kept"]) == 2
+    assert "kept.rlvr is there already. Pass another name by --out, or remove it." in capsys.readouterr().err
+    assert (tmp_path / "kept.rlvr").read_bytes() == before

@@ -1,0 +1,45 @@
+"""Which runs were made with different versions of their user's own code: two losses, say, under one name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from rlvr.ledger import layout, own_code
+
+SHOWN = 3  # names of runs in a line
+DIGITS = 7  # of a version
+
+
+def notes(home: Path, runs: pd.DataFrame) -> list[str]:
+    """A line for each module of which these runs used different versions. runs: rows of the frame `runs`."""
+    made: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    for row, run_id in enumerate(runs["run_id"]):
+        for module, versions in own_code.recorded(layout.run(home, str(run_id))).items():
+            made.setdefault(module, {}).setdefault(versions, []).append(row)
+    return [_line(module, of, runs) for module, of in sorted(made.items()) if len(of) > 1]
+
+
+def _line(module: str, made: Mapping[tuple[str, ...], Sequence[int]], runs: pd.DataFrame) -> str:
+    names = runs["name"].astype(str)
+    parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in made.items()]
+    arms: dict[str, set[str]] = {}
+    for versions, rows in made.items():
+        for row in rows:
+            arms.setdefault(str(runs["group_id"][row]), set()).add(_version(versions))
+    of_arm = dict(zip(runs["group_id"].astype(str), runs["arm"].astype(str), strict=True))
+    mixed = [of_arm[group] for group, versions in arms.items() if len(versions) > 1]
+    line = f"`{module}`, code of your own, was not the same in all runs: {'; '.join(parts)}."
+    return f"{line} Seeds with different code stand together in {_shown(mixed)}." if mixed else line
+
+
+def _version(versions: Sequence[str]) -> str:
+    """Of a run that was stopped and went on after an edit, all that it used."""
+    return " then ".join(digest[:DIGITS] for digest in versions)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *more])

@@ -1,0 +1,44 @@
+"""Runs of different code are named in a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.frames.own_code import notes
+
+
+def a_home(tmp_path: Path, made: dict[str, dict[str, list[str]]]) -> pd.DataFrame:
+    """Runs ARM-SEED with their record, and the frame of them."""
+    rows = []
+    for name, versions in made.items():
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        if versions:
+            (tmp_path / "runs" / name / "own_code.json").write_text(json.dumps(versions))
+        arm = name.split("-")[0]
+        rows.append({"run_id": name, "name": name, "arm": arm, "group_id": f"group of {arm}"})
+    return pd.DataFrame(rows)
+
+
+def test_seeds_of_one_arm_with_different_code_are_named(tmp_path: Path) -> None:
+    one, two = "1" * 64, "2" * 64
+    made = {"a-0": {"own": [one]}, "a-1": {"own": [two]}, "b-0": {"own": [one, two]}, "grpo-0": {}}
+    assert notes(tmp_path, a_home(tmp_path, made)) == [
+        "`own`, code of your own, was not the same in all runs: 1111111 in a-0; 2222222 in a-1; 1111111 then 2222222 "
+        "in b-0. Seeds with different code stand together in a."
+    ]
+
+
+def test_arms_with_different_code_are_named_too(tmp_path: Path) -> None:
+    made = {f"a-{seed}": {"own": ["1" * 64], "days": ["3" * 64]} for seed in range(5)}
+    frame = a_home(tmp_path, {**made, "b-0": {"own": ["2" * 64], "days": ["3" * 64]}})
+    assert notes(tmp_path, frame) == [
+        "`own`, code of your own, was not the same in all runs: 1111111 in a-0, a-1, a-2, 2 more; 2222222 in b-0."
+    ]
+
+
+def test_runs_of_one_version_and_runs_of_before_need_no_line(tmp_path: Path) -> None:
+    made = {"a-0": {"own": ["1" * 64]}, "a-1": {"own": ["1" * 64]}, "a-2": {}}
+    assert notes(tmp_path, a_home(tmp_path, made)) == []

@@ -1,0 +1,82 @@
+"""The files that a run's own components come from."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvr.config import own_code
+from rlvr.ledger import layout
+from rlvr.ledger.own_code import recorded
+
+FILES = {
+    "oc_loss.py": "import math\nimport oc_terms.parts as parts\nfrom rlvr.objective.batch import Terms\n",
+    "oc_terms/__init__.py": "",
+    "oc_terms/parts.py": "from . import weights\n",
+    "oc_terms/weights.py": "def late():\n    import oc_late\n",
+    "oc_terms/unused.py": "",
+    "oc_late.py": "this is no Python\n",
+    "oc_unused.py": "",
+}
+CONFIG = {"loss": {"_target_": "oc_loss.loss"}, "task": {"_target_": "rlvr.task.maze.Maze"}}
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of one's own, which Python searches."""
+    folder = tmp_path / "mine"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    importlib.invalidate_caches()
+    return folder
+
+
+def test_files_are_those_of_targets_and_of_what_they_import_from_the_same_directories(mine: Path) -> None:
+    found = own_code.files(CONFIG, [str(mine)])
+    used = ("oc_loss.py", "oc_terms/__init__.py", "oc_terms/parts.py", "oc_terms/weights.py", "oc_late.py")
+    assert set(found.values()) == {mine / name for name in used}
+    assert found["oc_terms.weights"] == mine / "oc_terms/weights.py"
+
+
+def test_what_is_built_in_or_installed_has_none(mine: Path) -> None:
+    assert own_code.files({"task": {"_target_": "rlvr.task.maze.Maze"}}, [str(mine)]) == {}
+    assert own_code.files({"task": {"_target_": "collections.Counter"}}, [str(mine)]) == {}
+    assert own_code.files(CONFIG, []) == {}
+
+
+def test_a_run_is_told_from_one_of_an_edited_file(mine: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    assert own_code.record(run_dir, CONFIG, [str(mine)]) == []
+    before = hashlib.sha256((mine / "oc_terms/weights.py").read_bytes()).hexdigest()
+    assert recorded(run_dir)["oc_terms.weights"] == (before,)
+    assert own_code.changed(run_dir) == []
+    (mine / "oc_terms/weights.py").write_text("def late():\n    return 2\n")
+    (mine / "oc_unused.py").write_text("edited")
+    assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]
+    layout.journal(run_dir).write_text("a step\n")
+    assert own_code.record(run_dir, CONFIG, [str(mine)]) == [str(mine / "oc_terms/weights.py")]
+    assert own_code.changed(run_dir) == [str(mine / "oc_terms/weights.py")]  # it began with the other one
+
+
+def test_a_process_that_imported_a_file_goes_on_with_that_version(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker trains run after run: what it imported for the first is what the second is made with, too."""
+    monkeypatch.delitem(sys.modules, "oc_terms.weights", raising=False)
+    importlib.import_module("oc_terms.weights")
+    digests: list[str] = []
+    for number, text in enumerate(("X = 1\n", "X = 22\n")):
+        (mine / "oc_terms/weights.py").write_text(FILES["oc_terms/weights.py"] if number == 0 else text)
+        run_dir = tmp_path / str(number)
+        run_dir.mkdir()
+        own_code.record(run_dir, CONFIG, [str(mine)])
+        digests += recorded(run_dir)["oc_terms.weights"]
+    first = hashlib.sha256(FILES["oc_terms/weights.py"].encode()).hexdigest()
+    assert digests == [first, first]
