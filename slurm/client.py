@@ -21,6 +21,10 @@ _LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp|Min)\w+")
 NO_CLUSTER = ("configuration source", "cannot stat file", "Could not establish")
 
 
+# Options that a user has set for these commands: they win over a batch script's own, and change what a queue shows.
+_OPTIONS = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
+
+
 @dataclass(frozen=True)
 class Task:
     """A job of the queue: one task of an array, or a job without one."""
@@ -33,11 +37,16 @@ class Task:
     node: str
 
 
+def environment() -> dict[str, str]:
+    """Of a SLURM command: our own, without the options that a user has set for it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(_OPTIONS)}
+
+
 def call(
     name: str,
     *arguments: str,
     patience_s: float = PATIENCE_S,
-    environment: dict[str, str] | None = None,
+    env: dict[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> str:
     """Standard output of a SLURM command. ValueError: its last words, or that it gave no answer."""
@@ -50,7 +59,7 @@ def call(
             text=True,
             timeout=patience_s,
             check=False,
-            env=environment,
+            env=environment() if env is None else env,
             pass_fds=tuple(pass_fds),
             stdin=subprocess.DEVNULL,
         )
@@ -100,8 +109,8 @@ def state_of(job: str) -> str:
 def end_of(job: str) -> float | None:
     """When the time limit of a running job comes, in seconds since the epoch; None: never, or SLURM does not say."""
     try:
-        plain = {**os.environ, "SLURM_TIME_FORMAT": "standard"}  # a user may have another
-        said = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, environment=plain).split()
+        plain = {**environment(), "SLURM_TIME_FORMAT": "standard"}  # a user may have another
+        said = call("squeue", "-h", "-j", job, "-o", "%e", patience_s=PING_S, env=plain).split()
         return datetime.fromisoformat(said[0]).timestamp() if said else None  # of the cluster's clock, in local time
     except ValueError:  # no answer; or N/A, NONE: no limit
         return None

@@ -124,6 +124,18 @@ exit "$code"
 """
 
 
+def _environment(resources: Resources) -> dict[str, str]:
+    """Of sbatch: not that of a job that hands in others; and where a launch leaves it open, whose account and which
+    nodes a user has set for all jobs.
+    """
+    kept = {k: v for k, v in client.environment().items() if not k.startswith(("SLURM_", "SRUN_")) or k == "SLURM_CONF"}
+    for name in ("account", "partition", "qos", "constraint", "reservation"):
+        variable = f"SBATCH_{name.upper()}"
+        if variable in os.environ and not (getattr(resources, name, None) or resources.options.get(name)):
+            kept[variable] = os.environ[variable]
+    return kept
+
+
 class Full(ValueError):
     """The queue holds as many jobs of this user as it may: there will be room when some have ended."""
 
@@ -133,9 +145,8 @@ def hand_in(path: Path, resources: Resources, *, keep_open: Sequence[int] = ()) 
 
     keep_open: descriptors that sbatch inherits, such as a lock that must not be free before it has ended.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SRUN_")) or k == "SLURM_CONF"}
     try:
-        out = client.call("sbatch", "--parsable", str(path), environment=environment, pass_fds=keep_open)
+        out = client.call("sbatch", "--parsable", str(path), env=_environment(resources), pass_fds=keep_open)
     except ValueError as error:
         asked = ", ".join(
             f"cluster.{key}={getattr(resources, key)}"

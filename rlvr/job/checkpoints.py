@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -80,7 +81,10 @@ class Checkpoints:
         self.best = self.best if score is None else score
         state: dict[str, Any] = {"step": step, "position": position, "score": score, "best": self.best, "ahead": None}
         state["share"] = share
-        how: dict[str, Any] = {"background": self.config.background, "when_visible": self._drop}
+        how: dict[str, Any] = {
+            "background": self.config.background,
+            "when_visible": functools.partial(self._drop, path),
+        }
         if ahead is not None:
             state["ahead"], how["write_more"] = ahead.rest, ahead.write
         self.trainer.save(path, state, **how)
@@ -123,7 +127,7 @@ class Checkpoints:
         score = accuracy(metrics) if self.config.keep_best else None
         return score if score is not None and score > (-math.inf if self.best is None else self.best) else None
 
-    def _drop(self) -> None:
+    def _drop(self, written: Path) -> None:
         """Remove the checkpoints that are neither among the newest nor the best."""
-        for old in superseded(self.directory, self.config.keep):
+        for old in superseded(self.directory, self.config.keep, until=written):
             remove(old)

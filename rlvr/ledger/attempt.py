@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -150,9 +151,15 @@ class Attempt:
                 self._write_beat()
 
     def _write_beat(self) -> None:
-        # Not durable: it is out of date in a second, and an empty one reads as none.
-        write_json(layout.heartbeat(self.path), self._beat, durable=False)
-        self._written, self._pending = time.monotonic(), False
+        self._written = time.monotonic()
+        try:
+            # Not durable: it is out of date in a second, and an empty one reads as none.
+            write_json(layout.heartbeat(self.path), self._beat, durable=False)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # of a full disk the next checkpoint tells
+                raise
+        else:
+            self._pending = False
 
     def close(self, cause: Cause | str, message: str = "") -> int:
         """Write how it ended, give the run back, return the exit code for the process. The first end stands."""

@@ -28,7 +28,12 @@ def _score(checkpoint: Path) -> float | None:
     return extra.get("score")
 
 
-def superseded(directory: Path, keep: int) -> Sequence[Path]:
-    """Those that are neither among the newest `keep` nor the best."""
+def superseded(directory: Path, keep: int, *, until: Path | None = None) -> Sequence[Path]:
+    """Those that are neither among the newest `keep`, nor the best.
+
+    until: the one that was just written. Later ones are beyond a gap in the record: the run does not go on from them,
+    and they must not cost it the one that it can go on from. None: all count.
+    """
     best = best_checkpoint(directory)
-    return [path for path in checkpoints(directory)[:-keep] if path != best]
+    counted = [path for path in checkpoints(directory) if until is None or path.name <= until.name]
+    return [path for path in counted[:-keep] if path != best]

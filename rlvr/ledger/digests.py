@@ -6,6 +6,7 @@ written: weights with one wrong bit train on, and every number after them is wro
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,9 @@ def files_of(directory: Path) -> list[str]:
 
 
 def digests(directory: Path, names: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of files, in hexadecimal digits, as they are read now; "" of one that is missing or cannot be read."""
+    """SHA-256 of files, in hexadecimal digits, as they are read now; "" of one that is missing, or that its disk cannot
+    read. Other OSErrors say nothing of a file (a server that is away, a ticket that has expired) and are raised.
+    """
     return {name: _digest(directory / name) for name in names}
 
 
@@ -31,7 +34,11 @@ def _digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
         return ""
 
 

@@ -27,7 +27,7 @@ def denied(error: BaseException, home: Path) -> str:
         return ""
     # In /proc, or below a file, no directory can be made.
     file = Path(str(error.filename or ""))
-    no_home = error.errno in (errno.ENOENT, errno.ENOTDIR) and file in (home, *home.parents, home / "runs")
+    no_home = error.errno in (errno.ENOENT, errno.ENOTDIR) and (file.parent == home or file in (home, *home.parents))
     if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) and not (no_home and not home.exists()):
         return ""
     return (

@@ -109,6 +109,14 @@ def decode(line: bytes, end: int = 0) -> Record:
     return Record(fields["step"], fields["time"], fields["attempt"], metrics, end)
 
 
+def _sound(line: bytes) -> Record | None:
+    """The record of a line; None if it is damaged."""
+    try:
+        return decode(line)
+    except ValueError:
+        return None
+
+
 def read(path: Path, *, offset: int = 0) -> Reading:
     """What stands after byte `offset`, which must be one that `read` returned. A missing file is an empty one.
 
@@ -239,8 +247,7 @@ class Spool:
             raise ValueError(f"the tracker of {self._path.parent.name} is closed: step {step} came after close()")
         step = operator.index(step)
         values = self._checked(metrics)
-        if os.fstat(self._file).st_size != self._size:
-            self._learn()  # another attempt wrote: one of us is a zombie
+        self._look()
         if step in self._steps:
             if step in self._own:
                 self._warn(f"step {step} was recorded twice: its second metrics, {', '.join(values)}, are dropped")
@@ -260,6 +267,7 @@ class Spool:
         """Bring every recorded step to the disk. Call before a checkpoint: it must never be ahead of the record."""
         if self._file is None or not self._holds_lease():
             return
+        self._look()
         self._append()
         os.fsync(self._file)
 
@@ -283,6 +291,34 @@ class Spool:
             except (TypeError, ValueError) as error:
                 raise ValueError(f"metric {name!r} is {value!r}, not a number. Pass a float.") from error
         return values
+
+    def _look(self) -> None:
+        """At what became of the file: another attempt writes (one of us is a zombie), or somebody has replaced it."""
+        assert self._file is not None
+        try:
+            there, ours = self._path.stat(), os.fstat(self._file)
+            is_ours = (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        except FileNotFoundError:
+            is_ours = False
+        if not is_ours:
+            self._reopen()
+        elif os.fstat(self._file).st_size != self._size:
+            self._learn()
+
+    def _reopen(self) -> None:
+        """Go on in the file that has the name now, with what this attempt recorded in the one that had it before."""
+        assert self._file is not None
+        lines = os.pread(self._file, os.fstat(self._file).st_size, 0).split(b"\n")[:-1]
+        os.close(self._file)
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        sync(self._path.parent)
+        waiting = {json.loads(line)["step"] for line in self._pending}
+        self._steps, self._written = waiting, 0
+        self._learn()
+        own = {record.step: line for line in lines if (record := _sound(line)) and record.attempt == self._attempt}
+        back = [line + b"\n" for step, line in own.items() if step not in self._steps]
+        self._pending, self._steps = back + self._pending, self._steps | own.keys()
+        self._warn(f"it was replaced: {len(back)} lines that it lacked are put back")
 
     def _append(self) -> None:
         assert self._file is not None

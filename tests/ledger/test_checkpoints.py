@@ -47,6 +47,12 @@ def test_the_newest_and_the_best_stay(
     assert steps(list(superseded(tmp_path, 1))) == gone
 
 
+def test_those_beyond_a_gap_in_the_record_do_not_cost_the_one_that_was_just_written(tmp_path: Path) -> None:
+    write(tmp_path, {3: None, 6: None, 9: None, 100: None, 120: None})
+    assert steps(list(superseded(tmp_path, 2, until=layout.checkpoint(tmp_path, 9)))) == [3]
+    assert steps(list(superseded(tmp_path, 2))) == [3, 6, 9]
+
+
 def test_a_state_that_is_torn_has_no_score(tmp_path: Path) -> None:
     write(tmp_path, {40: 0.5, 80: 0.9})
     layout.trainer_state(layout.checkpoint(tmp_path, 80)).write_text('{"extra"')

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +72,22 @@ def test_the_damaged_are_kept_under_names_of_their_own(directory: Path) -> None:
     assert [first.name, second.name] == ["damaged-step-00000040", "damaged-step-00000040-2"]
     assert json.loads((first / "trainer.json").read_text()) == {"updates": 3}
     assert not directory.exists()
+
+
+def test_a_server_that_is_away_says_nothing_of_a_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of a network file system and of a disk are raised here: there is neither. EIO is a disk's."""
+
+    def opened(code: int) -> Callable[..., Any]:
+        def fail(*_: object) -> Any:
+            raise OSError(code, os.strerror(code))
+
+        return fail
+
+    names = files_of(directory)
+    for code in (errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.EMFILE):
+        with monkeypatch.context() as only_here:
+            only_here.setattr(Path, "open", opened(code))
+            with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+                digests(directory, names)
+    monkeypatch.setattr(Path, "open", opened(errno.EIO))
+    assert digests(directory, names) == dict.fromkeys(names, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -271,3 +272,24 @@ def test_the_spool_imports_the_standard_library_alone():
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     foreign = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"rlvr", "__main__"}
     assert foreign == set()
+
+
+def test_a_file_that_is_replaced_or_removed_while_a_run_writes_has_every_step_in_the_end(tmp_path):
+    """As sed -i, an editor, or a copy that is put back does. Lines of other attempts that are gone stay gone."""
+    with contextlib.closing(Spool(tmp_path, 1)) as before:
+        before.record(0, {"a": 0.0})
+    journal = tmp_path / "metrics.jsonl"
+    with contextlib.closing(Spool(tmp_path, 2)) as writer:
+        writer.record(1, {"a": 1.0})
+        copy = journal.read_bytes()
+        writer.record(2, {"a": 2.0})
+        (aside := tmp_path / "aside").write_bytes(copy)
+        aside.replace(journal)
+        writer.record(3, {"a": 3.0})
+        assert [line["step"] for line in lines(tmp_path)] == [0, 1, 2, 3]
+        journal.unlink()
+        writer.flush()
+        assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
+        writer.record(4, {"a": 4.0})
+        assert writer.complete == -1  # step 0 is on record no more
+    assert [line["metrics"]["a"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0, 4.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task, is_configured, queue
-from slurm.submit import Resources, script
+from slurm.submit import Resources, hand_in, script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Alike, chunks
@@ -246,3 +247,25 @@ def test_the_warning_does_not_kill_what_starts_ranks() -> None:
     with Supervisor() as supervisor:
         assert supervisor.run([sys.executable, "-c", code], {}, ranks=2).status == 0
         assert supervisor.run([sys.executable, "-c", code], {}, ranks=1).status == -signal.SIGUSR2
+
+
+def test_a_users_own_options_of_slurm_reach_no_command_but_what_a_launch_leaves_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They win over a batch script. The programs are stand-ins that say what they were given."""
+    for name, said in (("sbatch", "echo 7"), ("squeue", "true")):
+        (program := tmp_path / name).write_text(f"#!/bin/sh\nenv > {tmp_path}/{name}.env\n{said}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    mine = {"SBATCH_JOB_NAME": "mine", "SBATCH_TIMELIMIT": "5", "SBATCH_ACCOUNT": "ours", "SBATCH_PARTITION": "night"}
+    for key, value in {**mine, "SQUEUE_STATES": "RUNNING", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/here"}.items():
+        monkeypatch.setenv(key, value)
+
+    def given(name: str) -> dict[str, str]:
+        pairs = (line.partition("=") for line in (tmp_path / f"{name}.env").read_text().splitlines())
+        return {key: value for key, _, value in pairs if key.startswith(("SBATCH_", "SQUEUE_", "SLURM_"))}
+
+    assert hand_in(tmp_path / "a.sbatch", Resources(2, 1, 1.0, partition="day")) == "7"
+    assert given("sbatch") == {"SBATCH_ACCOUNT": "ours", "SLURM_CONF": "/etc/here"}
+    queue("rlvr-")
+    assert given("squeue") == {"SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/here"}

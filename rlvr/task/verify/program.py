@@ -128,7 +128,8 @@ def same_output(printed: str, expected: str) -> bool:
 
 
 # Decimal alone would also take 1_0, digits of other scripts, Infinity and NaN.
-NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+# Possessive: tried in one way only, whatever a model has printed.
+NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 def _same_numbers(a: str, b: str) -> bool:

@@ -425,3 +425,11 @@ def test_a_verifying_process_keeps_no_descriptor_of_its_programs(pool: Pool) -> 
         outcomes(pool, RIGHT + "\n" * n, "def f(:" + " " * n)
         outcomes(pool, *(f"def double(x): return {m} * x" for m in (2, n)), tests=DOUBLE)
     assert descriptors() == before
+
+
+def test_a_long_number_that_is_none_is_compared_in_one_pass() -> None:
+    """A million digits, tried in every way, would take hours."""
+    number = "7" * 10**6
+    assert not same_output(f"{number}x", "7")
+    assert not same_output(f"{number}.{number}x", "7")
+    assert same_output("1.50 .5 2. 1e3", "1.5 0.5 2 1000")
