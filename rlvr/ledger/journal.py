@@ -300,8 +300,11 @@ class Spool:
             is_ours = (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
         except FileNotFoundError:
             is_ours = False
+        except OSError:
+            return  # a file server that is away: whoever writes hears of it
         if not is_ours:
-            self._reopen()
+            if self._holds_lease():
+                self._reopen()
         elif os.fstat(self._file).st_size != self._size:
             self._learn()
 
@@ -309,8 +312,9 @@ class Spool:
         """Go on in the file that has the name now, with what this attempt recorded in the one that had it before."""
         assert self._file is not None
         lines = os.pread(self._file, os.fstat(self._file).st_size, 0).split(b"\n")[:-1]
+        there = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        self._file = there
         sync(self._path.parent)
         waiting = {json.loads(line)["step"] for line in self._pending}
         self._steps, self._written = waiting, 0

@@ -204,6 +204,16 @@ def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):
     assert path.read_bytes().endswith(b'{"step":4')
 
 
+def test_a_zombie_makes_no_file_anew(tmp_path):
+    leased = [True]
+    with contextlib.closing(Spool(tmp_path, 1, holds_lease=lambda: leased[0])) as zombie:
+        zombie.record(0, {"a": 0.0})
+        leased[0] = False
+        (tmp_path / "metrics.jsonl").unlink()
+        zombie.record(1, {"a": 1.0})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_attempt_sees_lines_that_a_zombie_wrote_after_it_opened(tmp_path):
     zombie, successor = Spool(tmp_path, 1), Spool(tmp_path, 2)  # no lease to tell them apart
     zombie.record(5, {"x": 1.0})
