@@ -19,8 +19,6 @@ MAX_ARRAY = 1001  # SLURM's own default, one more than the highest index
 _FULL = re.compile(r"\b(?:Assoc|QOS)\w*Submit\w*")
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp|Min)\w+")
 NO_CLUSTER = ("configuration source", "cannot stat file", "Could not establish")
-
-
 # Options that a user has set for these commands: they win over a batch script's own, and change what a queue shows.
 _OPTIONS = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 

@@ -276,8 +276,7 @@ def _start(
     """
     shipper = shipper_of(ledger, sweep_id, OmegaConf.create(dict(tracker_of(ledger, ledger.sweep(sweep_id)))))
     _tell_of_timing(configs)
-    _tell_of_other_inputs(ledger, configs)
-    _tell_of_other_code(ledger, configs)
+    _tell_of_other_versions(ledger, configs)
     if on_slurm:
         return run_slurm(ledger, sweep_id, configs, run_ids=run_ids, shipper=shipper, wait=cluster.wait)
     return run_local(
@@ -305,8 +304,8 @@ def _tell_of_timing(configs: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _tell_of_other_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Finished runs whose files or model were replaced since: they are not run again."""
+def _tell_of_other_versions(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Finished runs whose files, model or own code were replaced since: they are not run again."""
     finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
     changed = Counter(inputs.changed(ledger.run_dir(run_id), configs[run_id]) for run_id in finished)
     for which, count in changed.items():
@@ -316,11 +315,6 @@ def _tell_of_other_inputs(ledger: Ledger, configs: Mapping[str, Mapping[str, Any
                 "new one another path, which makes other runs.",
                 file=sys.stderr,
             )
-
-
-def _tell_of_other_code(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Finished runs whose user has edited a component since: they are not run again."""
-    finished = [state.run_id for state in ledger.states(configs) if state.state is State.FINISHED]
     made: dict[str, list[str]] = {}
     for run_id in finished:
         made.setdefault(", ".join(own_code.changed(ledger.run_dir(run_id))), []).append(run_id)

@@ -295,8 +295,9 @@ class Spool:
     def _look(self) -> None:
         """At what became of the file: another attempt writes (one of us is a zombie), or somebody has replaced it."""
         assert self._file is not None
+        ours = os.fstat(self._file)
         try:
-            there, ours = self._path.stat(), os.fstat(self._file)
+            there = self._path.stat()
             is_ours = (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
         except FileNotFoundError:
             is_ours = False
@@ -305,7 +306,7 @@ class Spool:
         if not is_ours:
             if self._holds_lease():
                 self._reopen()
-        elif os.fstat(self._file).st_size != self._size:
+        elif ours.st_size != self._size:
             self._learn()
 
     def _reopen(self) -> None:

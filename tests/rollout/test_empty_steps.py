@@ -44,12 +44,19 @@ def empty_steps(dynamic: str = "drop", prompts: int = 2, **options: Any) -> Empt
     return EmptySteps(Selection(prompts, 2, dynamic, 1), **{"warns": True, **options})
 
 
-def test_ten_steps_in_a_row_without_a_right_answer_end_the_run() -> None:
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        ("-- -?", "-- --", r"no answer of 10 steps was right.*easier problems.*rollout\.samples"),
+        ("!! !!", "!! !!", r"no answer of 10 steps was right: the verifier failed"),
+    ],
+)
+def test_ten_steps_in_a_row_without_a_right_answer_end_the_run(first: str, last: str, told: str) -> None:
     looks = empty_steps()
     for step in range(1, 10):
-        looks.look(sampled("-- -?", step))
-    with pytest.raises(NothingToLearn, match=r"no answer of 10 steps was right.*easier problems.*rollout\.samples"):
-        looks.look(sampled("-- --", 10))
+        looks.look(sampled(first, step))
+    with pytest.raises(NothingToLearn, match=told):
+        looks.look(sampled(last, 10))
 
 
 @pytest.mark.parametrize("between", ["++ ++", "++ --", "+- --"])
@@ -63,14 +70,6 @@ def test_a_policy_that_is_always_right_goes_on() -> None:
     looks = empty_steps()
     for step in range(1, 50):
         looks.look(sampled("++ ++", step))
-
-
-def test_a_verifier_that_judges_nothing_is_named() -> None:
-    looks = empty_steps()
-    for step in range(1, 10):
-        looks.look(sampled("!! !!", step))
-    with pytest.raises(NothingToLearn, match=r"no answer of 10 steps was right: the verifier failed"):
-        looks.look(sampled("!! !!", 10))
 
 
 def test_right_answers_of_a_filter_count_as_right() -> None:

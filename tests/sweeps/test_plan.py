@@ -20,7 +20,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.journal import Spool
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
-from sweeps.launcher import _tell_of_other_code, _tell_of_other_inputs
+from sweeps.launcher import _tell_of_other_versions
 from sweeps.plan import Plan, plan, write
 from sweeps.preview import _here, _rounded, _size, differences, measured, preview
 from tests.support.composed import REGISTRY, composed
@@ -357,10 +357,10 @@ def test_a_launch_names_finished_runs_that_read_something_else(
     configs = dict.fromkeys(ledger.runs(), config)
     for run_id in ("a" * 12, "b" * 12):
         finish(ledger, run_id, 1, 1)
-    _tell_of_other_inputs(ledger, configs)
+    _tell_of_other_versions(ledger, configs)
     assert capsys.readouterr().err == ""
     data.write_text("after that")
-    _tell_of_other_inputs(ledger, configs)
+    _tell_of_other_versions(ledger, configs)
     assert capsys.readouterr().err == (
         f"task.train={data}: 2 finished runs read other content than is there now, and are not run again. Give the new "
         "one another path, which makes other runs.\n"
@@ -374,16 +374,16 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
     mine.mkdir()
     (mine / "launched_loss.py").write_text("before")
     monkeypatch.setattr(sys, "path", [*sys.path, str(mine)])
-    config = {"loss": {"_target_": "launched_loss.f"}, "steps": 1}
+    config = {"task": {}, "loss": {"_target_": "launched_loss.f"}, "steps": 1}
     for run_id in ("a" * 12, "b" * 12, "c" * 12):
         ledger.create_run(run_id, "steps: 1\n", {"name": run_id[0], "overrides": []})
         own_code.record(ledger.run_dir(run_id), config, [str(mine)])
     configs = dict.fromkeys(ledger.runs(), config)
     finish(ledger, "a" * 12, 1, 1)
-    _tell_of_other_code(ledger, configs)
+    _tell_of_other_versions(ledger, configs)
     assert capsys.readouterr().err == ""
     (mine / "launched_loss.py").write_text("after that")
-    _tell_of_other_code(ledger, configs)
+    _tell_of_other_versions(ledger, configs)
     how = (
         "and the same command. To have both: a module of another name for the new one, in its `_target_`, which makes "
         "other runs.\n"
@@ -393,7 +393,7 @@ def test_a_launch_names_finished_runs_of_other_code_and_what_to_type(
         f"rm -r {tmp_path}/runs/aaaaaaaaaaaa, {how}"
     )
     finish(ledger, "b" * 12, 1, 1)
-    _tell_of_other_code(ledger, configs)
+    _tell_of_other_versions(ledger, configs)
     assert capsys.readouterr().err == (
         f"{mine}/launched_loss.py: 2 finished runs were made with another version, and are not run again. To train "
         f"anew: rm -r {tmp_path}/runs/{{aaaaaaaaaaaa,bbbbbbbbbbbb}}, {how}"
