@@ -19,6 +19,7 @@ from rlvr.loss.lad_theoretical import lad_theoretical
 from rlvr.objective import divergence
 from rlvr.objective.batch import Batch, Policy, Terms
 from rlvr.trainer import attention, distributed
+from rlvr.trainer.layout import Varlen
 from rlvr.trainer.sharded_load import load_for_shards
 from tests.support.fake_cuda import record
 from tests.trainer.ranks import CASES, FLOWRL, STREAMS, data
@@ -148,6 +149,33 @@ def packs_with_a_kernel_that_errs(device: torch.device) -> bool:
         attention.varlen_attn = right
 
 
+def error_of_shared_keys(device: torch.device) -> list[float]:
+    """Of the gradients of the keys and values of a prompt with 64 responses, as a fraction; bfloat16 beside float64."""
+    prompt, responses, width = 4, 64, 32
+    generator = torch.Generator().manual_seed(0)
+    own = range(prompt, prompt + responses)
+    key = [*range(prompt), *(place for response in own for place in (*range(prompt), response))]
+    ends = torch.arange(responses + 1, dtype=torch.int32)
+    shared = Varlen(
+        query_ends=torch.cat([ends[:1], prompt + ends]),
+        key_ends=torch.cat([ends[:1], prompt + ends * (prompt + 1)]),
+        longest_query=prompt,
+        longest_key=prompt + 1,
+        key=torch.tensor(key),
+    )
+    draw = [torch.rand(1, 1, prompt + responses, width, generator=generator).bfloat16() for _ in range(3)]
+    given = [x.to(device).requires_grad_() for x in draw]
+    attention.attend(torch.nn.Identity(), *given, attention_mask=None, packed=shared.to(device))[0].sum().backward()
+    exact = [x.double().requires_grad_() for x in draw]
+    query, keys, values = (x[0].transpose(0, 1) for x in exact)
+    attention.by_sequence(query, keys[shared.key], values[shared.key], shared, None).sum().backward()
+    return [
+        float((mine.grad.cpu().double() - right.grad)[..., :prompt, :].norm() / right.grad[..., :prompt, :].norm())
+        for mine, right in zip(given[1:], exact[1:], strict=True)
+        if mine.grad is not None and right.grad is not None
+    ]
+
+
 def settings() -> dict[str, bool | str]:
     """Of torch, for all that this process computes."""
     products = torch.backends.cuda.matmul
@@ -178,6 +206,7 @@ def main(file: Path) -> None:
         for name, knobs in {**plain, **WAITING}.items():
             result["waits"][name] = {str(n): waits_of(n, device, **knobs) for n in (2, 4)}
         result["refuses graded rewards"] = refuses_graded_rewards(device)
+        result["error of shared keys"] = error_of_shared_keys(device)
         result["packs with a kernel that errs"] = packs_with_a_kernel_that_errs(device)
     result["held of a copy in main memory"] = held_of_a_copy_in_main_memory(device)
     result["settings"] = settings()

@@ -56,6 +56,12 @@ def test_rewards_that_a_loss_does_not_take_are_refused(alone: dict[str, Any]) ->
     assert alone["refuses graded rewards"]
 
 
+def test_gradients_of_a_shared_prompt_are_rounded_once(alone: dict[str, Any]) -> None:
+    """And not with each of its 64 responses: bfloat16 has 8 bits, so that half a unit in the last place is 0.2 %."""
+    key, value = alone["error of shared keys"]
+    assert max(key, value) < 0.002
+
+
 def test_a_kernel_that_errs_in_half_precision_is_noticed_on_the_gpu(alone: dict[str, Any]) -> None:
     assert not alone["packs with a kernel that errs"]
 

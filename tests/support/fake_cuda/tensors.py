@@ -147,13 +147,21 @@ def dispatch(func: Any, types: Any, args: Arguments, kwargs: Options) -> Any:
         plain_kwargs["device"] = torch.device("cpu")
     if plain_kwargs.get("pin_memory"):
         plain_kwargs["pin_memory"] = False
-    result = func(*plain_args, **plain_kwargs)
+    result = (_rows_added if func is aten.index_add.default else func)(*plain_args, **plain_kwargs)
     if target is not None and not onto_cuda:
         return result
     if func is aten.copy_.default and of_cpu(args[0]):
         return args[0]
     assert here is not None
     return _wrapped(func, args, kwargs, result, wrapped, here)
+
+
+def _rows_added(total: Tensor, dim: int, index: Tensor, rows: Tensor) -> Tensor:
+    """One after the other, each sum rounded: a GPU adds atomically, in the numbers' own precision."""
+    total = total.clone()
+    for place, row in zip(index.tolist(), rows.unbind(dim), strict=True):
+        total.select(dim, place).add_(row)
+    return total
 
 
 def _wrapped(
