@@ -32,7 +32,7 @@ from rlvr.rollout.child import Lost, Process, environment_with
 from rlvr.rollout.conversation import Conversation
 from rlvr.rollout.node import on_node, several
 from rlvr.rollout.node_weights import NodeWeights
-from rlvr.rollout.ray_broadcast import Broadcast
+from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.ray_node import ADDRESS, MEET_S, NoPlace, guarded
 from rlvr.rollout.vllm import SERVER, Asked, VllmEngine, tolerance
 
@@ -96,8 +96,7 @@ class RayEngine:
             )
             self._workers.append(worker)
         self.dtype, self.canary, self.workers = parse_dtype(dtype), tolerance(dtype, canary), len(self._workers)
-        # On a CPU the memory of a node is as near to its workers as to its ranks.
-        to = [worker for worker in self._workers if device.type == "cuda" or worker.index in self._afar]
+        to = [worker for worker in self._workers if takes_part(device, afar=worker.index in self._afar)]
         self._broadcast = Broadcast(to, processes=tensor_parallel, device=device, dtype=self.dtype)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -156,5 +156,13 @@ class Broadcast:
             self._group = None
 
 
+def takes_part(device: torch.device, *, afar: bool) -> bool:
+    """Whether a worker is one that weights are broadcast to. afar: on another node than its rank."""
+    if device.type != "cuda":
+        return afar  # the memory of a node is as near to its workers as to its ranks
+    # Such a vLLM has algorithms of NCCL that the first rank has not: they would wait for one another.
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") == "0"
+
+
 def _ip(where: str) -> str:
     return ip_towards(where) if ":" in where else LOOPBACK

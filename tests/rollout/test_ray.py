@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from rlvr.rollout.ray import RayEngine, own_places, places_afar
-from rlvr.rollout.ray_broadcast import Broadcast
+from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
 from tests.rollout.test_vllm import END, PYTHON, start, tied
@@ -221,6 +221,17 @@ class TestAnswers:
         sockets = listening() - before
         assert len(sockets) >= 4  # gcs_server, raylet, two actors
         assert {address for _, address, _ in sockets} == {"127.0.0.1"}
+
+
+def test_weights_are_broadcast_to_gpus_and_to_other_nodes_but_not_to_a_vllm_with_its_own_nccl(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+    assert [takes_part(cpu, afar=afar) for afar in (False, True)] == [False, True]
+    assert [takes_part(gpu, afar=afar) for afar in (False, True)] == [True, True]
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert [takes_part(device, afar=True) for device in (cpu, gpu)] == [True, False]
 
 
 @pytest.mark.real
