@@ -24,7 +24,7 @@ SAMPLING_GB = 2.5  # of an engine at work, beside weights and cache: activations
 SAMPLED = 12  # bytes per sequence and token of the vocabulary: float32 logits, the same scaled, counts
 UNKNOWN_CACHE_GB = 8.0  # where neither the GPU nor the model's size is known
 LEAST_CACHE_GB = 1.0
-LOGITS = 2**26  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
+LOGITS = 2**27  # in one chunk (rlvr/trainer/logprob.py), in float32, four times: raw, scaled, softmax, gradient
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from rlvr.model.head import factor, logits
 from rlvr.model.structure import vocabulary_size
 from rlvr.objective import penalty
 
-# Logits in one chunk (256 MB in float32). More than one chunk: the backward pass computes them anew.
-CHUNK = 2**26
+# Logits in one chunk (512 MB in float32). More than one chunk: the backward pass computes them anew.
+CHUNK = 2**27
+TILE = 128  # rows that a GPU multiplies at once
+ZERO = -104.0  # e^x is 0 in float32 from there down
 
 
 def token_logp(
@@ -34,6 +36,7 @@ def token_logp(
     """
     assert with_entropy or not entropy_gradient
     rows = max(1, chunk // vocabulary_size(head, hidden))
+    rows -= rows % TILE if rows > TILE else 0
     if (len(hidden) <= rows and hidden.dtype == torch.float32) or not isinstance(head, nn.Linear):
         return _at_once(head(hidden), target, temperature, entropy_gradient, with_entropy)
     return _InChunks.apply(hidden, head.weight, head.bias, target, temperature, rows, entropy_gradient, with_entropy)
@@ -72,7 +75,7 @@ class _InChunks(torch.autograd.Function):
         wide = factor(weight)
         for first in range(0, len(hidden), rows):
             some = slice(first, first + rows)
-            z = logits(hidden[some], wide, bias).div_(temperature)
+            z = _scaled(logits(hidden[some], wide, bias), temperature)
             total[some] = z.logsumexp(-1)
             logp[some] = z.gather(-1, target[some, None])[:, 0] - total[some]
             if entropy is not None:
@@ -86,41 +89,51 @@ class _InChunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_logp: Tensor, d_entropy: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """With p = e^{z − log Σ e^z}: dz = d_logp·(1[target] − p) − d_entropy·p·(log p + H)."""
+        """With p = e^{z − log Σ e^z}: dz = d_logp·(1[target] − p) − d_entropy·p·(log p + H), z the logits over the
+        temperature. On a GPU dz is rounded to half precision for the products, if hidden states are."""
         hidden, weight, bias, target, total, entropy = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         d_hidden = torch.empty_like(hidden) if needs_hidden else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         wide = factor(weight)
+        d_logp = d_logp[:, None] / ctx.temperature
         for first in range(0, len(hidden), ctx.rows):
             some = slice(first, first + ctx.rows)
-            log_p = logits(hidden[some], wide, bias).div_(ctx.temperature).sub_(total[some, None])
-            d_z = log_p.exp().mul_(-d_logp[some, None])
+            log_p = _scaled(logits(hidden[some], wide, bias), ctx.temperature).sub_(total[some, None])
             if ctx.entropy_gradient:
                 assert d_entropy is not None
-                bounded = log_p.clamp(min=torch.finfo(log_p.dtype).min / 2)  # 0 · −inf is NaN
-                d_z -= d_entropy[some, None] * log_p.exp() * (bounded + entropy[some, None])
-            d_z.scatter_add_(1, target[some, None], d_logp[some, None]).div_(ctx.temperature)
-            if d_hidden is not None:
-                d_hidden[some] = _product(d_z, wide, hidden.dtype)
-            if d_weight is not None:
-                _add_product(d_weight, d_z.t(), hidden[some])
+                d_z = log_p.exp()
+                by_entropy = d_entropy[some, None] / ctx.temperature
+                d_z *= log_p.clamp_(min=ZERO).add_(entropy[some, None]).mul_(-by_entropy).sub_(d_logp[some])
+            else:
+                d_z = log_p.exp_().mul_(-d_logp[some])
+            d_z.scatter_add_(1, target[some, None], d_logp[some])
             if d_bias is not None:
                 d_bias += d_z.sum(0)
+            if d_z.is_cuda:
+                d_z = d_z.to(hidden.dtype)
+            if d_hidden is not None:
+                d_hidden[some] = _product(d_z, wide)
+            if d_weight is not None:
+                _add_product(d_weight, d_z.t(), hidden[some])
         return d_hidden, d_weight, d_bias, None, None, None, None, None
 
 
-def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """left [a, b] float32 times right [b, c], summed and given in float32; on a GPU of factors rounded to `dtype`."""
-    if left.is_cuda and dtype != torch.float32:
-        return torch.mm(left.to(dtype), right, out_dtype=torch.float32)
-    return left @ right.float()
+def _scaled(z: Tensor, temperature: float) -> Tensor:
+    return z if temperature == 1 else z.div_(temperature)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left [a, b] times right [b, c], summed and given in float32."""
+    if left.dtype == torch.float32:
+        return left @ right.float()
+    return torch.mm(left, right, out_dtype=torch.float32)  # type: ignore[call-overload]
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left [a, b] float32 times right [b, c] to total [a, c] float32, within the product: it never lies apart."""
-    if left.is_cuda and right.dtype != torch.float32:
-        torch.addmm(total, left.to(right.dtype), right, out_dtype=torch.float32, out=total)  # type: ignore[call-overload]
-    else:
+    """Add left [a, b] times right [b, c] to total [a, c] float32, within the product: it never lies apart."""
+    if left.dtype == torch.float32:
         total.addmm_(left, right.float())
+    else:
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)  # type: ignore[call-overload]
