@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,8 +36,9 @@ from analysis.frames.samples import Texts
 from rlvr.ledger.cause import State
 from rlvr.ledger.sweeps import Sweep
 from rlvr.metrics import pass_at_k
+from rlvr.records import Outcome
 
-OUTCOMES = ("correct", "wrong", "timeout", "error", "unevaluated")
+OUTCOMES = get_args(Outcome)
 MOST_SAMPLES = 5_000_000
 UNNUMBERED = 1
 _TRL_KNOWN = frozenset(("step", "prompt", "completion", "advantage", "mode", "image", "images"))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
+from hydra.errors import InstantiationException
 
 from rlvr.ledger import cause
 from rlvr.ledger.cause import Cause
@@ -26,7 +27,12 @@ _OF_A_GPU = (torch.AcceleratorError, dist.DistBackendError)
 
 
 def cause_of(error: BaseException) -> Cause:
-    """ERROR for an exception that neither carries a cause nor is of a class above."""
+    """ERROR for an exception that neither carries a cause nor is of a class above.
+
+    Hydra wraps what a component raises while it is built: what it raised counts.
+    """
+    while isinstance(error, InstantiationException) and error.__cause__ is not None:
+        error = error.__cause__
     carried = cause.cause_of(error)
     if carried is not Cause.ERROR:
         return carried

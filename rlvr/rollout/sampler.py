@@ -8,17 +8,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlvr.records import Completion, Engine, Judge, Problem, Request, Rollout, Sampling, StoppingEngine, Task
+from rlvr.records import Completion, Engine, Judge, Outcome, Problem, Request, Rollout, Sampling, StoppingEngine, Task
 from rlvr.rollout.first_usable import Board, FirstUsable, up_to
 from rlvr.rollout.rewards import rewards_of
 
 T = TypeVar("T")
-OUTCOMES = ("wrong", "unparsable", "unevaluated", "timeout", "error")
+OUTCOMES = tuple(outcome for outcome in get_args(Outcome) if outcome != "correct")
 
 
 def noise_key(problem: Problem) -> int:

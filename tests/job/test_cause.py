@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 
 from rlvr.job.cause import cause_of
 from rlvr.records import EngineLost
@@ -26,6 +28,26 @@ def test_a_class_that_is_only_called_like_torchs_is_none() -> None:
         pass
 
     assert cause_of(OutOfMemoryError()).value == "error"
+
+
+def out_of_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    ("component", "cause"),
+    [
+        ({"_target_": "builtins.int", "_args_": ["seven"]}, "user_error"),
+        ({"_target_": f"{__name__}.out_of_memory"}, "gpu_oom"),
+        ({"_target_": "builtins.dict", "of": {"_target_": f"{__name__}.out_of_memory"}}, "gpu_oom"),
+        ({"_target_": "builtins.divmod", "_args_": [1, 0]}, "error"),
+        ({"_target_": f"{__name__}.is_not_there"}, "error"),
+    ],
+)
+def test_what_a_component_raises_while_it_is_built_counts_and_not_hydras_wrapping(component: dict, cause: str) -> None:
+    with pytest.raises(InstantiationException) as error:
+        instantiate(component)
+    assert cause_of(error.value).value == cause
 
 
 def test_numpy_without_memory_is_out_of_main_memory() -> None:

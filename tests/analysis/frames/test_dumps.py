@@ -106,6 +106,14 @@ def test_rewards_between_right_and_wrong_need_a_threshold(tmp_path):
     assert counted(Dump(file, "rlvr", "a", correct_from=0.5)) == [(1, "dump", 3, 2, 0)]
 
 
+def test_every_outcome_of_our_own_samples_is_read(tmp_path):
+    outcomes = ("correct", "wrong", "unparsable", "unevaluated", "timeout", "error")
+    file = jsonl(tmp_path / "d.jsonl", [{"problem_id": "1", "outcome": outcome} for outcome in outcomes])
+    assert counted(Dump(file, "rlvr", "a")) == [(1, "dump", 5, 1, 1)]
+    with pytest.raises(LookupError, match="outcome 'right' is not one of correct, wrong, unparsable"):
+        frames(Dump(jsonl(tmp_path / "e.jsonl", [{"problem_id": "1", "outcome": "right"}]), "rlvr", "a"))
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [("{", "line 1"), ("[1]", "no JSON object"), ('{"a": 1}', "without problem_id"), ("", "no sample")],
