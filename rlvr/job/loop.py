@@ -126,8 +126,10 @@ class Run:
         groups, stale = sampled.groups, sampled.staleness(self.trainer.num_updates)
         if not self.step_sampler.prefetch(step + 1) and groups:
             self.handover.sleep()
-        if self.place.rank == 0 and step <= self.config.keep_rollouts and groups:
-            write_rollouts(groups, layout.rollouts(self.dir, step))
+        if step <= self.config.keep_rollouts:
+            self._check_lease()
+            if self.place.rank == 0 and groups:
+                write_rollouts(groups, layout.rollouts(self.dir, step))
         learned = self._learn(groups, step) if groups else self.trainer.learn_nothing()
         self.step_sampler.learned(step)
         own = {

@@ -80,6 +80,7 @@ class Attempt:
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": before.get("accuracy")}
         self._first_step: int | None = None
         self._written, self._pending = float("-inf"), False
+        self._beaten = time.monotonic()
         self._beating = threading.Lock()
 
     @classmethod
@@ -126,7 +127,7 @@ class Attempt:
         accuracy None keeps the one said before, by the attempt before if need be.
         """
         with self._beating:
-            now = time.time()
+            now, before, self._beaten = time.time(), self._beaten, time.monotonic()
             changed = phase != self._beat["phase"]
             if self._first_step is None:
                 self._first_step = step
@@ -134,7 +135,7 @@ class Attempt:
                 # The pace is measured from the end of the first step of this attempt: set-up is not part of it.
                 self._beat["origin"] = {"step": step, "time": now}
             if "origin" in self._beat:
-                self._beat["longest"] = max(self._beat.get("longest", 0.0), now - self._beat["time"])
+                self._beat["longest"] = max(self._beat.get("longest", 0.0), self._beaten - before)
             self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
             if accuracy is not None:
                 self._beat["accuracy"] = accuracy

@@ -141,10 +141,20 @@ def remove(path: Path) -> None:
 # --- reading
 
 
+def _content(path: Path) -> bytes:
+    """Of a file server that has replaced the file between opening and reading (ESTALE), the new one."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file is missing, torn or holds something else."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(_content(path))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return cast("dict[str, Any]", content) if isinstance(content, dict) else None
@@ -157,7 +167,7 @@ def read_json_lines(path: Path, required: str) -> tuple[list[dict[str, Any]], li
     """
     objects: list[dict[str, Any]] = []
     damaged: list[str] = []
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    lines = _content(path).split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

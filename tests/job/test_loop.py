@@ -21,7 +21,7 @@ from rlvr.config.compose import composing
 from rlvr.config.freeze import frozen
 from rlvr.job.loop import Run
 from rlvr.ledger import layout
-from rlvr.ledger.attempt import StopFlag
+from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.journal import Spool, read
 from rlvr.objective.batch import needs
@@ -154,6 +154,23 @@ def test_a_step_that_is_taken_again_keeps_the_samples_of_its_record(tmp_path: Pa
         else:
             file.write_bytes(b"of the first attempt")
             shutil.rmtree(layout.checkpoint(layout.checkpoints(run.dir), 4))
+
+
+def test_rollouts_are_not_written_once_a_newer_attempt_owns_the_run(tmp_path: Path) -> None:
+    """As after a file server gave the lock of an unreachable node to another one, between two steps."""
+    run = make_run(tmp_path, "keep_rollouts=2")
+    run.dir.mkdir(parents=True, exist_ok=True)
+    run.attempt = Attempt.open(run.dir)
+
+    class LostBeforeStep2(StopFlag):
+        def __bool__(self) -> bool:
+            if layout.rollouts(run.dir, 1).exists():
+                layout.attempt(run.dir, 2).mkdir(exist_ok=True)
+            return False
+
+    with contextlib.closing(run), pytest.raises(RuntimeError, match="a newer attempt owns this run"):
+        run.train(LostBeforeStep2())
+    assert not layout.rollouts(run.dir, 2).exists()
 
 
 @pytest.mark.parametrize("draws", [(), OVERDRAW], ids=["", "overdraw"])

@@ -139,6 +139,15 @@ def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
 
 
+def test_the_longest_step_is_no_clock_that_was_set_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit for a hang is a multiple of it."""
+    with Attempt.open(tmp_path) as attempt:
+        for step, clock in enumerate((1e9, 1e9 + 7200, 1e9 - 7200, 1e9)):
+            monkeypatch.setattr("time.time", lambda clock=clock: clock)
+            attempt.heartbeat(step, 9, f"phase {step}")
+    assert 0 < read(attempt.path / "heartbeat.json")["longest"] < 60
+
+
 def test_signs_of_life_of_any_thread_leave_the_pace_as_it_is(tmp_path: Path) -> None:
     """`time` is when a step ended, which its pace is measured by; an engine's answers come at any time between."""
     with Attempt.open(tmp_path) as attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -105,6 +106,31 @@ def test_lines_that_are_no_objects_or_lack_the_key_are_named_and_the_others_read
     assert objects == [{"id": "a"}, {"id": "d"}]
     assert damaged == ["line 2 is damaged", "line 4 is damaged", "line 5 is damaged", "line 7 is torn"]
     assert files.read_json_lines(tmp_path / "none", "id") == ([], [])
+
+
+@pytest.mark.parametrize(("stale", "is_read"), [(0, True), (1, True), (2, False)])
+def test_a_file_that_its_server_has_replaced_is_read_once_more(
+    stale: int, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for NFS, which none can be made of here: the first reads raise what its client raises."""
+    path, read_bytes, num_reads = tmp_path / "a.json", Path.read_bytes, 0
+    path.write_text('{"id": 1}\n')
+
+    def of_a_server(self: Path) -> bytes:
+        nonlocal num_reads
+        num_reads += 1
+        if num_reads <= stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self))
+        return read_bytes(self)
+
+    monkeypatch.setattr(Path, "read_bytes", of_a_server)
+    for read, content in ((files.read_json, {"id": 1}), (lambda p: files.read_json_lines(p, "id"), ([{"id": 1}], []))):
+        num_reads = 0
+        if is_read:
+            assert read(path) == content
+        else:
+            with pytest.raises(OSError, match="[Ss]tale"):
+                read(path)
 
 
 def test_what_runs_keep_is_the_users_alone_to_read(tmp_path: Path) -> None:
