@@ -41,12 +41,17 @@ class Reward:
         return self.outcome == "correct"
 
 
+def binary(outcome: Outcome) -> Reward:
+    """1 for a correct answer, 0 for any other."""
+    return Reward(float(outcome == "correct"), outcome)
+
+
 Judge = Callable[[Sequence[tuple[Problem, str]]], list[Reward]]  # of (problem, response text) pairs, in order
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to be sampled `num_samples` times. `key`: 64 bits naming the problem, for counter-based noise.
+    """One prompt to be sampled `num_samples` times. `key`: 63 bits naming the problem, for counter-based noise.
 
     first: number of the first of these samples. Noise is named by it: samples 8 to 15 are the same whether or not
     samples 0 to 7 are asked for too.

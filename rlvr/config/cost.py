@@ -66,8 +66,8 @@ class Reached:
 
 GPU = Reached()
 CPU = Reached(training=0.5, decoding=0.4, queued=False, step_s=0.001, layer_s=0.001, native_s=0.0005, read=2e9)
-# Without finished runs to tell: responses are this share of the longest, prompts so many tokens, benchmarks so large,
-# and so many groups of ten are kept by dynamic sampling.
+# Assumed where no finished run says: mean response over the longest, tokens of a prompt, problems of a benchmark, share
+# of groups that dynamic sampling keeps.
 MEAN_LENGTH, PROMPT, BENCHMARK, KEPT = 0.3, 150, 500, 0.5
 UNKNOWN_LENGTH = 64  # tokens of the longest response, where only the task knows
 TRAIN = 10_000  # problems of a train split on files, where only they know
@@ -88,8 +88,8 @@ class Workload:
     turns: float  # of sampling, one after the other
     prompts: int
     longest: int  # tokens of a response
-    mean: float
-    prompt: float
+    mean: float  # tokens of a response
+    prompt: float  # tokens
     kept: float  # share of the responses of a step that is learned from: dynamic sampling may drop groups
     epochs: int
     updates: int  # optimiser steps of an epoch
@@ -185,7 +185,7 @@ def workload_of(config: Mapping[str, Any], seen: Mapping[str, float] | None = No
 
 
 def seconds(model: Architecture, workload: Workload) -> Parts:
-    """Seconds of a whole run by part; "presample" is of a stage, which runs on the same samples share."""
+    """Seconds of a whole run by part. "presample" is of a stage, which all runs on the same samples share."""
     forward, samples = _passes(model, workload, backward=False), workload.responses / workload.prompts
     return {
         "sampling": workload.steps
@@ -205,10 +205,9 @@ def _sampling(model: Architecture, workload: Workload, problems: float, samples:
     """Seconds of so many problems with so many responses each on all engines.
 
     A prompt is read once for all its responses. Every token of the sequences at work reads the weights once and the
-    keys and values of each; what is left when the others have ended is a tail: of the longest response, which is cut at
-    the limit. The devices of
-    an engine have a part of the weights each, and of the heads of keys as long as there are some, and sum what they
-    have computed twice a layer.
+    keys and values of each. A tail is left when the others have ended: that of the longest response, which is cut at
+    the limit. The devices of an engine each have a part of the weights, and of the heads of keys as long as there are
+    some, and sum what they have computed twice a layer.
     """
     reached, device, parallel = workload.reached, workload.device, workload.tensor_parallel
     own = problems * samples / workload.engines
@@ -223,8 +222,8 @@ def _sampling(model: Architecture, workload: Workload, problems: float, samples:
 
     def token_s(sequences: float) -> float:
         read = (width * model.parameters / parallel + sequences * cache) / bandwidth
-        own = reached.both(max(read, 2 * model.parameters * sequences / flops), launches)
-        return own + sums_s(sequences) + reached.step_s
+        computed_s = reached.both(max(read, 2 * model.parameters * sequences / flops), launches)
+        return computed_s + sums_s(sequences) + reached.step_s
 
     def sums_s(sequences: float) -> float:
         passed = 2 * (parallel - 1) / parallel * width * model.hidden * sequences  # bytes of a device, in a ring
@@ -316,8 +315,8 @@ class Estimate:
 
     @functools.cached_property
     def error(self) -> float | None:
-        """Of such estimates on the runs that have finished (`errors`): the median; None: of no run. It is that of all
-        estimates of this kind that are as well known, and slow: it estimates each finished run.
+        """Median relative error of such estimates (`errors`) on the finished runs; None without any. Slow: it estimates
+        each of them.
         """
         off = [abs(error) for error in errors(self.finished, known=self.known).values()]
         return statistics.median(off) if off else None
@@ -341,7 +340,8 @@ def errors(finished: Sequence[Finished], *, known: bool) -> dict[int, float]:
     for place, run in enumerate(finished):
         others = [other for at, other in enumerate(finished) if at != place]
         apart = [other for other in others if other.config["task"] != run.config["task"]]
-        if (len(apart) < len(others)) if known else apart:
+        usable = len(apart) < len(others) if known else bool(apart)
+        if usable:
             parts = calibrated(run.config, run.model, others if known else apart)
             off[place] = sum(s for name, s in parts.items() if name != "presample") / run.total_s - 1
     return off

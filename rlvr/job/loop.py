@@ -58,6 +58,7 @@ class Run:
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
         self.place, self.task = parts.place, parts.task
         self.advantage = instantiate(config.advantage)
+        self.importance_level: mismatch.Level = config.rollout.get("importance_level") or "token"
         self.trainer = parts.trainer()
         self.checkpoints = Checkpoints(self.trainer, layout.checkpoints(run_dir), config.checkpoint, steps=config.steps)
         self.mixture = self._mixture()
@@ -144,8 +145,7 @@ class Run:
     def _learn(self, groups: Sequence[Rollout], step: int) -> dict[str, float]:
         collating = time.perf_counter()
         batch = self.batch(groups, step)
-        level = self.config.rollout.get("importance_level") or "token"
-        apart = mismatch.measure(batch, self.config.rollout.max_mismatch, level)
+        apart = mismatch.measure(batch, self.config.rollout.max_mismatch, self.importance_level)
         ready = time.perf_counter()
         learned = self.trainer.learn(batch)
         times = {
@@ -167,8 +167,7 @@ class Run:
         if rollout.overlong_filter:
             batch = without_cut(batch, groups)
         batch = batch if self.mixture is None else self.mixture.add(batch, step)
-        level = rollout.get("importance_level") or "token"
-        return mismatch.weigh(batch, rollout.importance, rollout.importance_cap, level)
+        return mismatch.weigh(batch, rollout.importance, rollout.importance_cap, self.importance_level)
 
     def _evaluate(self, step: int) -> dict[str, float]:
         began = time.perf_counter()

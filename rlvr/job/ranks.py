@@ -27,13 +27,12 @@ from types import FrameType
 
 import psutil
 
+from rlvr.ledger.attempt import RAY_NETWORK, STORE
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.runs import Unreadable, read_config
 from rlvr.rollout.broadcast import interface_of, ip_towards, nccl_towards
 from rlvr.rollout.ray_node import ADDRESS, TOKEN, RayNode, free_address, new_token
 
-STORE = "RLVR_STORE"  # in the environment of a rank: the file in which those of one node meet
-RAY_NETWORK = "RLVR_RAY_NETWORK"  # in that of ranks of one node whose workers are on others, too
 # Seconds for the other ranks to end by themselves once one has. If it was told to stop and has saved, they may be at
 # it still. If it failed, no other can finish a collective any more, nor a checkpoint; and one whose GPU is in one hears
 # no signal.

@@ -22,6 +22,8 @@ from rlvr.ledger.files import read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
+# In the environment of a rank: the file in which those of one node meet; that its workers are on other nodes, too.
+STORE, RAY_NETWORK = "RLVR_STORE", "RLVR_RAY_NETWORK"
 ENDS_AT = "RLVR_ENDS_AT"  # environment variable: when the allocation's time is up, in seconds since the epoch
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 

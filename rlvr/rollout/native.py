@@ -20,6 +20,7 @@ from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
 from rlvr.rollout.cache import SHARED_PROMPT, register
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
+from rlvr.rollout.requests import NOT_NUMBERS, check_synced, checked
 
 log = logging.getLogger(__name__)
 
@@ -131,13 +132,8 @@ class NativeEngine:
         """Nothing to stop: the engine has no process of its own."""
 
     def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        if not self.synced:
-            raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
-        if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
-            raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
-        longest = max((len(request.prompt) for request in requests), default=1)
-        if min((len(request.prompt) for request in requests), default=1) < 1:
-            raise ValueError("A prompt has no token: sampling needs at least one, for example a begin token.")
+        check_synced(self.synced)
+        longest = checked(requests, sampling)
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if limit is not None and longest + sampling.max_tokens > limit:
             raise ValueError(
@@ -238,7 +234,7 @@ class NativeEngine:
         """Cut some rows after their first end token. tokens: [B, T], −1 where nothing was sampled; logps: [2, B, T]."""
         tokens, logps = tokens[rows].cpu(), logps[:, rows].cpu()
         if not bool(torch.isfinite(logps[:, tokens >= 0]).all()):
-            raise FloatingPointError("the policy's probabilities are not numbers: its weights have diverged. Lower lr.")
+            raise FloatingPointError(NOT_NUMBERS)
         is_end = torch.isin(tokens, self.eos.cpu())
         finished = is_end.any(dim=1)
         length = torch.where(finished, is_end.int().argmax(dim=1) + 1, tokens.shape[1])

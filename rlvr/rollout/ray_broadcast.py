@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rlvr.ledger.attempt import STORE
 from rlvr.rollout.broadcast import LOOPBACK, Broken, Group, ip_towards, meet, open_store
 from rlvr.rollout.node import of_all, of_first_rank, several
 from rlvr.rollout.ray_node import ADDRESS
@@ -138,7 +139,7 @@ class Broadcast:
         first = not several() or dist.get_rank() == 0
         host = os.environ.get(ADDRESS, LOOPBACK).rpartition(":")[0] or LOOPBACK
         if host == LOOPBACK:  # on one node: a file where only this user can enter
-            own = os.environ.get("RLVR_STORE") or until_met.enter_context(TemporaryDirectory()) + "/store"
+            own = os.environ.get(STORE) or until_met.enter_context(TemporaryDirectory()) + "/store"
             where = f"{own}-weights-{of_first_rank(secrets.randbits(31))}"
             return where, meet(where, PATIENCE_S)[0] if first else None
         store, where = open_store(host, PATIENCE_S) if first else (None, "0:0")

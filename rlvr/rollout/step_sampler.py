@@ -61,7 +61,7 @@ class StepGroups:
     def read(cls, directory: Path, rest: dict[str, Any]) -> StepGroups:
         """Of the problems only id and source come back: their answers have been judged."""
         own = dict(rest)
-        num_groups: int | None = own.pop("num_groups", None)  # checkpoints of before always have some
+        num_groups: int | None = own.pop("num_groups", None)  # older checkpoints do not say: they have some
         return cls(groups=[] if num_groups == 0 else read_rollouts(directory / FILE), **own)
 
 

@@ -30,6 +30,7 @@ from rlvr.rollout.conversation import Conversation, Topic
 from rlvr.rollout.node import on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.passage import Passage, refusal
+from rlvr.rollout.requests import NOT_NUMBERS, check_synced, checked
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
@@ -177,8 +178,7 @@ class VllmEngine:
             self._with_process(lambda conversation: self._sample_on(conversation, supply, asked))
 
     def _generate(self, every: Every) -> None:
-        if not self.synced:
-            raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
+        check_synced(self.synced)
         asked: Asked = {}
         self._with_process(lambda conversation: self._sample(conversation, every, asked))
 
@@ -367,21 +367,17 @@ class VllmEngine:
         self, tokens: NDArray[np.int64], logp: NDArray[np.float32], finished: bool, sampling: Sampling
     ) -> Completion:
         if not np.isfinite(logp).all():
-            raise FloatingPointError("the policy's probabilities are not numbers: its weights have diverged. Lower lr.")
+            raise FloatingPointError(NOT_NUMBERS)
         drawn = np.zeros_like(logp) if sampling.temperature == 0 else logp
         return Completion(
             tokens.copy(), logp.copy() if sampling.top_p == 1 else np.full_like(logp, np.nan), drawn, finished
         )
 
     def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
-            raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
-        lengths = [len(request.prompt) for request in requests]
-        if min(lengths) < 1:
-            raise ValueError("A prompt has no token: sampling needs at least one, for example a begin token.")
-        if max(lengths) + sampling.max_tokens > self._max_tokens:
+        longest = checked(requests, sampling)
+        if longest + sampling.max_tokens > self._max_tokens:
             raise ValueError(
-                f"A prompt of {max(lengths)} tokens and {sampling.max_tokens} new ones exceed the {self._max_tokens} "
+                f"A prompt of {longest} tokens and {sampling.max_tokens} new ones exceed the {self._max_tokens} "
                 "that the model's positions and the cache allow. Lower rollout.max_tokens, drop long prompts, or raise "
                 "rollout.engine.max_cache_gb."
             )

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from annotated_types import Interval
 from pydantic import PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward
+from rlvr.records import Outcome, Problem, Reward, binary
+from rlvr.task.fence import TAGGED
 from rlvr.task.math import last_boxed
 from rlvr.task.procedural import Dice
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
@@ -88,8 +89,7 @@ class Choice(Loaded):
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the response names the right choice, else 0. Unparsable: it names none, or several."""
-        outcomes: list[Outcome] = [_judged(problem, text) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(_judged(problem, text)) for problem, text in answers]
 
 
 def _choices(answer: Cell, listed: Cell, others: Sequence[Cell]) -> tuple[list[str], int, bool]:
@@ -125,7 +125,6 @@ def _place(answer: Cell, choices: Sequence[str], labels: Sequence[str]) -> int:
 
 
 # An answer that is not in a box: `<answer>B</answer>`, or `Answer: B` and `the answer is (B) Paris` in a line.
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 SAYS = r"(?i:answer)[\s*]*(?::|(?i:is)\b\s*:?)[\s*]*"
 SAID = re.compile(rf"^.*{SAYS}(.*)$", re.MULTILINE)
 PREFIX = re.compile(rf"^(?i:(?:the )?(?:final |correct )?){SAYS}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pydantic import NonNegativeInt
 
-from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.records import Problem, Reward, Split, binary
 from rlvr.task.digits import judge
 
 
@@ -59,8 +59,7 @@ class Classes:
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the word of the right class, else 0. A word that names no class is unparsable."""
-        outcomes: list[Outcome] = [judge(problem, text, self._classes) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(judge(problem, text, self._classes)) for problem, text in answers]
 
     def close(self) -> None:
         """Nothing to stop."""

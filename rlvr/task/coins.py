@@ -17,7 +17,7 @@ from typing import Annotated
 from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward
+from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.procedural import Dice, Procedural
 
 HELD_OUT = 3  # of every 8 problems
@@ -128,8 +128,7 @@ class Coins(Procedural[Sum]):
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for at most `longest` of the problem's coins that sum to what is asked. Unparsable: words that are no
         numbers, or no end."""
-        outcomes: list[Outcome] = [self._judged(problem, text) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:
         *paid, end = text.split() or [""]

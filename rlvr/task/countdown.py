@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward
+from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.procedural import Dice, Procedural
 
 HELD_OUT = 1  # of every 4 problems
@@ -219,8 +219,7 @@ class Countdown(Procedural[Target]):
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for an expression of the target's value that uses each given number at most once. Unparsable: anything but
         one whole expression and an end."""
-        outcomes: list[Outcome] = [self._judged(problem, text) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:
         *words, end = text.split() or [""]

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 from pydantic import PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.records import Outcome, Problem, Reward, Split, binary
 from rlvr.task.procedural import Dice
 
 INK = tuple(f"INK_{level}" for level in range(17))  # 0 is paper, 16 the darkest
@@ -112,8 +112,7 @@ class Digits:
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the word of the right class, else 0. A word that names no class is unparsable."""
-        outcomes: list[Outcome] = [judge(problem, text, self._classes) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(judge(problem, text, self._classes)) for problem, text in answers]
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -1,10 +1,11 @@
-"""Code in a response: the fenced blocks of Markdown."""
+"""What marks a part of a response: the fenced blocks of Markdown, and the tag of an answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 
 

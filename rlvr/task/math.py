@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from annotated_types import Interval
 from pydantic import PositiveFloat, PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward
+from rlvr.records import Outcome, Problem, Reward, binary
+from rlvr.task.fence import TAGGED
 from rlvr.task.prompt_length import LongPrompts, PromptLimit
 from rlvr.task.sources import PROMPT_FIELDS, Cell, Column, Selection, check_template, problems
 from rlvr.task.verified import Verified
@@ -121,7 +122,7 @@ class Math(Verified):
     def _reward(self, outcome: Outcome) -> Reward:
         if outcome == "unevaluated" and self._unevaluated == "right":
             outcome = "correct"
-        return Reward(float(outcome == "correct"), outcome)
+        return binary(outcome)
 
     def _warn(self, unreadable: Iterable[Problem]) -> None:
         """Once of each problem."""
@@ -154,9 +155,6 @@ def last_boxed(text: str) -> str | None:
             if start is not None and (found is None or start > found[0]):
                 found = (start, brace.start())
     return f"\\boxed{{{text[slice(*found)]}}}" if found else None
-
-
-TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def final_answer(text: str) -> str | None:

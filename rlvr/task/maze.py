@@ -25,7 +25,7 @@ from typing import Annotated
 from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward
+from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.procedural import Dice, Procedural
 
 WALL, OPEN = ord("#"), ord(".")
@@ -154,8 +154,7 @@ class Maze(Procedural[str]):
         Anything but moves and one final DONE is unparsable, a walk cut before DONE too. Differs from the paper's
         released code, which stops at the first visit of GOAL: here a walk that leaves GOAL again is wrong.
         """
-        outcomes: list[Outcome] = [self._judge(problem.answer, text) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(self._judge(problem.answer, text)) for problem, text in answers]
 
     def _judge(self, grid: str, text: str) -> Outcome:
         *moves, end = text.split() or [""]

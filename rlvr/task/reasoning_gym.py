@@ -24,6 +24,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from rlvr.records import Problem, Reward, Split
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.countdown import parse
+from rlvr.task.fence import TAGGED
 from rlvr.task.procedural import Dice, Procedural
 from rlvr.task.sources import check_template
 from rlvr.task.verify.pool import Pool
@@ -33,7 +34,6 @@ HELD_OUT = 8  # one question in so many
 SHARED_SEED = 496  # items of a stream that come from one seed of the library, in parts of
 AT_ONCE = 8
 MAKE_TIMEOUT_S = 300.0  # of a check or of AT_ONCE questions, on however crowded a machine: nothing hostile is read
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 # Generators whose verifiers give the full score to any solution, and whose solutions the text tells apart. Not here:
 # those of one answer that may be written in many ways (integrals, conclusions of propositional logic) and puzzles that
 # are made to have one solution (sudoku, kakurasu).
@@ -236,7 +236,7 @@ class ReasoningGym(Procedural[Item]):
 
     def _answer(self, response: str) -> str | None:
         if not self.spelled:
-            tagged = ANSWER.findall(response)
+            tagged = TAGGED.findall(response)
             return tagged[-1].strip() if tagged else None
         return read_response(response)
 

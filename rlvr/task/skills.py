@@ -16,7 +16,7 @@ from typing import Annotated
 from annotated_types import Interval
 from pydantic import NonNegativeInt, PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward, Split
+from rlvr.records import Outcome, Problem, Reward, Split, binary
 from rlvr.task.procedural import Dice, Procedural
 
 SKILLS = {
@@ -121,8 +121,7 @@ class Skills(Procedural[Input]):
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 for the right digits in order. Unparsable: anything but digits and one end."""
-        outcomes: list[Outcome] = [self._judged(problem, text) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:
         *digits, end = text.split() or [""]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 from pydantic import PositiveInt
 
-from rlvr.records import Outcome, Problem, Reward
+from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.characters import END_WORD, VOCABULARY, read_response, spell
 from rlvr.task.math import ANSWER_FIELDS
 from rlvr.task.procedural import Dice
@@ -98,8 +98,7 @@ class Spelled(Loaded):
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
         """1 where the response is the right answer, white space aside, else 0. Unparsable: it has no end."""
-        outcomes: list[Outcome] = [self._judged(problem, text) for problem, text in answers]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, response: str) -> Outcome:
         answer = self.answer(problem, response)

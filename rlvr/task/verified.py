@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlvr.records import Problem, Reward, Split
+from rlvr.records import Problem, Reward, Split, binary
 from rlvr.task.verify.pool import Pool
 
 
@@ -35,7 +35,7 @@ class Verified(Loaded):
     def judge(self, requests: Sequence[Mapping[str, Any] | None]) -> list[Reward]:
         """1 where the pool finds an answer correct, else 0, with the reason; None: there is no answer to judge."""
         outcomes = [reply["outcome"] for reply in self.replies(requests)]
-        return [Reward(float(outcome == "correct"), outcome) for outcome in outcomes]
+        return [binary(outcome) for outcome in outcomes]
 
     def replies(self, requests: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
         """What the pool says of each request, in order; None: there is no answer to judge, which is unparsable."""

@@ -25,6 +25,8 @@ from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from rlvr.ledger.attempt import RAY_NETWORK, STORE
+
 T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # of torch: how a user sets it
@@ -50,13 +52,13 @@ def join_group() -> tuple[int, int, torch.device]:
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        file = os.environ.get("RLVR_STORE")
+        file = os.environ.get(STORE)
         if world > 1 and file is None:  # of several nodes: where to meet is in the environment too
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = TCPStore(host, port, world, rank == 0, timeout=MEET, wait_for_workers=False)
         else:
             # NCCL chooses once per process, and may have to reach workers of Ray on other nodes.
-            carried = ("GLOO",) if "RLVR_RAY_NETWORK" in os.environ else ("GLOO", "NCCL")
+            carried = ("GLOO",) if RAY_NETWORK in os.environ else ("GLOO", "NCCL")
             os.environ |= {f"{each}_SOCKET_IFNAME": LOOPBACK for each in carried}
             store = HashStore() if file is None else FileStore(file, world)
         _meet(store, rank, world)

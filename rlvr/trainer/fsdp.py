@@ -86,8 +86,8 @@ class Trainer:
         """As the policy's decoder is, which was copied before it had weights."""
         if self.actor.critic is None:
             return
-        policys = (p for n, p in self.actor.model.get_decoder().named_parameters() if not lora.is_adapter(n))
-        for own, policy in zip(self.actor.critic.decoder.parameters(), policys, strict=True):
+        of_policy = (p for n, p in self.actor.model.get_decoder().named_parameters() if not lora.is_adapter(n))
+        for own, policy in zip(self.actor.critic.decoder.parameters(), of_policy, strict=True):
             distributed.local(own).copy_(distributed.local(policy))
 
     # --- learning ---
@@ -109,7 +109,7 @@ class Trainer:
         results = list[dict[str, float]]()
         for epoch in range(self.knobs.epochs):
             for index, part in enumerate(parts):
-                results.append(self._update(part, first=epoch == index == 0))
+                results.append(self._update(part, first=epoch == 0 and index == 0))
         self.num_learned += 1
         self.frozen.release()
         return _mean_over_updates(results)
@@ -169,15 +169,14 @@ class Trainer:
 
     def _refuse_divergence(self, loss: float, norms: Mapping[str, float]) -> None:
         """Raises Diverged if one of them is not finite."""
-        for name, value in (("loss", loss), *(("gradient norm", norm) for norm in norms.values())):
+        for name, value in [("loss", loss)] + [("gradient norm", norm) for norm in norms.values()]:
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
                 at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
-                narrow = " In float16 numbers end at 65504: or try trainer.dtype=bfloat16."
-                raise Diverged(
-                    f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr."
-                    + narrow * self.loss_scale.dynamic
-                )
+                cure = "Try a lower lr."
+                if self.loss_scale.dynamic:
+                    cure += " In float16 numbers end at 65504: or try trainer.dtype=bfloat16."
+                raise Diverged(f"the {name} is {value} at {at}: the weights were left as they were. {cure}")
 
     def _descend(self) -> None:
         """One step of AdamW. Each group's rate takes the same course, from a peak of its own."""
@@ -319,9 +318,9 @@ class Trainer:
         state = checkpoint.load(path, tensors)
         checkpoint.set_random_state(tensors["random"])
         self.num_updates, self.num_learned = state["updates"], state["learned"]
-        self.num_averaged, self.num_empty = state["averaged"], state.get("empty", 0)  # checkpoints of before have none
+        self.num_averaged, self.num_empty = state["averaged"], state.get("empty", 0)  # older checkpoints have none
         set_steps(self.optimiser, self.num_averaged)
-        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # nor this
+        self.loss_scale.restore(state.get("loss_scale", self.loss_scale.state))  # and none of this
         return state["extra"]
 
     def _tensors(self) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""What no engine can sample is refused before it is asked to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlvr.records import Request, Sampling
+from rlvr.rollout.requests import check_synced, checked
+
+PROMPTS = [Request(np.arange(length), num_samples=2, key=length) for length in (2, 3)]
+
+
+def test_the_longest_prompt_counts() -> None:
+    assert checked(PROMPTS, Sampling(4, 0, 0)) == 3
+    assert checked([], Sampling(4, 0, 0)) == 1
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (1.0, 0.01)])
+def test_settings_at_the_end_of_their_range_are_taken(temperature: float, top_p: float) -> None:
+    assert checked(PROMPTS, Sampling(1, 0, 0, temperature, top_p)) == 3
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(0, 0, 0), Sampling(4, 0, 0, -0.1), Sampling(4, 0, 0, 1, 0), Sampling(4, 0, 0, 1, 1.1)],
+    ids=repr,
+)
+def test_settings_out_of_range_are_named(sampling: Sampling) -> None:
+    with pytest.raises(ValueError, match="out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1"):
+        checked(PROMPTS, sampling)
+
+
+def test_a_prompt_has_a_token() -> None:
+    with pytest.raises(ValueError, match="A prompt has no token"):
+        checked([*PROMPTS, Request(np.arange(0), num_samples=2, key=0)], Sampling(4, 0, 0))
+
+
+def test_weights_of_two_policies_are_not_sampled_from() -> None:
+    check_synced(True)
+    with pytest.raises(ValueError, match="Sync again first"):
+        check_synced(False)
