@@ -110,15 +110,17 @@ _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
 
 def _column(frames: Frames, places: Sequence[tuple[Block, Row]], column: Column) -> list[dict[str, Any]]:
     """One record per place."""
-    cells = {(block.title, row.label): value(frames, row, column) for block, row in places}
-    against = {(block.title, row.label): (block.title, row.against) for block, row in places if row.against}
+    labels = [(block.title, row.label) for block, row in places]
+    if len(set(labels)) < len(labels):  # one would be taken for the other
+        raise ValueError(f"two rows of a table have one name: {max(labels, key=labels.count)}")
+    cells = {key: value(frames, row, column) for key, (_, row) in zip(labels, places, strict=True)}
+    against = {key: (key[0], row.against) for key, (_, row) in zip(labels, places, strict=True) if row.against}
     wanted = {key: cells[key] for key in against}
     rows = [row for _, row in places]
     samples, level = samples_of(frames, rows, column), study.level(frames)
     compared = compare(wanted, {key: cells[other] for key, other in against.items()}, samples, level)
     records: list[dict[str, Any]] = []
-    for block, row in places:
-        key = (block.title, row.label)
+    for key, (_, row) in zip(labels, places, strict=True):
         one = compared.get(key)
         found = record(*key, column.key, cells[key], one, row.against)
         if one is not None:

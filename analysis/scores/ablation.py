@@ -29,25 +29,39 @@ def lines(
 ) -> list[tuple[Comparable, list[Line]]]:
     """Every setting with its lines along `knob`, a config key, of at least `least` values.
 
-    losses: only these. A run that is silent about the knob belongs to no line.
+    losses: only these. No controls; a run that is silent about the knob belongs to no line.
     """
-    chosen = [a for a in arms(frames) if (a.loss in losses or not losses) and a.first.knob(knob) is not None]
+    chosen = [a for a in arms(frames) if (a.loss in losses or not losses) and not a.control]
+    chosen = [a for a in chosen if a.first.knob(knob) is not None]
     found: list[tuple[Comparable, list[Line]]] = []
     for setting in by_setting(frames, chosen):
-        groups: dict[tuple[str, str], dict[Any, Arm]] = {}
+        groups: dict[tuple[str, str, str], dict[Any, Arm]] = {}
         for arm in setting.arms:
-            groups.setdefault((arm.method, _without(arm.variant, knob)), {})[arm.first.knob(knob)] = arm
-        own = [_line(*key, group) for key, group in groups.items() if len(group) >= least]
+            group = groups.setdefault((arm.method, _scales(arm, knob), _without(arm.variant, knob)), {})
+            group[arm.first.knob(knob)] = arm
+        scales = {(method, rest): {s for m, s, r in groups if (m, r) == (method, rest)} for method, _, rest in groups}
+        own = [
+            _line(method, [own if len(scales[method, rest]) > 1 else "", rest], group)
+            for (method, own, rest), group in groups.items()
+            if len(group) >= least
+        ]
         on_lines = [arm for line in own for arm in line.arms]
         found += [(narrowed, own) for narrowed in by_setting(frames, on_lines) if own]
     return found
 
 
-def _line(method: str, rest: str, group: Mapping[Any, Arm]) -> Line:
+def _line(method: str, about: Sequence[str], group: Mapping[Any, Arm]) -> Line:
+    """about: what tells it from other lines, where there are any."""
     # Numbers ascend; names keep the order in which the runs stand.
     values = sorted(group) if all(isinstance(v, Number) for v in group) else list(group)
+    rest = ", ".join(filter(None, about))
     name = f"{method} ({rest})" if rest else method
     return Line(name, group[values[0]].loss, tuple(values), tuple(group[v] for v in values))
+
+
+def _scales(arm: Arm, knob: str) -> str:
+    """Its η and β, but for the knob."""
+    return ", ".join(part for part in arm.scales.split(", ") if part.partition("=")[0] != knob.rpartition(".")[2])
 
 
 def _without(variant: str, knob: str) -> str:

@@ -17,7 +17,7 @@ WEAK = ("kl", "rkl", "jf")
 
 # What an arm may be a control by (`controls=`): rewards that are not the verifier's, other seeds, no learning.
 RANDOM, FLIPPED, SEEDS, STILL = "random", "flipped", "seeds", "still"
-CONTROL_KNOBS = ("rollout.reward", "control", "lr")
+CONTROL_KNOBS = {RANDOM: "rollout.reward", FLIPPED: "rollout.reward", SEEDS: "control", STILL: "lr"}  # what makes each
 
 # Named by an arm's own fields, or without influence on results: not listed again as a difference.
 _NAMED = (
@@ -87,6 +87,11 @@ class Arm:
     @property
     def method(self) -> str:
         return f"{self.loss}-{self.divergence}" if self.divergence else self.loss
+
+    @property
+    def scales(self) -> str:
+        """`eta=0.5, beta=1`: those that it has."""
+        return ", ".join(f"{name}={value:g}" for name, value in (("eta", self.eta), ("beta", self.beta)) if value > 0)
 
 
 def arms(frames: Frames) -> list[Arm]:
@@ -166,11 +171,27 @@ def _own_keys(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
 
 
 def _variants(firsts: Mapping[str, Run], own: Sequence[str]) -> dict[str, str]:
-    """By group, what tells it from the others, without knobs that are off; with them where two would read alike."""
-    short = {i: describe(run, [k for k in own if not _off(k, run.config.get(k))]) for i, run in firsts.items()}
-    named = {i: (run.divergence, str(run.eta), str(run.beta), short[i]) for i, run in firsts.items()}
-    alike = Counter(named.values())
-    return {i: short[i] if alike[named[i]] == 1 else describe(run, own) for i, run in firsts.items()}
+    """By group, what tells it from the others, without knobs that are off. Where several would read alike: with these;
+    then with the knobs that only some of them have, and which of them is another under other seeds; then by their ids.
+    """
+    found = {i: describe(run, [k for k in own if not _off(k, run.config.get(k))]) for i, run in firsts.items()}
+    for alike in _alike(firsts, found):
+        found |= {i: describe(firsts[i], own) for i in alike}
+    for alike in _alike(firsts, found):
+        known = {k for i in alike for k in firsts[i].config if not k.startswith(_NAMED)}
+        apart = [k for k in known if len({repr(firsts[i].config.get(k)) for i in alike}) > 1]
+        for i in alike:
+            again = "control=seeds" if firsts[i].again else ""
+            found[i] = ", ".join(filter(None, (describe(firsts[i], {*own, *apart}), again)))
+    return found | {i: i for alike in _alike(firsts, found) for i in alike}
+
+
+def _alike(firsts: Mapping[str, Run], variants: Mapping[str, str]) -> list[list[str]]:
+    """Groups of one divergence, η and β that have the same variant."""
+    named: dict[tuple[str, ...], list[str]] = {}
+    for i, run in firsts.items():
+        named.setdefault((run.divergence, str(run.eta), str(run.beta), variants[i]), []).append(i)
+    return [groups for groups in named.values() if len(groups) > 1]
 
 
 def _off(key: str, value: Any) -> bool:

@@ -21,12 +21,13 @@ class Comparable:
 
     @property
     def lad(self) -> list[Arm]:
-        """LAD with an η, by divergence and ascending 1/η."""
-        return [a for a in self.arms if a.loss == "lad" and a.eta > 0]
+        """LAD with an η, by divergence and ascending 1/η; no controls."""
+        return [a for a in self.arms if a.loss == "lad" and a.eta > 0 and not a.control]
 
     @property
     def grpo(self) -> list[Arm]:
-        return [a for a in self.arms if a.loss == "grpo"]
+        """No controls."""
+        return [a for a in self.arms if a.loss == "grpo" and not a.control]
 
     @property
     def overall(self) -> str:

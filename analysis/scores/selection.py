@@ -13,13 +13,13 @@ BASE = "base"  # the base policy, as a reference
 
 def select(arms: Iterable[Arm], selector: str) -> list[Arm]:
     """The arms with all of these knobs, typed or by default; several values of one are alternatives. Controls are left
-    out, unless a knob is named that makes them.
+    out, unless the knob is named that makes them.
 
     Raises ValueError for a selector that is none.
     """
     wanted = {key: value.split(",") for key, value in words.parse(selector).items()}
     found = [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
-    return found if wanted.keys() & set(CONTROL_KNOBS) else [arm for arm in found if not arm.control]
+    return [arm for arm in found if not arm.control or CONTROL_KNOBS[arm.control] in wanted]
 
 
 def _has(arm: Arm, key: str, values: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.layout import BASE, Block, Column, Row, fill, value
 from analysis.report.table import Format, Table, with_notes
-from analysis.scores.arm import Arm
+from analysis.scores.arm import Arm, arms
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import ENTROPY, Metric, distinct
 from analysis.tables.eta import reference
@@ -66,9 +67,10 @@ def _cells(frames: Frames, each: Ranking) -> pd.DataFrame:
 
 
 def rankings(frames: Frames) -> list[Ranking]:
-    """Settings in which at least LEAST families of objectives ran, each row with all of its columns."""
+    """Settings in which at least LEAST families of objectives ran, each row with all of its columns; no controls."""
     if "baselines" not in frames.cache:
-        chosen = [s for s in by_setting(frames) if len({a.loss.split("_")[0] for a in s.arms}) >= LEAST]
+        ours = by_setting(frames, [arm for arm in arms(frames) if not arm.control])
+        chosen = [s for s in ours if len({a.loss.split("_")[0] for a in s.arms}) >= LEAST]
         frames.cache["baselines"] = [_setting(frames, setting) for setting in chosen]
     return frames.cache["baselines"]
 
@@ -80,10 +82,8 @@ def _setting(frames: Frames, setting: Comparable) -> Ranking:
         for metric in metrics
     }
     judge = next(iter(columns.values()))
-    rows = [
-        Row(_name(arm), (arm,), against="" if _name(arm) == _reference(setting) else _reference(setting))
-        for arm in setting.arms
-    ]
+    names, grpo = _names(setting.arms), _reference(setting)
+    rows = [Row(names[arm], (arm,), against="" if names[arm] == grpo else grpo) for arm in setting.arms]
 
     def first(row: Row) -> float:
         mean = value(frames, row, judge).mean
@@ -96,5 +96,15 @@ def _reference(setting: Comparable) -> str:
     return reference(setting).replace("GRPO", "grpo")
 
 
-def _name(arm: Arm) -> str:
-    return f"{arm.method} ({arm.variant})" if arm.variant else arm.method
+def _names(found: Sequence[Arm]) -> dict[Arm, str]:
+    """Each one's own; with η and β where two would have one."""
+    short = {arm: _titled(arm.method, arm.variant) for arm in found}
+    times = Counter(short.values())
+    return {
+        arm: name if times[name] == 1 else _titled(arm.method, ", ".join(filter(None, (arm.scales, arm.variant))))
+        for arm, name in short.items()
+    }
+
+
+def _titled(method: str, about: str) -> str:
+    return f"{method} ({about})" if about else method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from analysis.frames.load import load
 from analysis.paper.printed import tables as printed_tables
 from analysis.report import lines, style
 from analysis.report.grid import grids, published_averages
+from analysis.report.layout import Block, Column, Row, fill
 from analysis.report.table import Table
+from analysis.scores.arm import arms
+from analysis.scores.comparable import by_setting
 from analysis.tables import baselines, beta, rollout_scaling, score_function, weighting
-from tests.analysis.ledger_factory import config, counts, write_run
+from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 ROOMS = {
     "rollout_scaling": (rollout_scaling, rollout_figure),
@@ -52,6 +56,74 @@ def responses(home: Path, run_id: str, step: int, texts: list[list[str]]) -> Non
     frame = pd.read_parquet(file)
     frame["response"] = [text for problem in texts for text in problem]
     frame.to_parquet(file)
+
+
+# --- arms that read alike ---
+
+
+def swept(home: Path, *runs: tuple[str, int, dict[str, Any]]) -> Frames:
+    """A sweep of one seed of (loss, right answers to each of four problems, what its config has beside)."""
+    plan: list[tuple[str, str, list[str]]] = []
+    for loss, right, other in runs:
+        name = f"run{len(plan)}"
+        made = config(loss=loss, **other)
+        run_id = write_run(home, made, end(*[right] * 4), name=name, training={"policy/entropy": [0.5] * 40})
+        plan.append((run_id, name, [f"loss={loss}", f"run={name}"]))
+    write_sweep(home, "s", plan)
+    return load(home)
+
+
+def test_two_arms_of_one_objective_are_two_rows_of_the_baselines(tmp_path: Path) -> None:
+    """LAD at two η, PACS at two β: each row its own number."""
+    frames = swept(
+        tmp_path,
+        ("grpo", 4, {}),
+        ("rloo", 5, {}),
+        ("lad", 2, {"eta": 0.5}),
+        ("lad", 7, {"eta": 1.0}),
+        ("pacs", 1, {"beta": 1.0}),
+        ("pacs", 6, {"beta": 10.0}),
+    )
+    rows = {row: cell(baselines.table(frames), row, "avg@8")["mean"] for row in baselines.table(frames).cells["row"]}
+    assert rows == {
+        "base policy (step 0)": 6 / 32,
+        "grpo": 4 / 8,
+        "rloo": 5 / 8,
+        "lad-js (eta=0.5)": 2 / 8,
+        "lad-js (eta=1)": 7 / 8,
+        "pacs (beta=1)": 1 / 8,
+        "pacs (beta=10)": 6 / 8,
+    }
+
+
+def test_arms_that_differ_in_another_scale_are_no_points_of_one_line(tmp_path: Path) -> None:
+    """LAD at two η with 4 and with 16 rollouts: a line per η. A control is on none."""
+    runs = [
+        ("lad", right, {"eta": eta, "rollout": {"samples": n}})
+        for n, eta, right in ((4, 0.5, 1), (16, 0.5, 2), (4, 1.0, 6), (16, 1.0, 7))
+    ]
+    random = [("lad", 0, {"eta": 1.0, "rollout": {"samples": n, "reward": "random"}}) for n in (4, 16)]
+    table = rollout_scaling.table(swept(tmp_path, *runs, *random))
+    found = {
+        (block.partition(",")[0], row): cell(table, row, "avg@8", re.escape(block))["mean"]
+        for block, row in zip(table.cells["block"], table.cells["row"], strict=True)
+        if row.startswith("N")
+    }
+    assert found == {
+        ("lad-js (eta=0.5)", "N = 4"): 1 / 8,
+        ("lad-js (eta=0.5)", "N = 16"): 2 / 8,
+        ("lad-js (eta=1)", "N = 4"): 6 / 8,
+        ("lad-js (eta=1)", "N = 16"): 7 / 8,
+    }
+
+
+def test_two_rows_of_one_name_are_no_table(tmp_path: Path) -> None:
+    """One of them would be printed for both."""
+    frames = swept(tmp_path, ("grpo", 4, {}), ("rloo", 5, {}))
+    rows = tuple(Row("ours", (arm,)) for arm in arms(frames))
+    columns = [Column(metric, ("maze7",), "maze7") for metric in by_setting(frames)[0].metrics[:1]]
+    with pytest.raises(ValueError, match="two rows of a table have one name: .*'ours'"):
+        fill(frames, [Block("", rows)], columns)
 
 
 # --- rollouts per prompt ---
@@ -192,8 +264,8 @@ def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, 
     pacs(tmp_path / "p", (8, 8, 0, 0), "two", beta=2.0)
     pacs(tmp_path / "p", (8, 4, 4, 0), "tenth", beta=0.1)
     pacs(tmp_path / "p", (), "ten", "diverged", beta=10.0)
-    pacs(tmp_path / "p", (8, 4, 4, 2), "naive", score="naive")
-    pacs(tmp_path / "p", (8, 4, 4, 4), "none", weight="none")
+    pacs(tmp_path / "p", (8, 4, 4, 2), "naive", beta=2.0, score="naive")
+    pacs(tmp_path / "p", (8, 4, 4, 4), "none", beta=2.0, weight="none")
     found = load(tmp_path / "p")
     frames = {"baselines": four, "rollout_scaling": scaling}
     for name, (table, figure) in ROOMS.items():

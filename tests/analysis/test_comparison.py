@@ -239,8 +239,12 @@ def test_the_best_of_several_gets_no_verdict(tmp_path):
     assert cells.loc[cells["block"].str.startswith("Mean"), "difference"].notna().any()
 
 
-def test_the_best_by_validation_is_compared(tmp_path):
-    """η = 2 is better on the test problems (28/32 against 20/32), worse on the validation split, and not chosen."""
+def test_the_best_by_validation_gets_no_verdict_either(tmp_path):
+    """η = 2 is better on the test problems (28/32 against 20/32), worse on the validation split, and not chosen.
+
+    Under the seeds that it was chosen by the best looks better than it is: of equal arms it was 1 to 2 points above
+    GRPO in a simulation.
+    """
     from analysis.tables import divergence
 
     for eta, correct, validation in ((0.5, (5, 5, 5, 5), 0.75), (2.0, (7, 7, 7, 7), 0.5)):
@@ -249,12 +253,12 @@ def test_the_best_by_validation_is_compared(tmp_path):
     evaluations = {0: {"maze7": counts(4, 4, 4, 4)}, 40: {"maze7": counts(4, 4, 4, 4)}}
     write_run(tmp_path, config(loss="grpo"), evaluations, validation=0.25)
     cells = divergence.table(load(tmp_path)).cells
-    title = "Best 1/η of each (chosen by avg@n on the validation split)"
+    title = "Best 1/η of each (chosen by avg@n on the validation split, under these very seeds: optimistic, no verdict)"
     best = cells[(cells["block"] == title) & (cells["metric"] == "avg@8")]
     js = best[best["row"].str.startswith("js")]
     assert list(js["row"]) == ["js (1/η = 2)"]
     assert list(js["mean"]) == [0.625]
-    assert js["difference"].iloc[0] == pytest.approx(0.125)
+    assert best["difference"].isna().all()
 
 
 def test_the_cheapest_way_to_decide_is_told_by_the_measured_hours(tmp_path):

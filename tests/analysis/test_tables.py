@@ -46,6 +46,42 @@ def value(table: Table, row: str, column: str, metric: str = "avg@8", block: str
     return found.iloc[0]
 
 
+def write_controlled(home: Path) -> None:
+    """js at two η and GRPO, of three seeds each; js with random rewards too, and GRPO under other seeds."""
+    plan, control = [], {}
+    for arm, other, seeds, right in (
+        ("loss=grpo", {}, (0, 1, 2), 4),
+        ("loss=lad eta=0.5", {}, (0, 1, 2), 5),
+        ("loss=lad eta=1", {}, (0, 1, 2), 6),
+        ("loss=grpo", {}, (3, 4, 5), 1),
+        ("loss=lad eta=0.5 rollout.reward=random", {"rollout": {"reward": "random"}}, (0, 1, 2), 2),
+        ("loss=lad eta=1 rollout.reward=random", {"rollout": {"reward": "random"}}, (0, 1, 2), 2),
+    ):
+        typed = dict(word.split("=") for word in arm.split())
+        for seed in seeds:
+            made = config(typed["loss"], eta=float(typed.get("eta", 1)), seed=seed, **other)
+            name = f"{arm} s{seed}"
+            ends = {0: {"maze7": counts(1, 1, 1, 1)}, 40: {"maze7": counts(*[right] * 4)}}
+            plan.append(
+                (write_run(home, made, ends, name=name.replace(" ", "-")), name, [*arm.split(), f"seed={seed}"])
+            )
+            control |= {name: "seeds"} if seed > 2 else {}
+    write_sweep(home, "s", plan, control=control)
+
+
+def test_a_control_stands_in_no_row_of_the_arm_that_it_is_of(tmp_path):
+    write_controlled(tmp_path)
+    frames = load(tmp_path)
+    assert {arm.control for arm in arms(frames)} == {"", "seeds", "random"}
+    rows = [(r["row"], r["mean"], r["seeds"]) for _, r in eta.table(frames).cells.iterrows() if r["metric"] == "avg@8"]
+    expected = [("base policy (step 0)", 1), ("GRPO", 4), ("1/η = 1", 6), ("1/η = 2", 5)]
+    assert rows == [(row, right / 8, 3 if row != "base policy (step 0)" else rows[0][2]) for row, right in expected]
+    own = divergence.table(frames).cells
+    means = own[(own["row"] == "js") & (own["metric"] == "avg@8")]
+    assert list(means["mean"]) == [5.5 / 8]
+    assert list(means["difference"]) == [1.5 / 8]
+
+
 def test_eta_cells_by_hand(complete):
     table = eta.table(complete)
     # js at η = 1/2: maze7 (8, 8, 4, 0) of 8 -> 20/32; maze9 (7, 8, 4, 0) -> 19/32; average 39/64

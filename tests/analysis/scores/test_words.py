@@ -136,6 +136,28 @@ def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
     assert select(found, "loss=ppo") == []
 
 
+def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):
+    """Naming the learning rate means arms with this rate, and not those that learn from random rewards at it."""
+    points = [
+        (config("grpo", lr=1e-4), ["loss=grpo", "lr=1e-4"]),
+        (config("grpo", lr=0.0), ["loss=grpo", "lr=0"]),
+        *(
+            (config("grpo", lr=1e-4, rollout={"reward": reward}), ["loss=grpo", "lr=1e-4", f"rollout.reward={reward}"])
+            for reward in ("random", "flipped")
+        ),
+    ]
+    sweep(tmp_path, points)
+    found = arms(load(tmp_path))
+    for selector, controls in (
+        ("loss=grpo", [""]),
+        ("loss=grpo lr=1e-4", [""]),
+        ("lr=0,1e-4", ["", "still"]),
+        ("rollout.reward=random", ["random"]),
+        ("loss=grpo rollout.reward=random,flipped", ["flipped", "random"]),
+    ):
+        assert sorted(arm.control for arm in select(found, selector)) == controls
+
+
 def test_the_default_reference_is_the_baseline_then_grpo_then_the_first(tmp_path):
     write_study(tmp_path)
     found = arms(load(tmp_path))
