@@ -94,7 +94,12 @@ def written(block: str, row: str, cells: Mapping[str, Cell]) -> list[dict[str, A
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(records, columns=[*COLUMNS, "alike", "base", *COMPARED])
+    """ValueError for two rows of one name: whoever reads them would take one for the other."""
+    found = pd.DataFrame(records, columns=[*COLUMNS, "alike", "base", *COMPARED])
+    twice = found[found.duplicated(["block", "row", "metric", "column"])]
+    if len(twice):
+        raise ValueError(f"two rows of a table have one name: {twice['row'].iloc[0]!r} of {twice['block'].iloc[0]!r}")
+    return found
 
 
 _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
@@ -111,8 +116,6 @@ _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
 def _column(frames: Frames, places: Sequence[tuple[Block, Row]], column: Column) -> list[dict[str, Any]]:
     """One record per place."""
     labels = [(block.title, row.label) for block, row in places]
-    if len(set(labels)) < len(labels):  # one would be taken for the other
-        raise ValueError(f"two rows of a table have one name: {max(labels, key=labels.count)}")
     cells = {key: value(frames, row, column) for key, (_, row) in zip(labels, places, strict=True)}
     against = {key: (key[0], row.against) for key, (_, row) in zip(labels, places, strict=True) if row.against}
     wanted = {key: cells[key] for key in against}

@@ -234,6 +234,17 @@ def describe(run: Run, keys: Iterable[str], shown: Callable[[Any], str] = words.
     return ", ".join(f"{name}={value}" for name, value in told.items())
 
 
+def told_apart(names: Mapping[Arm, str]) -> dict[Arm, str]:
+    """The same names; where several arms of one setting have one, with what it lacks of η, β and variant."""
+    times = Counter(names.values())
+    found = dict(names)
+    for arm, name in names.items():
+        more = [part for part in (*arm.scales.split(", "), *arm.variant.split(", ")) if part and part not in name]
+        if times[name] > 1 and more:
+            found[arm] = f"{name} ({', '.join(more)})"
+    return found
+
+
 def settings(found: Iterable[Arm]) -> list[str]:
     return list(dict.fromkeys(a.setting for a in found))
 

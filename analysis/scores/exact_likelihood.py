@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from analysis.frames.frames import Frames
 from analysis.scores import objective
-from analysis.scores.arm import Arm
+from analysis.scores.arm import Arm, arms
 from analysis.scores.comparable import by_setting
 from analysis.scores.metric import Kind, Metric
 
@@ -47,7 +47,7 @@ class Contest:
 def contests(frames: Frames) -> list[Contest]:
     """A contest per setting in which exact likelihood and something else ran, and were evaluated."""
     found: list[Contest] = []
-    for setting in by_setting(frames):
+    for setting in by_setting(frames, [arm for arm in arms(frames) if not arm.control]):
         learners = [_learner(arm) for arm in setting.arms]
         order = objective.ordered(x.objective for x in learners)
         learners.sort(key=lambda x: (order.index(x.objective), x.samples))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +66,17 @@ class _Evaluation:
 def retentions(frames: Frames) -> list[Retention]:
     """The base policy, then the arms of DPH-RL's losses and of GRPO with a KL penalty, which they are compared to, by
     coefficient and divergence; [] without an arm of these losses."""
-    found = [a for a in arms(frames) if a.loss.startswith("dph_") or _penalised(a)]
+    found = [a for a in arms(frames) if (a.loss.startswith("dph_") or _penalised(a)) and not a.control]
     if all(map(_penalised, found)) or frames.judgements.empty:
         return []
     sources, judged = benchmarks(frames, [i for a in found for i in a.run_ids])
     metrics = widest(judged)
-    of_arms = sorted((_of_arm(frames, arm, sources, metrics) for arm in found), key=_order)
+    each = {arm: _of_arm(frames, arm, sources, metrics) for arm in found}
+    alike = Counter((one.label, one.coef) for one in each.values())
+    of_arms: list[Retention] = []
+    for arm, one in sorted(each.items(), key=lambda item: _order(item[1])):
+        about = (arm.variant, arm.setting) if alike[one.label, one.coef] > 1 else ()
+        of_arms.append(replace(one, label=", ".join(filter(None, (one.label, *about)))))
     first = next((run for a in found for run in a.runs if frames.judged(run.run_id, 0, sources[0])), None)
     if first is None:
         return of_arms
@@ -81,7 +86,7 @@ def retentions(frames: Frames) -> list[Retention]:
 
 
 def _penalised(arm: Arm) -> bool:
-    return arm.loss == "grpo" and bool(arm.first.knob(PENALTY)) and not arm.control
+    return arm.loss == "grpo" and bool(arm.first.knob(PENALTY))
 
 
 def _order(found: Retention) -> tuple[bool, int, float, str, float]:
@@ -135,7 +140,7 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
     n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
     problems = tuple(p for judged in now for p in judged.problems)
     values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k) for m in metrics}
-    solved = (c > 0).astype(float)
+    solved = np.where(n > 0, c > 0, np.nan)  # of a problem without a judged sample nobody knows
     # DPH-RL's rates: of the problems that the base policy solves, the share still solved; of the others, now solved.
     before = _correct_at_first(frames, run, sources, problems)
     values[KEEP] = np.where(before > 0, solved, np.nan)
@@ -151,9 +156,10 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
 
 
 def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems: Sequence[tuple[str, str]]) -> Array:
-    """Correct samples of the base policy, by problem; NaN where it was not asked."""
+    """Correct samples of the base policy, by problem; NaN where none of its samples was judged."""
     first = [judged for source in sources if (judged := frames.judged(run.run_id, 0, source)) is not None]
-    correct = {p: c for judged in first for p, c in zip(judged.problems, judged.c.tolist(), strict=True)}
+    rows = [row for judged in first for row in zip(judged.problems, judged.n.tolist(), judged.c.tolist(), strict=True)]
+    correct = {problem: right for problem, judged, right in rows if judged}
     return np.array([correct.get(p, math.nan) for p in problems], float)
 
 

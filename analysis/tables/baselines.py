@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.layout import BASE, Block, Column, Row, fill, value
 from analysis.report.table import Format, Table, with_notes
-from analysis.scores.arm import Arm, arms
+from analysis.scores.arm import Arm, arms, told_apart
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import ENTROPY, Metric, distinct
 from analysis.tables.eta import reference
@@ -82,7 +81,7 @@ def _setting(frames: Frames, setting: Comparable) -> Ranking:
         for metric in metrics
     }
     judge = next(iter(columns.values()))
-    names, grpo = _names(setting.arms), _reference(setting)
+    names, grpo = told_apart({arm: _name(arm) for arm in setting.arms}), _reference(setting)
     rows = [Row(names[arm], (arm,), against="" if names[arm] == grpo else grpo) for arm in setting.arms]
 
     def first(row: Row) -> float:
@@ -96,15 +95,5 @@ def _reference(setting: Comparable) -> str:
     return reference(setting).replace("GRPO", "grpo")
 
 
-def _names(found: Sequence[Arm]) -> dict[Arm, str]:
-    """Each one's own; with η and β where two would have one."""
-    short = {arm: _titled(arm.method, arm.variant) for arm in found}
-    times = Counter(short.values())
-    return {
-        arm: name if times[name] == 1 else _titled(arm.method, ", ".join(filter(None, (arm.scales, arm.variant))))
-        for arm, name in short.items()
-    }
-
-
-def _titled(method: str, about: str) -> str:
-    return f"{method} ({about})" if about else method
+def _name(arm: Arm) -> str:
+    return f"{arm.method} ({arm.variant})" if arm.variant else arm.method

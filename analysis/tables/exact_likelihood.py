@@ -8,6 +8,7 @@ from analysis.frames.frames import Frames
 from analysis.report.layout import BASE, Block, Row, columns, fill
 from analysis.report.table import Format, Table, with_notes
 from analysis.scores import objective
+from analysis.scores.arm import told_apart
 from analysis.scores.exact_likelihood import EXACT, Contest, Learner, contests
 
 QUESTION = "How near does each objective come to exact maximum likelihood as rollouts per prompt grow?"
@@ -31,8 +32,9 @@ def table(frames: Frames) -> Table | None:
 
 def _block(contest: Contest) -> Block:
     """Against exact likelihood, where one arm of it ran."""
-    exact = label(contest.exact[0]) if len(contest.exact) == 1 else ""
-    rows = [Row(label(x), (x.arm,), against="" if x.objective == EXACT else exact) for x in contest.learners]
+    names = told_apart({x.arm: label(x) for x in contest.learners})
+    exact = names[contest.exact[0].arm] if len(contest.exact) == 1 else ""
+    rows = [Row(names[x.arm], (x.arm,), against="" if x.objective == EXACT else exact) for x in contest.learners]
     return Block(contest.name, (Row(BASE, tuple(x.arm for x in contest.learners), base=True), *rows))
 
 

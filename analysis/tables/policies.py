@@ -169,7 +169,11 @@ def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
         now = replace(pair.now, n=pair.now.n[known], c=pair.now.c[known])
         target = float((pair.first.c[known] > 0).mean()) if known.any() else math.nan
         values.append(_samples_to_reach(now, target))
-    return _cell(Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None]), planned)
+    scores = Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None])
+    reached = sum(map(math.isfinite, values))
+    if 0 < reached < len(values):  # a mean of those that did would say nothing of the others
+        return Cell(planned=planned, state=f"reached by {reached} of {len(values)}")
+    return _cell(scores, planned)
 
 
 def _samples_to_reach(judged: ProblemCounts, target: float) -> float:

@@ -27,7 +27,7 @@ def made(loss: str, seed: int = 0, task: str = "styles", **knobs: Any) -> dict[s
 
 def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], said: Sequence[str], **fate: Any) -> None:
     """Correct responses of eight for four problems, 2 2 0 0 before; `said`: words that open them, in turn."""
-    name = "-".join([frozen["choices"]["loss"], *(f"{v}" for v in frozen["loss"].values()), f"s{frozen['seed']}"])
+    name = "-".join([frozen["choices"]["loss"], *(f"{v}" for v in frozen["loss"].values()), f"lr{frozen['lr']}", f"s{frozen['seed']}"])
     evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
     run_id = write_run(home, frozen, evaluations, name=name.replace("/", "."), **fate)
     for step, words in ((0, ("plain", "boxed")), (40, said)):
@@ -53,6 +53,32 @@ def cell(home: Path, row: str, column: str) -> Any:
     assert table is not None
     found = table.cells[(table.cells["row"] == row) & (table.cells["column"] == column)]
     return found.iloc[0]
+
+
+def test_what_nobody_could_judge_is_neither_kept_nor_lost(tmp_path: Path) -> None:
+    """Of two problems that the base policy solves one is still solved, of two others one is now; the verifier failed on
+    one of each kind: 1 of 1 and 1 of 1. Before, too: a problem that could not be judged then is of neither kind.
+    """
+    solved, failed = (8, 8, 0), (0, 0, 8)
+    evaluations = {
+        0: {"styles": [*counts(2, 2, 0, 0), failed]},
+        40: {"styles": [solved, failed, solved, failed, solved]},
+    }
+    write_run(tmp_path, made("none"), evaluations, name="none")
+    assert cell(tmp_path, "none", "keep rate")["mean"] == 1
+    assert cell(tmp_path, "none", "exploration rate")["mean"] == 1
+
+
+def test_arms_of_one_divergence_and_coefficient_are_rows_of_their_own(tmp_path: Path) -> None:
+    """At two learning rates, and a control that is left out."""
+    for lr, right in ((1e-5, 4), (1e-4, 8)):
+        run(tmp_path, {**made("js", coef=0.2), "lr": lr}, (right, right, 0, 0), ["plain"])
+    random = {**made("js", coef=0.2), "lr": 1e-5, "rollout": {"reward": "random"}}
+    write_run(tmp_path, random, {40: {"styles": counts(0, 0, 0, 0)}}, name="random")
+    table = alpha.table(load(tmp_path))
+    assert table is not None
+    rows = table.cells[table.cells["column"] == "avg@8"].set_index("row")["mean"].to_dict()
+    assert rows == {"base policy": 4 / 32, "JS, lr=1e-05 (coef 0.2)": 8 / 32, "JS, lr=0.0001 (coef 0.2)": 16 / 32}
 
 
 @pytest.mark.parametrize(

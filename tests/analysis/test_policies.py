@@ -120,6 +120,22 @@ def test_a_problem_that_cannot_be_judged_is_left_out_of_both_policies() -> None:
     assert policies._kept(pairs, 1)[policies.KEEP].mean == 1
 
 
+def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:
+    """The base policy covers 1/2. One seed reaches that with one sample; one that covers 1/4 never does."""
+    problems = tuple(("b", str(i)) for i in range(4))
+    base, good, never = (
+        ProblemCounts(problems, np.full(4, 8), np.array(c), 0) for c in ((1, 1, 0, 0), (8, 8, 0, 0), (8, 0, 0, 0))
+    )
+    for of_seeds, mean, state in (
+        ((good, good, good), 1.0, "ok"),
+        ((good, never, never), math.nan, "reached by 1 of 3"),
+        ((never, never, never), math.nan, "not reached"),
+    ):
+        found = policies._reached([policies.Pair(seed, base, now) for seed, now in enumerate(of_seeds)], 3)
+        assert found.mean == pytest.approx(mean, nan_ok=True)
+        assert found.state == state
+
+
 def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:
     judged(tmp_path, {"base": counts(8, 8, 0), "lad@40": [*counts(8, 4), (0, 0, 8)]})
     table = policies.table(load(tmp_path, study="evaluation"))
