@@ -38,11 +38,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Family:
-    """alpha: level of each test that makes 5 % for all. pooled_seeds: 0 if each difference has its own spread."""
+    """alpha: level of each test that makes 5 % for all."""
 
     judged: tuple[Judged, ...]
     alpha: float
-    pooled_seeds: int
 
 
 def family(differences: Sequence[Difference], level: float = LEVEL, *, one_reference: bool = True) -> Family:
@@ -53,8 +52,9 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
     needs, Satterthwaite's approximation then errs (a family of nine has 17 % false positives at S = 2 and 9 % at 3,
     seeds 3 points apart). So the spread is pooled over the arms as in Dunnett's test, with (S − 1)·K degrees of freedom
     for K differences: the largest of a difference's own, the mean of all, and the residual mean square of seeds × arms.
-    Simulated with ten equal arms it keeps 5 %, and with one arm or the reference whose seeds lie six times as far apart
-    8 % at S = 3. With two seeds that last case has 18 %: no two seeds show it.
+    Arms may lack other seeds than each other: each difference adds its own S − 1, and the table has gaps. Simulated
+    with ten equal arms it keeps 5 %, and with one arm or the reference whose seeds lie six times as far apart 8 % at
+    S = 3. With two seeds that last case has 18 %: no two seeds show it.
 
     Correlations: ½ between seeds, as a common reference makes them (0 without one, which is the wider); as measured
     between problems.
@@ -65,12 +65,10 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
     alone = [d.summary for d in differences]
     if len(alone) < 2:
         return Family(
-            tuple(Judged(s.interval(level), s.interval(level), s.p_value(), s.p_value(), s) for s in alone),
-            1 - level,
-            0,
+            tuple(Judged(s.interval(level), s.interval(level), s.p_value(), s.p_value(), s) for s in alone), 1 - level
         )
-    pooled, seeds = _pooled(differences, one_reference)
-    summaries = [_widened(s, pooled, (seeds - 1) * len(alone)) if seeds else s for s in alone]
+    pooled, df_seed = _pooled(differences, one_reference)
+    summaries = [_widened(s, pooled, df_seed) if df_seed else s for s in alone]
     # A spread that is the largest of several does not have the degrees of freedom of all.
     plain = [replace(w, df_seed=s.df_seed) if w.seed == s.seed else w for w, s in zip(summaries, alone, strict=True)]
     df = min(float(s.df) for s in summaries)
@@ -78,7 +76,7 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
     far = level > BEYOND  # too few draws lie there: Bonferroni's level, which is the wider
     alpha = (1 - level) / len(alone) if far else float(student.two_sided(np.quantile(largest, level), df))
     judged = (_judged(one, s, largest, df, alpha, level) for one, s in zip(plain, summaries, strict=True))
-    return Family(tuple(judged), alpha, seeds)
+    return Family(tuple(judged), alpha)
 
 
 def _judged(one: Crossed, summary: Crossed, largest: Array, df: float, alpha: float, level: float) -> Judged:
@@ -95,22 +93,34 @@ def _judged(one: Crossed, summary: Crossed, largest: Array, df: float, alpha: fl
 
 
 def _pooled(differences: Sequence[Difference], one_reference: bool) -> tuple[float, int]:
-    """(variance of a difference of two runs from the luck of training, seeds that all differences have).
+    """(variance of a difference of two runs from the luck of training, its degrees of freedom).
 
     The larger of 2·MS_res of the table seeds × arms, the reference being an arm, and the mean of the differences' own
-    variances; (NaN, 0) for fewer than two common seeds.
+    variances; (NaN, 0) where no difference has two seeds.
     """
-    seeds = sorted(set.intersection(*(set(d.seeds) for d in differences)))
-    if len(seeds) < 2:
+    df = sum(len(d.seeds) - 1 for d in differences)
+    if not df:
         return math.nan, 0
-    rows = [d.per_seed[[d.seeds.index(s) for s in seeds]] for d in differences]
-    table = np.array([np.zeros(len(seeds)), *rows])  # [1 + K, S]: scores relative to the reference's
-    own = float(table[1:].var(1, ddof=1).mean())
-    if not one_reference:
-        return own, len(seeds)
-    residual = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    square = float((residual**2).sum()) / ((len(seeds) - 1) * len(differences))
-    return max(2 * square, own), len(seeds)
+    own = sum(float(((d.per_seed - d.per_seed.mean()) ** 2).sum()) for d in differences) / df
+    return (max(2 * _residual(differences) / df, own) if one_reference else own), df
+
+
+def _residual(differences: Sequence[Difference]) -> float:
+    """Sum of squares that arms and seeds leave, by least squares: not every arm need have every seed.
+
+    Scores are relative to the reference's, which are 0. The degrees of freedom are the cells less arms and seeds, plus
+    one: Σ(S_k − 1), since the reference has every seed.
+    """
+    seeds = sorted({seed for d in differences for seed in d.seeds})
+    table = np.full((1 + len(differences), len(seeds)), np.nan)
+    table[0] = 0
+    for row, d in zip(table[1:], differences, strict=True):
+        row[[seeds.index(seed) for seed in d.seeds]] = d.per_seed
+    arm, seed = np.nonzero(np.isfinite(table))
+    design = np.hstack([np.eye(len(table))[arm], np.eye(len(seeds))[seed]])
+    scores = table[arm, seed]
+    fitted = design @ np.linalg.lstsq(design, scores, rcond=None)[0]
+    return float(((scores - fitted) ** 2).sum())
 
 
 def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:

@@ -27,7 +27,14 @@ def made(loss: str, seed: int = 0, task: str = "styles", **knobs: Any) -> dict[s
 
 def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], said: Sequence[str], **fate: Any) -> None:
     """Correct responses of eight for four problems, 2 2 0 0 before; `said`: words that open them, in turn."""
-    name = "-".join([frozen["choices"]["loss"], *(f"{v}" for v in frozen["loss"].values()), f"lr{frozen['lr']}", f"s{frozen['seed']}"])
+    name = "-".join(
+        [
+            frozen["choices"]["loss"],
+            *(f"{v}" for v in frozen["loss"].values()),
+            f"lr{frozen['lr']}",
+            f"s{frozen['seed']}",
+        ]
+    )
     evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
     run_id = write_run(home, frozen, evaluations, name=name.replace("/", "."), **fate)
     for step, words in ((0, ("plain", "boxed")), (40, said)):
