@@ -192,12 +192,18 @@ def with_unique_names(planned: Plan, names: RunNames) -> Plan:
 
 
 def _check_claims(config: Mapping[str, Any]) -> None:
-    """ValueError for one that the analysis could not read: better before the runs than after them."""
-    for number, claim in enumerate(config.get("claims") or (), start=1):
+    """ValueError for one that the analysis could not read: better before the runs than after them. Or for two of one
+    name, by which a look of a stopping rule remembers what it has decided.
+    """
+    numbers: dict[tuple[str, ...], int] = {}
+    for number, content in enumerate(config.get("claims") or (), start=1):
         try:
-            read_claim(claim)
+            claim = read_claim(content)
         except ValueError as error:
             raise ValueError(f"claim {number}: {error} (docs/analysis.md, Claims)") from None
+        first = numbers.setdefault((claim.says, claim.metric, claim.arm, claim.relation), number)
+        if first != number:
+            raise ValueError(f"claims {first} and {number} say the same of {claim.arm}: {claim.says!r}. Reword one.")
 
 
 def _where(points: Sequence[Any], overrides: Sequence[str]) -> str:

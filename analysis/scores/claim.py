@@ -102,7 +102,8 @@ class Claim:
 class Verdict:
     """found: what was measured. basis: what that rests on. more: what would decide it, or why it was not tested.
 
-    setting: the name of the setting it was judged in; "" of the only one.
+    setting: the name of the setting it was judged in; "" of the only one. margin: of an equivalence, as a share where
+    the metric is one; None of any other claim.
     """
 
     claim: Claim
@@ -113,6 +114,7 @@ class Verdict:
     groups: tuple[str, ...] = ()  # of the arms that take part, by group id
     compared: tuple[Compared, ...] = ()  # the differences that it rests on; none of a trend
     setting: str = ""
+    margin: float | None = None
 
 
 def read(content: Any) -> Claim:

@@ -13,6 +13,7 @@ from analysis.scores.cell import cell
 from analysis.scores.claim import CLAIMS, Outcome, Verdict
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.comparison import Compared, compare
+from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.metric import Kind, Metric, parse, usual
 from analysis.scores.selection import default_reference, ordered
 from analysis.scores.sequential import chances
@@ -25,7 +26,7 @@ NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
 class Question:
     """outcome: `above`, `below`, a claim's outcome, or `undecided`; measured: the difference and interval.
 
-    groups: ids of the arms that more seeds would have to be of.
+    groups: ids of the arms that more seeds would have to be of. margin: of an equivalence, in the units of `compared`.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Question:
     measured: str
     groups: tuple[str, ...]
     compared: tuple[Compared, ...] = ()
+    margin: float | None = None
 
     @property
     def open(self) -> bool:
@@ -40,7 +42,9 @@ class Question:
 
     def chances(self, seeds: Sequence[int], nominal: Sequence[float]) -> list[float]:
         """The chance that it is decided by each look, if all is as it looks now; NaN where that cannot be told."""
-        each = [chances(one.judged.summary, one.difference.sampling, seeds, nominal) for one in self.compared]
+        each = [
+            chances(one.judged.summary, one.difference.sampling, seeds, nominal, self.margin) for one in self.compared
+        ]
         return [min(column) for column in zip(*each, strict=True)] if each else [math.nan] * len(seeds)
 
 
@@ -57,7 +61,12 @@ def questions(frames: Frames, about: str, level: float, closed: Collection[str] 
 def _of_claims(frames: Frames, level: float) -> list[Question]:
     return [
         Question(
-            name_of(verdict), _outcome(verdict).value, verdict.found or verdict.more, verdict.groups, verdict.compared
+            name_of(verdict),
+            _outcome(verdict).value,
+            verdict.found or verdict.more,
+            verdict.groups,
+            verdict.compared,
+            verdict.margin,
         )
         for verdict in verdicts(frames, level)
     ]
@@ -100,7 +109,7 @@ def _question(arm: Arm, reference: Arm, compared: Compared | None, metric: Metri
     if compared is None:
         return Question(name, Outcome.UNDECIDED.value, "no result yet", groups)
     plain = compared.judged.plain
-    decided = plain.excludes(0) and not compared.of_runs
+    decided = plain.excludes(0) and len(compared.difference.seeds) >= LEAST_SEEDS
     outcome = ("above" if compared.effect > 0 else "below") if decided else Outcome.UNDECIDED.value
     measured = metric.difference(compared.effect, plain)
     return Question(name, outcome, measured, groups, (compared,))

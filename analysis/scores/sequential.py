@@ -80,10 +80,13 @@ def _root(falling: Callable[[float], float], value: float) -> float:
     return (low + high) / 2
 
 
-def chances(summary: Crossed, sampling: float, seeds: Sequence[int], nominal: Sequence[float]) -> list[float]:
+def chances(
+    summary: Crossed, sampling: float, seeds: Sequence[int], nominal: Sequence[float], margin: float | None = None
+) -> list[float]:
     """The chance to be decided by each look, if the difference and its components of variance are those seen so far.
 
-    That of the look itself, which for these rules is nearly that of any look up to it. NaN without a spread.
+    That of the look itself, which for these rules is nearly that of any look up to it. NaN without a spread. margin: of
+    an equivalence, which two one-sided tests decide, or a difference beyond it; None: it is to be told from 0.
     """
     if not summary.repeats or summary.alike or summary.num_seeds < 2:
         return [math.nan] * len(seeds)
@@ -91,7 +94,13 @@ def chances(summary: Crossed, sampling: float, seeds: Sequence[int], nominal: Se
     found: list[float] = []
     for count, level in zip(seeds, nominal, strict=True):
         then = grown(summary, noise, seeds=count / summary.num_seeds)
-        critical = float(student.quantile(1 - level / 2, then.df))
-        power = student.power(abs(float(then.mean / then.error)), critical, float(then.df))
+        critical, df = float(student.quantile(1 - level / 2, then.df)), float(then.df)
+        mean, error = abs(float(then.mean)), float(then.error)
+        if margin is None:
+            power = student.power(mean / error, critical, df)
+        else:
+            one_sided = float(student.quantile(1 - level, then.df))
+            within = sum(student.power((margin + side) / error, one_sided, df) for side in (mean, -mean)) - 1
+            power = max(0.0, within) + student.power((mean - margin) / error, critical, df)
         found.append(max([power, *found[-1:]]))
     return found

@@ -20,6 +20,7 @@ from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.crossed import LEAST_SEEDS
 from analysis.scores.measured import Point, at, scores
 from analysis.scores.metric import Kind, Metric
+from rlvr.ledger.cause import State
 
 LEAST = 3  # evaluations that make a curve
 TOKENS, SECONDS = "tokens/rollout", "time/step_s"
@@ -139,7 +140,9 @@ def devices(frames: Frames, run_id: str) -> int:
 def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], found: Level) -> Cell:
     """What an arm scores at a level."""
     points = (found.points or {}).get(arm.group_id, {})
-    return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=["not evaluated"])
+    absent = [run.state for run in arm.runs if run.run_id not in points]
+    reasons = ["not evaluated" if state == State.FINISHED else state for state in absent]
+    return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=reasons)
 
 
 # --- curves ---

@@ -135,12 +135,22 @@ class _Test:
     def _against(self) -> Verdict:
         pairs = self._pairs()
         judged = self._compared(pairs)
-        outcome = self._of_sign(judged) if self.claim.sign else self._of_margin(judged)
+        outcome = self._outcome(judged)
         if outcome == Outcome.UNDECIDED:
             self._check_room([cell for pair in pairs.values() for cell in pair])
+        # An equivalence may be of two arms at an end, where another arm shows that there was room.
+        if outcome == Outcome.HOLDS and not self.claim.sign:
+            every = [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
+            self._check_room([cell for cell in every if not cell.empty])
+        if outcome != Outcome.UNDECIDED:
+            self._check_survivors(pairs, judged)
         more = self._more(judged) if outcome == Outcome.UNDECIDED else ""
+        wanted = max(min(cell.planned for cell in pair) for pair in pairs.values())
+        diverged = max(cell.diverged for pair in pairs.values() for cell in pair)
+        found, basis = self._found(judged), self._basis(judged, wanted, diverged)
         compared = tuple(judged.values())
-        return Verdict(self.claim, outcome, self._found(judged), self._basis(judged), more, self.groups(), compared)
+        margin = None if self.claim.sign else self._margin
+        return Verdict(self.claim, outcome, found, basis, more, self.groups(), compared, margin=margin)
 
     def groups(self) -> tuple[str, ...]:
         """Group ids of the arms that the claim speaks of, and of those that they are compared to."""
@@ -206,35 +216,50 @@ class _Test:
             low, high = 100 * min(means), 100 * max(means)
             raise NotTested(f"saturated: {low:.1f} to {high:.1f} % leave no room to differ")
 
+    def _check_survivors(self, pairs: Mapping[str, tuple[Cell, Cell]], judged: Mapping[str, Compared]) -> None:
+        """NotTested where runs that diverged may be why a claim is decided: those that are left had more luck. The side
+        that is found more accurate must have lost none; of other numbers, and of equality, neither side.
+        """
+        against = [key for key, one in judged.items() if self._contradicts(one)]
+        lost: dict[str, int] = {}
+        for key in against or judged:
+            own, other = (cell.diverged for cell in pairs[key])
+            better = own if judged[key].effect > 0 else other
+            lost[key] = better if self.claim.sign and self.metric.scale > 1 else own + other
+        enough = min(lost.values()) == 0 if against else not any(lost.values())  # one arm contradicts, all must agree
+        if not enough:
+            raise NotTested(f"{_diverged(max(lost.values()))} (of the others: {self._found(judged)})")
+
     # --- what follows ---
 
-    def _of_sign(self, judged: Mapping[str, Compared]) -> Outcome:
+    def _outcome(self, judged: Mapping[str, Compared]) -> Outcome:
         """It holds if it does for every arm by itself (an intersection of claims needs no correction); it is
-        contradicted if the opposite is decided for any, within the family."""
+        contradicted if any arm contradicts it within the family.
+        """
         if all(self._settled(one) for one in judged.values()):
             return Outcome.HOLDS
-        if any(one.decided and self._opposite(one) for one in judged.values()):
-            return Outcome.CONTRADICTED
-        return Outcome.UNDECIDED
+        return Outcome.CONTRADICTED if any(self._contradicts(one) for one in judged.values()) else Outcome.UNDECIDED
 
-    def _of_margin(self, judged: Mapping[str, Compared]) -> Outcome:
-        """It holds if two one-sided tests say so for every arm; it is contradicted if some difference is decidedly
-        larger."""
-        margin = self.claim.margin / self.metric.scale
-        if all(self._settled(one) for one in judged.values()):
-            return Outcome.HOLDS
-        both = [one.judged.simultaneous for one in judged.values()]
-        beyond = any(interval.low > margin or interval.high < -margin for interval in both)
-        return Outcome.CONTRADICTED if beyond else Outcome.UNDECIDED
+    def _contradicts(self, one: Compared) -> bool:
+        """Whether the opposite is decided of this arm, or that it lies beyond the margin."""
+        if self.claim.sign:
+            return one.decided and self._opposite(one)
+        both = one.judged.simultaneous
+        return both.low > self._margin or both.high < -self._margin
+
+    @property
+    def _margin(self) -> float:
+        """Of an equivalence, as a share where the metric is one."""
+        return self.claim.margin / self.metric.scale
 
     def _opposite(self, one: Compared) -> bool:
         return self.claim.sign * one.effect < 0
 
     def _settled(self, one: Compared) -> bool:
-        """Whether the claim holds of this arm."""
+        """Whether the claim holds of this arm: of its sign, or by two one-sided tests within the margin."""
         if self.claim.sign:
             return one.judged.plain.excludes(0) and not self._opposite(one)
-        return equivalence(one.judged.summary, self.claim.margin / self.metric.scale) < 1 - self.level
+        return equivalence(one.judged.summary, self._margin) < 1 - self.level
 
     def _more(self, judged: Mapping[str, Compared]) -> str:
         """What the arm needs that needs most, if differences are what they look like."""
@@ -246,7 +271,7 @@ class _Test:
             return f"about {max(n or 0 for n in seeds) - now} more seeds"
         if all(one.judged.summary.alike for one in open_ones):
             return "all seeds agree"
-        same = max(self.metric.scale * equivalent_within(one.judged.summary) for one in open_ones)
+        same = max(self.metric.scale * equivalent_within(one.judged.summary, self.level) for one in open_ones)
         rest = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
         within = f"{same:.3g} {self.metric.of_differences}".rstrip()
         return f"no number of seeds alone would decide it{rest}; the same within {within}"
@@ -256,7 +281,9 @@ class _Test:
             return one.needed  # to contradict the claim it must be decided within the family
         if self.claim.sign:
             return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=1 - self.level)
-        room = self.claim.margin / self.metric.scale - abs(one.effect)
+        room = self._margin - abs(one.effect)
+        if room < 0:  # as it looks the claim will be contradicted, which is decided within the family
+            return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=one.alpha, effect=-room)
         # TOST at 5 % rejects where a two-sided interval of 90 % lies within the margin; at other levels likewise.
         return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=2 * (1 - self.level), effect=room)
 
@@ -275,6 +302,8 @@ class _Test:
             raise NotTested(why, seeds=True)
         interval = slope.summary().interval(self.level)
         against = any(one.decided and self.claim.sign * one.effect < 0 for one in steps.values())
+        if diverged := sum(cell.diverged for cell in cells):
+            raise NotTested(f"{_diverged(diverged)}: those that are left had more luck")
         outcome = self._of_slope(float(slope.summary().mean), interval, against=against)
         text = self.metric.difference(float(slope.summary().mean), interval)
         more = ""
@@ -284,7 +313,14 @@ class _Test:
             if interval.excludes(0):
                 more = "a step between neighbours is decidedly the other way"
         found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
-        return Verdict(self.claim, outcome, found, self._basis(steps, slope), more, self.groups())
+        return Verdict(
+            self.claim,
+            outcome,
+            found,
+            self._basis(steps, min(cell.planned for cell in cells), 0, slope),
+            more,
+            self.groups(),
+        )
 
     def _of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
         if not interval.excludes(0):
@@ -311,10 +347,12 @@ class _Test:
     def _is_tost(self, judged: Mapping[str, Compared]) -> bool:
         """Whether two one-sided tests decide: at 5 % they ask that an interval of 90 % lie within the margin. That some
         difference is beyond it is decided as any difference is."""
-        return not self.claim.sign and self._of_margin(judged) != Outcome.CONTRADICTED
+        return not self.claim.sign and not any(self._contradicts(one) for one in judged.values())
 
-    def _basis(self, judged: Mapping[str, Compared], slope: Scores | None = None) -> str:
-        """slope: of a trend, which is one number, on the seeds and problems that all values have."""
+    def _basis(self, judged: Mapping[str, Compared], wanted: int, diverged: int, slope: Scores | None = None) -> str:
+        """wanted: seeds that both sides were planned with. diverged: runs of a side. slope: of a trend, which is one
+        number, on the seeds and problems that all values have.
+        """
         seeds = {len(x.difference.seeds) for x in judged.values()} if slope is None else {len(slope.seeds)}
         summary = next(iter(judged.values())).difference.summary if slope is None else slope.summary()
         on = f"{summary.num_problems} problems, " if summary.num_problems else ""
@@ -326,7 +364,8 @@ class _Test:
         where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
         where += self._reached() if self.claim.at == Where.ACCURACY and not self.claim.knob else ""
         setting = f", {self.setting.name}" if self.setting.name else ""
-        counted = f"{'/'.join(map(str, sorted(seeds)))} seeds"
+        counted = f"{'/'.join(map(str, sorted(seeds)))}{f' of {wanted}' * (min(seeds) < wanted)} seeds"
+        counted += f" ({diverged} diverged)" * (diverged > 0)
         return f"{self.metric}, {where}, {counted}, {on}{100 * level:.4g} %{decides}{family}{setting}"
 
     def _reached(self) -> str:
@@ -344,6 +383,10 @@ def _slope(parts: Sequence[Scores]) -> Scores:
     if found is None:
         raise NotTested("the arms have no seed, or no problem, in common")
     return found
+
+
+def _diverged(runs: int) -> str:
+    return f"{runs} run{'s' * (runs > 1)} diverged"
 
 
 def _states(arm: Arm) -> str:

@@ -173,10 +173,10 @@ class Trainer:
             if not math.isfinite(value):
                 self.optimiser.zero_grad()
                 at = f"step {self.num_learned + 1}, optimiser update {self.num_updates + 1}"
-                cure = "Try a lower lr."
+                why = f"the {name} is {value} at {at}: the weights were left as they were. Try a lower lr."
                 if self.loss_scale.dynamic:
-                    cure += " In float16 numbers end at 65504: or try trainer.dtype=bfloat16."
-                raise Diverged(f"the {name} is {value} at {at}: the weights were left as they were. {cure}")
+                    why += " In float16 numbers end at 65504: or try trainer.dtype=bfloat16."
+                raise Diverged(why)
 
     def _descend(self) -> None:
         """One step of AdamW. Each group's rate takes the same course, from a peak of its own."""

@@ -81,6 +81,14 @@ def test_what_no_run_can_test_is_refused(launched, about: dict[str, object], mes
         assert told.rstrip().endswith("Planned here: loss=grpo; loss=pacs.")
 
 
+def test_two_claims_of_one_name_are_refused(tmp_path: Path) -> None:
+    """A look of a stopping rule remembers by its name what is decided: one would pass for the other."""
+    wins = "{says: PACS wins, metric: avg, arm: 'loss=pacs', relation: '>', against: 'loss=%s'}"
+    both = ", ".join(wins % loss for loss in ("grpo", "rloo"))
+    with pytest.raises(ValueError, match=r"claims 1 and 2 say the same of loss=pacs: 'PACS wins'. Reword one."):
+        planned([f"claims=[{both}]"])
+
+
 @pytest.mark.parametrize(
     ("words", "about", "reason"),
     [

@@ -96,3 +96,24 @@ def test_the_forecast_is_how_often_such_a_difference_is_decided() -> None:
     pilot = crossed(effect + 0.06 * np.array([[-1.0], [0.0], [1.0]]))
     assert chances(pilot, math.nan, seeds, nominal) == pytest.approx(shares, abs=0.03)
     assert all(math.isnan(c) for c in chances(crossed(np.ones((1, 1))), math.nan, seeds, nominal))
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.09, 0.2])
+def test_the_forecast_of_an_equivalence_is_how_often_two_one_sided_tests_or_a_larger_difference_decide(
+    effect: float,
+) -> None:
+    """Within ± 0.14, near its end, and beyond it."""
+    rng, repeats, seeds, margin, sd = np.random.default_rng(5), 4000, schedule(4, 12), 0.14, 0.1
+    nominal = levels(seeds)
+    per_seed = rng.normal(effect, sd, (repeats, seeds[-1], 1))
+    decided, shares = np.zeros(repeats, bool), []
+    for count, level in zip(seeds, nominal, strict=True):
+        summary = crossed(per_seed[:, :count])
+        near = (margin - np.abs(summary.mean)) / summary.error
+        decided |= student.above(near, summary.df) < level
+        decided |= -near >= student.quantile(1 - level / 2, summary.df)
+        shares.append(decided.mean())
+    pilot = crossed(effect + sd * np.array([[-1.0], [0.0], [1.0]]))
+    found = chances(pilot, math.nan, seeds, nominal, margin)
+    assert found[2:] == pytest.approx(shares[2:], abs=0.05)
+    assert all(chance <= share + 0.05 for chance, share in zip(found, shares, strict=True))

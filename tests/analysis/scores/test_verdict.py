@@ -17,6 +17,7 @@ from analysis.scores.verdict import verdicts
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 PROBLEMS = 60
+LOST = -1
 CLAIM = {"says": "PACS ends more accurate", "metric": "avg", "arm": "loss=pacs", "relation": ">"}
 
 
@@ -28,7 +29,9 @@ def evaluation(right: int) -> dict[str, Any]:
 def judged(
     home: Path, arms: Mapping[str, Sequence[int | None]], claim: Mapping[str, Any], *, start: int = 1, **training: Any
 ) -> Verdict:
-    """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed; None: without that seed."""
+    """The verdict on one claim. arms: overrides to right answers of 8 at the end, by seed; None: without that seed;
+    LOST: it diverged.
+    """
     plan = []
     for arm, of_seeds in arms.items():
         typed = dict(part.split("=") for part in arm.split())
@@ -39,6 +42,7 @@ def judged(
                 config(typed["loss"], seed=seed, **lr),
                 {0: evaluation(start), 20: evaluation((start + right) // 2), 40: evaluation(right)},
                 name=f"{arm}-s{seed}",
+                cause="diverged" if right == LOST else "ok",
                 **training,
             )
             plan.append((run_id, f"{arm}-s{seed}", [*arm.split(), f"seed={seed}"]))
@@ -73,6 +77,89 @@ def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
     assert one.more == f"about {first - 4} more seeds"
+
+
+@pytest.mark.parametrize(
+    ("grpo", "pacs", "relation", "outcome"),
+    [
+        # Of three of eight runs that are left PACS has 2 of 8 more: the three luckiest of arms that may well be equal.
+        ((4, 4, 5, 4, 4, 5, 4, 4), (6, 6, 7, *[LOST] * 5), ">", Outcome.NOT_TESTED),
+        # GRPO's three luckiest, and they are less accurate yet.
+        ((4, 4, 5, *[LOST] * 5), (6, 6, 7, 6, 6, 7, 6, 6), ">", Outcome.HOLDS),
+        ((6, 6, 7, 6), (4, 4, 5, LOST), ">", Outcome.CONTRADICTED),
+        ((6, 6, 7, LOST), (4, 4, 5, 4), ">", Outcome.NOT_TESTED),
+        ((4, 5, 4, 4, LOST), (4, 4, 5, 4, 4), "~ 15", Outcome.NOT_TESTED),  # of equality either side counts
+        ((4, 5, 4, 4, 4), (4, 4, 5, 4, 4), "~ 15", Outcome.HOLDS),
+    ],
+)
+def test_runs_that_diverged_are_not_left_out_of_a_verdict(tmp_path, grpo, pacs, relation, outcome):
+    """Who is left had more luck: the side that is found more accurate must have lost nobody."""
+    one = judged(tmp_path, {"loss=grpo": grpo, "loss=pacs": pacs}, {**CLAIM, "relation": relation})
+    lost = max(grpo.count(LOST), pacs.count(LOST))
+    assert one.outcome == outcome
+    if outcome == Outcome.NOT_TESTED:
+        assert one.more.startswith(f"{lost} run{'s' * (lost > 1)} diverged (of the others: ")
+        assert not one.groups  # more seeds would not test it: no stopping rule waits for them
+    elif lost:
+        assert f", {len(grpo) - lost} of {len(grpo)} seeds ({lost} diverged), " in one.basis
+
+
+def test_a_trend_over_values_at_which_runs_diverged_is_not_judged(tmp_path):
+    rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
+    ends = ((1e-5, (2, 3, 2, 2)), (1e-4, (4, 5, 4, 4)), (1e-3, (6, 7, 6, LOST)))
+    one = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, rises)
+    assert (one.outcome, one.more) == (Outcome.NOT_TESTED, "1 run diverged: those that are left had more luck")
+
+
+def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_that_there_was_some(tmp_path):
+    """Under every other seed each solves 1 of 8 of one problem. Where DAPO solves half of all, they might have."""
+    same = {**CLAIM, "says": "the same", "relation": "~ 2"}
+
+    def verdict(*more: tuple[str, int]) -> Verdict:
+        home, plan = tmp_path / f"{len(more)}", []
+        for loss, right in (("grpo", 0), ("pacs", 0), *more):
+            for seed in range(4):
+                last = max(right, (seed + (loss == "pacs")) % 2)
+                ends = {0: evaluation(1), 40: {"maze7": counts(*[right] * (PROBLEMS - 1), last)}}
+                run_id = write_run(home, config(loss, seed=seed), ends, name=f"{loss}-s{seed}")
+                plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+        write_sweep(home, "s", plan, claims=[same])
+        (one,) = verdicts(load(home))
+        return one
+
+    assert verdict().more == "saturated: 0.1 to 0.1 % leave no room to differ"
+    assert verdict(("dapo", 4)).outcome == Outcome.HOLDS
+
+
+def test_beyond_the_margin_more_seeds_are_asked_for_to_contradict_it(tmp_path):
+    """+15.6 points by seed (1, 2, 0, 2 of 8): beyond 5, and not yet decidedly. A paired t test of 10.6 points."""
+    same = {**CLAIM, "says": "the same", "relation": "~ 5"}
+    one = judged(tmp_path, {"loss=grpo": (4,) * 4, "loss=pacs": (5, 6, 4, 6)}, same)
+    effect, spread = 1.25 / 8 - 0.05, 0.9574271 / 8
+
+    def power(seeds: int) -> float:
+        return float(stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect / spread * seeds**0.5))
+
+    first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
+    assert (one.outcome, one.more) == (Outcome.UNDECIDED, f"about {first - 4} more seeds")
+    (tmp_path / "more").mkdir()
+    more = judged(tmp_path / "more", {"loss=grpo": (4,) * 12, "loss=pacs": (5, 6, 4, 6) * 3}, same)
+    assert more.outcome == Outcome.CONTRADICTED
+
+
+def test_a_difference_of_two_pairs_of_runs_decides_nothing(tmp_path):
+    """Where the others diverged: two seeds of 25 points on every problem, which no three need have."""
+    plan = []
+    for loss, right in (("grpo", 3), ("pacs", 5)):
+        for seed in range(4):
+            cause = "diverged" if loss == "pacs" and seed > 1 else "ok"
+            ends = {0: evaluation(1), 40: evaluation(right)}
+            run_id = write_run(tmp_path, config(loss, seed=seed), ends, name=f"{loss}-s{seed}", cause=cause)
+            plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
+    write_sweep(tmp_path, "s", plan)
+    (one,) = questions(load(tmp_path), "avg", 0.95)
+    assert one.measured.startswith("+25 [")
+    assert one.open
 
 
 def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_path):
@@ -157,7 +244,7 @@ def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     assert one.more == "too few seeds that all 3 values have, 1 of at least 3"
     assert len(one.groups) == 3  # more seeds would test it
     three = judged(tmp_path / "three", {low: (2, 3, 2, 2), middle: (4, 5, 4, 4), high: (6, 7, 6)}, rises)
-    assert three.basis.startswith(f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems")
+    assert three.basis.startswith(f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems")  # of three each has
 
 
 @pytest.mark.parametrize(
