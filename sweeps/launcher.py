@@ -156,17 +156,16 @@ def launch(planned: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
-    """A new sweep of which nothing could be started is taken from the ledger, unless another command has written it."""
-    fresh = [run_id for run_id in run_ids if not ledger.run_dir(run_id).exists()]
+    """A new sweep of which nothing could be started is taken from the ledger, but for what others have put there."""
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
         yield
     except controller.Taken:
         raise
     except ValueError:
-        begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in fresh)
+        begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.made)
         if is_new and not begun:
-            ledger.forget(sweep_id, fresh)
+            ledger.forget(sweep_id)
         raise
 
 

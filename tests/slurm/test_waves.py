@@ -12,12 +12,14 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
+from rlvr.ledger.runs import FORMAT
 from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm import client
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
+from sweeps import launcher
 from sweeps.plan import write
 from sweeps.search import runs as search
 from sweeps.slurm.job_of_runs import ArrayTask
@@ -93,6 +95,46 @@ def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
     assert "SLURM refused the jobs: Invalid account" in capsys.readouterr().err
     assert Ledger(tmp_path / "home").runs() == []
     assert Ledger(tmp_path / "home").sweeps() == []
+
+
+def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meantime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While sbatch is asked, another command puts a sweep of the run with seed 0 on the ledger."""
+    words = ["tracker=none", "cluster=slurm"]
+    shared = planned([*BANDIT[1:], "seed=0", *words]).runs[0].run_id
+    line = f'{{"run_id": "{shared}"}}'
+    sbatch = f"""
+        mkdir -p "$RLVR_HOME/runs/sweeps/other" && cd "$RLVR_HOME/runs/sweeps/other"
+        echo '{line}' > manifest.jsonl && echo '{{"study": "x", "format": {FORMAT}}}' > sweep.json
+        echo Invalid account >&2; exit 1"""
+    stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
+    assert main([*BANDIT, "seed=0,1", *words]) == 2
+    ledger = Ledger(tmp_path / "home")
+    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["other"]
+    assert ledger.runs() == [shared]
+
+
+@pytest.mark.parametrize("others_first", [True, False])
+def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too(
+    others_first: bool, tmp_path: Path
+) -> None:
+    sweep = planned(*([*BANDIT[1:], f"seed={seed}"] for seed in range(2)))
+    ids = sorted(run.run_id for run in sweep.runs)
+    mine, other = Ledger(tmp_path), Ledger(tmp_path)
+    commands = (other, mine) if others_first else (mine, other)
+
+    def refuse() -> None:
+        with launcher._forgotten_if_refused(mine, sweep.sweep_id, ids):
+            for ledger in commands:
+                write(sweep, ledger)
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        refuse()
+    assert other.sweep(sweep.sweep_id).run_ids == [run.run_id for run in sweep.runs]
+    assert other.runs() == ids
 
 
 def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
