@@ -12,6 +12,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
+from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.runs import FORMAT
 from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
@@ -19,10 +20,12 @@ from slurm import client
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
-from sweeps import launcher
+from sweeps import commands, launcher
 from sweeps.plan import write
 from sweeps.search import runs as search
+from sweeps.slurm import job_of_report, launch
 from sweeps.slurm.job_of_runs import ArrayTask
+from sweeps.slurm.launch import submit_more
 from sweeps.slurm.submissions import LATER, Queue, history, joined, record_waves, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.support.words import newest
@@ -193,6 +196,64 @@ def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_i
     queue.write_text("")  # the first one's job is gone, and could submit none
     assert [set(runs.turn()) for _ in range(3)] == [set(), {first}, set()]
     assert waiting_for_room(ledger) == {third: trials.sweep_id}
+
+
+def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of two sweeps wait for room; while those of one are handed in, what waits is struck out."""
+    sbatch = 'echo x >> "$CALLS"; rm -f "$RLVR_HOME"/runs/sweeps/*/waves.json; echo 1'
+    stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
+    for name, value in {"CALLS": str(tmp_path / "calls"), "RLVR_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    ledger = Ledger(tmp_path)
+    for seed in (0, 1):
+        write(sweep := planned([*BANDIT[1:], f"seed={seed}", "cluster.report=false"]), ledger)
+        record_waves(ledger, sweep.sweep_id, [sweep.runs[0].run_id], ship=False)
+    submit_more(ledger)
+    assert (tmp_path / "calls").read_text() == "x\n"
+    assert len(history(ledger)) == 1
+
+
+def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, squeue="", scancel="")
+    monkeypatch.setattr(launch, "LOCK_S", 0.0)
+    ledger = Ledger(tmp_path)
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
+    record_waves(ledger, "s", ["a"], ship=False)
+    layout.submissions(tmp_path).mkdir()
+    held = lock(layout.lock(layout.submissions(tmp_path)))
+    assert held is not None
+    with pytest.raises(ValueError, match="another launch has been submitting"):
+        launch.cancel(ledger, ["a"], "s")
+    assert waiting_for_room(ledger) == {"a": "s"}
+    unlock(held)
+    assert launch.cancel(ledger, ["a"], "s") == []
+    assert waiting_for_room(ledger) == {}
+
+
+def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch="echo 1", squeue="", scancel="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    words = ["divergence=js,hd", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
+    launched = [*BANDIT, *words]
+    assert main(launched) == 0
+    (sweep,) = (ledger := Ledger(tmp_path)).sweeps()
+
+    def num_handed_in_by_its_job() -> int:
+        before = len(history(ledger))
+        job_of_report.go_on(tmp_path, sweep.sweep_id)
+        return len(history(ledger)) - before
+
+    assert num_handed_in_by_its_job() > 0
+    for goes_on in (lambda: main(launched), lambda: commands.main(["retry", sweep.sweep_id])):
+        assert commands.main(["cancel", sweep.sweep_id]) == 0
+        assert num_handed_in_by_its_job() == 0
+        assert f"sweep {sweep.sweep_id} was cancelled. `python -m sweeps retry" in capfd.readouterr().err
+        assert goes_on() == 0
+        assert num_handed_in_by_its_job() > 0
 
 
 @pytest.mark.slow
