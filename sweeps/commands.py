@@ -263,8 +263,10 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
     for each in sweeps:
         if what == "run" and len(each.run_ids) > 1:
             continue  # a launch ends as a whole
-        if pid := local.stop(ledger, each.sweep_id):
+        stopped = local.stop(ledger, each.sweep_id)
+        for pid in stopped:
             print(f"Process {pid} of this machine was told to stop: runs finish their step and save.")
+        if stopped:
             return 0
     if not is_configured():
         raise ValueError(
