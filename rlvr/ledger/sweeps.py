@@ -150,9 +150,9 @@ class Ledger:
 
         What another command has put there stays: a sweep that it has recorded too, and runs that a sweep names.
         """
-        version = _version(layout.sweep_info(self.sweep_dir(sweep_id)))
-        if version and version == self._recorded.get(sweep_id):
-            remove(self.sweep_dir(sweep_id))
+        target = self.sweep_dir(sweep_id)
+        if target.exists() and _version(layout.sweep_info(target)) == self._recorded.get(sweep_id):
+            remove(target)
         named = {run_id for sweep in self.sweeps() for run_id in sweep.run_ids}
         for run_id in self.made - named:
             if self.run_dir(run_id).is_dir() and not newest_attempt(self.run_dir(run_id)):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import time
 from pathlib import Path
 
@@ -98,6 +101,24 @@ def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
     assert "SLURM refused the jobs: Invalid account" in capsys.readouterr().err
     assert Ledger(tmp_path / "home").runs() == []
     assert Ledger(tmp_path / "home").sweeps() == []
+
+
+@pytest.mark.parametrize("grows", [[], ["until=decided", "budget=12"]], ids=["grid", "growing"])
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_where_files_cannot_be_locked_nothing_is_started_or_left_behind(
+    cluster: str, grows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    stand_in(tmp_path, monkeypatch, sbatch=f"touch {tmp_path}/called; echo 1", squeue="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(home := tmp_path / "home"))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main([*BANDIT, "divergence=js,hd", *grows, f"cluster={cluster}", "tracker=none"]) == 2
+    assert re.search(rf"{home}/runs/\S*lock cannot be locked: No locks available.*RLVR_HOME", capsys.readouterr().err)
+    assert Ledger(home).runs() == []
+    assert not list(home.glob("runs/sweeps/*"))
+    assert not (tmp_path / "called").exists()
 
 
 def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meantime(
