@@ -64,6 +64,8 @@ def parser() -> terminal.Parser:
     for each in (cancel, retry):
         each.add_argument("name", metavar="sweep-or-run", help="name, id or its beginning, or a study")
 
+    retry.add_argument("--unless-cancelled", action="store_true", help="not a sweep that `cancel` has ended")
+
     gc = command("gc", _gc, "old checkpoints, unused stages, half-written files")
     gc.add_argument("--yes", action="store_true", help="remove them (without: only say what they are)")
 
@@ -261,15 +263,17 @@ def _cancel(options: argparse.Namespace, ledger: Ledger) -> int:
     for each in sweeps:
         if what == "run" and len(each.run_ids) > 1:
             continue  # a launch ends as a whole
-        if pid := local.stop(ledger, each.sweep_id):
+        stopped = local.stop(ledger, each.sweep_id)
+        for pid in stopped:
             print(f"Process {pid} of this machine was told to stop: runs finish their step and save.")
+        if stopped:
             return 0
     if not is_configured():
         raise ValueError(
             f"no launch of this machine works on {what} {options.name} alone, and there is no SLURM here: nothing is "
             "cancelled. `python -m sweeps cancel SWEEP` ends a launch with all of its runs."
         )
-    found = cancel(ledger, run_ids)
+    found = cancel(ledger, run_ids, sweep.sweep_id if sweep is not None else None)
     asked = [run_id for run_id in found if run_id in run_ids]
     beside = f", with {len(found) - len(asked)} runs that are packed into the same jobs" if found != asked else ""
     print(f"{len(asked)} of {len(run_ids)} runs of the {what} had a job: told to save and end{beside}.")
@@ -292,10 +296,10 @@ def _retry(options: argparse.Namespace, ledger: Ledger) -> int:
         print("All finished: nothing to start again.")
         return 0
     if sweep is not None:
-        return again(ledger, sweep.sweep_id).exit_code
+        return again(ledger, sweep.sweep_id, unless_cancelled=options.unless_cancelled).exit_code
     (run_id,) = run_ids
     its = next((each for each in ledger.sweeps() if run_id in each.run_ids), None) or _sweep_of_one(ledger, run_id)
-    return again(ledger, its.sweep_id, run_id).exit_code
+    return again(ledger, its.sweep_id, run_id, unless_cancelled=options.unless_cancelled).exit_code
 
 
 def _sweep_of_one(ledger: Ledger, run_id: str) -> Sweep:

@@ -114,7 +114,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     return outcome
 
 
-def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
+def _go_on(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool = False) -> Outcome:
     """Wave after wave here; on SLURM the wave that is due: the last of its jobs calls this again."""
     candidate = Record.read(ledger, sweep_id).candidates[0].run
     targets.restore(candidate.import_paths, candidate.config)
@@ -124,7 +124,10 @@ def _go_on(ledger: Ledger, sweep_id: str) -> Outcome:
         configs = Record.read(ledger, sweep_id).configs
         begun = ledger.states(configs)
         rest = [state.run_id for state in begun if state.state is not State.DIVERGED]  # that is a result
-        return _start(ledger, sweep_id, configs, first.cluster, on_slurm=on_slurm, run_ids=rest)
+        cluster = first.cluster
+        return _start(
+            ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=rest, unless_cancelled=unless_cancelled
+        )
 
     on_slurm = is_for_slurm(first.cluster.backend)
     if not on_slurm:
@@ -156,17 +159,16 @@ def launch(planned: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def _forgotten_if_refused(ledger: Ledger, sweep_id: str, run_ids: Collection[str]) -> Generator[None, None, None]:
-    """A new sweep of which nothing could be started is taken from the ledger, unless another command has written it."""
-    fresh = [run_id for run_id in run_ids if not ledger.run_dir(run_id).exists()]
+    """A new sweep of which nothing could be started is taken from the ledger, but for what others have put there."""
     is_new = not ledger.sweep_dir(sweep_id).exists()
     try:
         yield
     except controller.Taken:
         raise
     except ValueError:
-        begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in fresh)
+        begun = is_submitted(ledger, run_ids) or any(newest_attempt(ledger.run_dir(run_id)) for run_id in ledger.made)
         if is_new and not begun:
-            ledger.forget(sweep_id, fresh)
+            ledger.forget(sweep_id)
         raise
 
 
@@ -231,14 +233,15 @@ def _typed_gpus(overrides: Sequence[str]) -> bool:
     return "cluster.gpus" in map(key_of, overrides)
 
 
-def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
+def again(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool = False) -> Outcome:
     """Launch what is not finished of a sweep, from the configs on the ledger: the command need not be known.
 
     run_id: this run of it alone.
+    unless_cancelled: a sweep whose jobs on SLURM were cancelled raises ValueError, as its user has stopped it.
     """
     check_owner(ledger.sweep_dir(sweep_id))
     if run_id is None and grows(ledger.sweep(sweep_id).info):
-        return _go_on(ledger, sweep_id)
+        return _go_on(ledger, sweep_id, unless_cancelled=unless_cancelled)
     wanted = ledger.sweep(sweep_id).run_ids if run_id is None else [run_id]
     configs: dict[str, dict[str, Any]] = {}
     errors: list[Unreadable] = []
@@ -258,7 +261,10 @@ def again(ledger: Ledger, sweep_id: str, run_id: str | None = None) -> Outcome:
         raise ValueError(f"nothing of sweep {sweep_id} can be started again.")
     first = OmegaConf.create(next(iter(configs.values())))
     on_slurm = is_for_slurm(first.cluster.backend)
-    return _start(ledger, sweep_id, configs, first.cluster, on_slurm=on_slurm, run_ids=wanted)
+    cluster = first.cluster
+    return _start(
+        ledger, sweep_id, configs, cluster, on_slurm=on_slurm, run_ids=wanted, unless_cancelled=unless_cancelled
+    )
 
 
 def _start(
@@ -269,6 +275,7 @@ def _start(
     *,
     on_slurm: bool,
     run_ids: Collection[str] | None = None,
+    unless_cancelled: bool = False,
 ) -> Outcome:
     """`configs`: the frozen ones of the runs; `cluster`: that of the launch.
 
@@ -278,7 +285,15 @@ def _start(
     _tell_of_timing(configs)
     _tell_of_other_versions(ledger, configs)
     if on_slurm:
-        return run_slurm(ledger, sweep_id, configs, run_ids=run_ids, shipper=shipper, wait=cluster.wait)
+        return run_slurm(
+            ledger,
+            sweep_id,
+            configs,
+            run_ids=run_ids,
+            shipper=shipper,
+            wait=cluster.wait,
+            unless_cancelled=unless_cancelled,
+        )
     return run_local(
         ledger,
         sweep_id,

@@ -125,25 +125,27 @@ def run_local(
 
 @contextlib.contextmanager
 def _at_work_on(sweep_dir: Path) -> Generator[None, None, None]:
-    """Hold the sweep's lock, that others see that its runs wait for us. Another launch may be at work on it, too."""
-    held = lock.lock(layout.lock(sweep_dir), patience_s=0)
-    if held is not None:
-        lock.sign(held)
+    """Hold a lock of the sweep, signed, that others see that its runs wait for us: the first that no launch has."""
+    place = 0
+    while (held := lock.lock(layout.launch_lock(sweep_dir, place), patience_s=0)) is None:
+        place += 1
+    lock.sign(held)
     try:
         yield
     finally:
-        if held is not None:
-            lock.unlock(held)
+        lock.unlock(held)
 
 
-def stop(ledger: Ledger, sweep_id: str) -> int | None:
-    """Tell the launch that is at work on a sweep on this machine to stop, as Ctrl-C does. Its process number; None if
-    there is none.
-    """
-    pid = lock.holder(layout.lock(ledger.sweep_dir(sweep_id)))
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-    return pid
+def stop(ledger: Ledger, sweep_id: str) -> list[int]:
+    """Tell the launches that are at work on a sweep on this machine to stop, as Ctrl-C does. Their process numbers."""
+    stopped: list[int] = []
+    for path in layout.launch_locks(ledger.sweep_dir(sweep_id)):
+        pid = lock.holder(path)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGTERM)
+                stopped.append(pid)
+    return stopped
 
 
 class Dispatcher:

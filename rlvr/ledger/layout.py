@@ -20,7 +20,8 @@
                 rollouts/             step-<S>.parquet
                 diversity/            problems.parquet embeddings-<model>.parquet, of `rlvr.diagnostics.diversity`
             sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; of a search its study
-                lock                  held by the launch at work on this machine
+                lock lock-1 ...       each held by a launch at work on this machine
+                cancelled.json        its jobs do not go on with it
                 planned.jsonl         of a sweep that grows: every run that it may come to; deciding.lock
             stages/<stage_id>/        stage.json, beside what was built; <stage_id>.lock
             evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
@@ -325,6 +326,16 @@ def sweep_info(sweep_dir: Path) -> Path:
     return sweep_dir / "sweep.json"
 
 
+def launch_lock(sweep_dir: Path, place: int) -> Path:
+    """Held by a launch at work on the sweep on this machine: the first has place 0, one beside it the next."""
+    return sweep_dir / f"lock-{place}" if place else lock(sweep_dir)
+
+
+def launch_locks(sweep_dir: Path) -> list[Path]:
+    """Those there are."""
+    return sorted([*sweep_dir.glob("lock"), *sweep_dir.glob("lock-*")])
+
+
 def manifest(sweep_dir: Path) -> Path:
     return sweep_dir / "manifest.jsonl"
 
@@ -332,6 +343,11 @@ def manifest(sweep_dir: Path) -> Path:
 def waves(sweep_dir: Path) -> Path:
     """Runs that jobs are to submit when the queue has room."""
     return sweep_dir / "waves.json"
+
+
+def cancelled(sweep_dir: Path) -> Path:
+    """There from `python -m sweeps cancel` on SLURM until the next launch: jobs do not go on with the sweep."""
+    return sweep_dir / "cancelled.json"
 
 
 def planned(sweep_dir: Path) -> Path:

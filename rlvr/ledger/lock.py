@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -9,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what a file system without locks answers
 
 
 def machine() -> dict[str, str]:
@@ -78,7 +81,10 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 
 
 def lock(path: Path, patience_s: float = 0.5) -> int | None:
-    """File descriptor that holds the lock; None if another process does. The patience outlasts `lock_is_held`."""
+    """File descriptor that holds the lock; None if another process does. The patience outlasts `lock_is_held`.
+
+    ValueError where the file system has no locks.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + patience_s
     while True:
@@ -89,9 +95,22 @@ def lock(path: Path, patience_s: float = 0.5) -> int | None:
                 os.close(fd)
                 return None
             time.sleep(0.02)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in NO_LOCKS:
+                raise ValueError(_without_locks(path, error)) from None
+            raise
         else:
             _held.add(fd)
             return fd
+
+
+def _without_locks(path: Path, error: OSError) -> str:
+    return (
+        f"{path} cannot be locked: {error.strerror}. Without locks two processes could work on one run. Set RLVR_HOME "
+        "to a directory on a file system that has them: a local disk, Lustre mounted with `flock`, NFS whose lock "
+        "service is up (docs/slurm.md)."
+    )
 
 
 def unlock(fd: int) -> None:

@@ -90,6 +90,8 @@ class Ledger:
     def __init__(self, home: Path | str) -> None:
         self.home = Path(home)
         self.root = layout.runs(self.home)
+        self.made: set[str] = set()  # ids of runs that were put there through this object, and by no other command
+        self._recorded: dict[str, tuple[int, int]] = {}  # the same of sweeps, as `_version` of sweep.json knows them
 
     # --- writing
 
@@ -102,6 +104,7 @@ class Ledger:
         """
         target = self.run_dir(run_id)
         if not layout.config(target).exists() and self._create(target, config_yaml, info):
+            self.made.add(run_id)
             return target
         if read_json(layout.info(target)) is None:  # a directory that something else began, or that was damaged
             write_json(layout.info(target), {**info, "format": FORMAT}, private=True)
@@ -135,14 +138,23 @@ class Ledger:
         """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them."""
         target = self.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
+        is_ours = _version(layout.sweep_info(target)) == self._recorded.get(sweep_id)
         write_text(layout.manifest(target), "".join(json.dumps(run) + "\n" for run in runs), private=True)
         write_json(layout.sweep_info(target), {**info, "sweep_id": sweep_id, "format": FORMAT}, private=True)
+        if is_ours and (version := _version(layout.sweep_info(target))):
+            self._recorded[sweep_id] = version
         return target
 
-    def forget(self, sweep_id: str, run_ids: Iterable[str]) -> None:
-        """Take a sweep from the ledger that its launch could not start, with those of its runs that never began."""
-        remove(self.sweep_dir(sweep_id))
-        for run_id in run_ids:
+    def forget(self, sweep_id: str) -> None:
+        """Take back a sweep that its launch could not start, and the runs that were made for it and never began.
+
+        What another command has put there stays: a sweep that it has recorded too, and runs that a sweep names.
+        """
+        target = self.sweep_dir(sweep_id)
+        if target.exists() and _version(layout.sweep_info(target)) == self._recorded.get(sweep_id):
+            remove(target)
+        named = {run_id for sweep in self.sweeps() for run_id in sweep.run_ids}
+        for run_id in self.made - named:
             if self.run_dir(run_id).is_dir() and not newest_attempt(self.run_dir(run_id)):
                 remove(self.run_dir(run_id))
 
@@ -264,6 +276,15 @@ def the_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
         known = ", ".join(s.name or s.sweep_id for s in sweeps[:8]) or "none yet"
         raise NoSweep(f"There is no sweep {text} here. Sweeps, newest first: {known}.")
     return matches[0]
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Differs after every write of a file that is replaced in one step; None: there is no file."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return None
+    return about.st_ino, about.st_mtime_ns
 
 
 def _is_same_run(run_id: str, before: str, after: str) -> bool:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def go_on(home: Path, sweep_id: str) -> None:
     """As a command of its own: what SLURM says of this job is not to be taken for that of the next."""
     environment = {k: v for k, v in imports.environment().items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
-    command = imports.python("-m", "sweeps", "retry", sweep_id, "--home", str(home))
+    command = imports.python("-m", "sweeps", "retry", sweep_id, "--unless-cancelled", "--home", str(home))
     if subprocess.run(command, env=environment, check=False).returncode:
         print("The next wave was not handed in: repeat the launch, or `python -m sweeps retry`.", flush=True)
 

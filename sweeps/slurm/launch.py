@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import remove, write_text
+from rlvr.ledger.files import remove, write_json, write_text
 from rlvr.ledger.lock import lock, unlock
 from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.stages import recorded_stages
@@ -25,6 +26,7 @@ from sweeps.slurm.stages import StageJobs
 from sweeps.verdict import Outcome
 
 LOCK_S = 60.0
+MORE_S = 5.0  # a job that ends waits no longer for other submitters
 ENDING_S = 30.0  # jobs that are ending may still go back into the queue: they are waited for
 REPORT_GB = 4.0
 # Of `cluster`: what a job in the queue cannot change any more.
@@ -69,34 +71,30 @@ def run_slurm(
     run_ids: Collection[str] | None = None,
     shipper: Sequence[str] | None,
     wait: bool = False,
+    unless_cancelled: bool = False,
 ) -> Outcome:
     """Submit what has neither finished nor a job. `configs`: the frozen ones, by run id; what has none is left out.
 
     run_ids: of the sweep's runs these alone (None: all).
     shipper: command that carries the metrics away beside the jobs, with `wait`; without, the report's job ships.
+    unless_cancelled: as for `submit`.
     ValueError when SLURM does not answer or refuses: then it says what to do, and what was submitted stays.
     """
     run_ids = [each for each in ledger.sweep(sweep_id).run_ids if run_ids is None or each in run_ids]
     began = time.monotonic()
     runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
-    done = submit(ledger, sweep_id, runs, ship=shipper is not None)
+    done = submit(ledger, sweep_id, runs, ship=shipper is not None, unless_cancelled=unless_cancelled)
     done.seconds = time.monotonic() - began
     print(done.summary(), flush=True)
     return (follow(ledger, sweep_id, run_ids, done.skipped, shipper) if wait else None) or done
 
 
-def submit(
-    ledger: Ledger,
-    sweep_id: str,
-    runs: Sequence[tuple[str, Mapping[str, Any]]],
-    *,
-    ship: bool,
-    patience_s: float = LOCK_S,
-) -> Submitted:
-    """Jobs for stages that are missing, an array for each resource signature, and a job that reports at the end.
+@contextlib.contextmanager
+def _submitting(ledger: Ledger, patience_s: float) -> Generator[int, None, None]:
+    """One process at a time looks at the queue and the waves, and adds to them or takes from them.
 
-    A lock lets one submitter at a time look at the queue and add to it. sbatch inherits it: a submitter that is killed
-    keeps others out until its sbatch has ended too.
+    Gives the lock, for sbatch to inherit: a submitter that is killed keeps others out until its sbatch has ended too.
+    Raises ValueError if another process holds it.
     """
     target = layout.submissions(ledger.home)
     target.mkdir(parents=True, exist_ok=True)
@@ -106,32 +104,59 @@ def submit(
             f"another launch has been submitting for {patience_s:.0f} s ({layout.lock(target)}). Try again."
         )
     try:
-        done, queue = _sort(ledger, [run_id for run_id, _ in runs])
-        settled = {*done.skipped, *done.before}
-        todo = [(run_id, config) for run_id, config in runs if run_id not in settled]
-        _check([jobs.cluster_of(config) for _, config in todo])
-        prepared = StageJobs(ledger, sweep_id, queue, held)
-        groups: list[Alike] = []
-        for run_id, config in todo:
-            one = Alike(jobs.cluster_of(config), prepared.before(run_id, config), [run_id])
-            same = next((each for each in groups if (each.cluster, each.after) == (one.cluster, one.after)), None)
-            if same is None:
-                groups.append(one)
-            else:
-                same.run_ids.append(run_id)
-        done.later = _send_what_fits(ledger, sweep_id, groups, done, held)
-        here = {run_id for run_id, _ in runs}
-        kept = submissions.waves(ledger).get(sweep_id, {"runs": []})["runs"]  # of other calls
-        rest = [*(run_id for run_id in kept if run_id not in here), *done.later]
-        submissions.record_waves(ledger, sweep_id, rest, ship=ship)
-        done.stages = prepared.fresh
-        cluster = runs[0][1]["cluster"]
-        wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # which the job that reports goes on with
-        if wanted and not rest:  # else the jobs that submit the last of them see to it
-            done.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=done.jobs, held=held)
-        return done
+        yield held
     finally:
         unlock(held)
+
+
+def submit(
+    ledger: Ledger,
+    sweep_id: str,
+    runs: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    ship: bool,
+    unless_cancelled: bool = False,
+) -> Submitted:
+    """Jobs for stages that are missing, an array for each resource signature, and a job that reports at the end.
+
+    unless_cancelled: raises ValueError if the sweep was cancelled; else it is so no longer.
+    """
+    with _submitting(ledger, LOCK_S) as held:
+        mark = layout.cancelled(ledger.sweep_dir(sweep_id))
+        if unless_cancelled and mark.exists():
+            raise ValueError(f"sweep {sweep_id} was cancelled. `python -m sweeps retry {sweep_id}` goes on with it.")
+        mark.unlink(missing_ok=True)
+        return _submit(ledger, sweep_id, runs, ship=ship, held=held)
+
+
+def _submit(
+    ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str, Any]]], *, ship: bool, held: int
+) -> Submitted:
+    """As `submit`, by who holds the lock."""
+    done, queue = _sort(ledger, [run_id for run_id, _ in runs])
+    settled = {*done.skipped, *done.before}
+    todo = [(run_id, config) for run_id, config in runs if run_id not in settled]
+    _check([jobs.cluster_of(config) for _, config in todo])
+    prepared = StageJobs(ledger, sweep_id, queue, held)
+    groups: list[Alike] = []
+    for run_id, config in todo:
+        one = Alike(jobs.cluster_of(config), prepared.before(run_id, config), [run_id])
+        same = next((each for each in groups if (each.cluster, each.after) == (one.cluster, one.after)), None)
+        if same is None:
+            groups.append(one)
+        else:
+            same.run_ids.append(run_id)
+    done.later = _send_what_fits(ledger, sweep_id, groups, done, held)
+    here = {run_id for run_id, _ in runs}
+    kept = submissions.waves(ledger).get(sweep_id, {"runs": []})["runs"]  # of other calls
+    rest = [*(run_id for run_id in kept if run_id not in here), *done.later]
+    submissions.record_waves(ledger, sweep_id, rest, ship=ship)
+    done.stages = prepared.fresh
+    cluster = runs[0][1]["cluster"]
+    wanted = cluster["report"] or grows(ledger.sweep(sweep_id).info)  # which the job that reports goes on with
+    if wanted and not rest:  # else the jobs that submit the last of them see to it
+        done.report = _send_report(ledger, sweep_id, cluster, queue, ship=ship, fresh=done.jobs, held=held)
+    return done
 
 
 def _send_what_fits(ledger: Ledger, sweep_id: str, groups: Sequence[Alike], done: Submitted, held: int) -> list[str]:
@@ -181,24 +206,30 @@ def submit_more(ledger: Ledger) -> None:
 
     Another submitter at work does as well: then nothing is done here.
     """
-    for sweep_id, content in submissions.waves(ledger).items():
-        configs: list[tuple[str, Mapping[str, Any]]] = []
-        for run_id in content["runs"]:
-            try:
-                configs.append((run_id, read_proven_config(ledger.run_dir(run_id))))
-            except Unreadable as error:
-                print(error, flush=True)
-        if len(configs) < len(content["runs"]):
-            readable = [run_id for run_id, _ in configs]
-            submissions.record_waves(ledger, sweep_id, readable, ship=content["ship"])
-        if not configs:
-            continue
+    for sweep_id in submissions.waves(ledger):
         try:
-            done = submit(ledger, sweep_id, configs, ship=content["ship"], patience_s=5.0)
+            with _submitting(ledger, MORE_S) as held:
+                done = _submit_waves(ledger, sweep_id, held)
         except ValueError as error:
-            print(f"{len(configs)} runs of sweep {sweep_id} still wait for room in the queue: {error}", flush=True)
+            print(f"runs of sweep {sweep_id} still wait for room in the queue: {error}", flush=True)
         else:
-            print(done.summary(), flush=True)
+            if done is not None:
+                print(done.summary(), flush=True)
+
+
+def _submit_waves(ledger: Ledger, sweep_id: str, held: int) -> Submitted | None:
+    """What waits for room, as it stands now: another submitter may have come first, or `cancel`. None: nothing."""
+    content = submissions.waves(ledger).get(sweep_id, {"runs": [], "ship": False})
+    configs: list[tuple[str, Mapping[str, Any]]] = []
+    for run_id in content["runs"]:
+        try:
+            configs.append((run_id, read_proven_config(ledger.run_dir(run_id))))
+        except Unreadable as error:
+            print(error, flush=True)
+    if len(configs) < len(content["runs"]):
+        readable = [run_id for run_id, _ in configs]
+        submissions.record_waves(ledger, sweep_id, readable, ship=content["ship"])
+    return _submit(ledger, sweep_id, configs, ship=content["ship"], held=held) if configs else None
 
 
 def check_pending(ledger: Ledger, configs: Mapping[str, Mapping[str, Any]]) -> None:
@@ -339,20 +370,25 @@ def _send_report(
 # --- cancel
 
 
-def cancel(ledger: Ledger, run_ids: Sequence[str]) -> list[str]:
+def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) -> list[str]:
     """End the jobs of these runs; they save first. Stages that nobody else waits for end too.
 
+    sweep_id: of the sweep that all of them are; its own jobs do not go on with it then.
     Returns the runs whose job ends, with those that are packed into the same jobs.
     """
-    queue = client.queue(submissions.PREFIX)
-    tasks = submissions.by_run(ledger, queue)
-    ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
-    found = [run_id for run_id, task in tasks.items() if task.job in ending]
-    wanted = {stage for run_id in tasks.keys() - {*found} for stage in recorded_stages(ledger.run_dir(run_id)) or []}
-    idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
-    for sweep_id, content in submissions.waves(ledger).items():
-        left = [run_id for run_id in content["runs"] if run_id not in run_ids]
-        if len(left) < len(content["runs"]):
-            submissions.record_waves(ledger, sweep_id, left, ship=content["ship"])
-    client.cancel([*(tasks[run_id].job for run_id in found), *idle])
+    with _submitting(ledger, LOCK_S):
+        if sweep_id is not None:
+            write_json(layout.cancelled(ledger.sweep_dir(sweep_id)), {"time": time.time()})
+        queue = client.queue(submissions.PREFIX)
+        tasks = submissions.by_run(ledger, queue)
+        ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
+        found = [run_id for run_id, task in tasks.items() if task.job in ending]
+        others = tasks.keys() - {*found}
+        wanted = {stage for run_id in others for stage in recorded_stages(ledger.run_dir(run_id)) or []}
+        idle = [task.job for stage, task in submissions.by_word(ledger, queue, "stage").items() if stage not in wanted]
+        for waiting, content in submissions.waves(ledger).items():
+            left = [run_id for run_id in content["runs"] if run_id not in run_ids]
+            if len(left) < len(content["runs"]):
+                submissions.record_waves(ledger, waiting, left, ship=content["ship"])
+        client.cancel([*(tasks[run_id].job for run_id in found), *idle])
     return found

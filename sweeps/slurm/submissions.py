@@ -199,7 +199,11 @@ def _waiting(state: RunState, queue: Queue, here: Container[str]) -> RunState:
 
 def waiting_here(ledger: Ledger) -> set[str]:
     """Runs of the sweeps that a launch on this machine is at work on."""
-    at_work = [sweep for sweep in ledger.sweeps() if lock_is_held(layout.lock(ledger.sweep_dir(sweep.sweep_id)))]
+    at_work = [
+        sweep
+        for sweep in ledger.sweeps()
+        if any(map(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep.sweep_id))))
+    ]
     return {run_id for sweep in at_work for run_id in sweep.run_ids}
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
 
 from rlvr.ledger import lock
 
@@ -24,3 +30,25 @@ def test_a_zombie_is_not_alive() -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.wait()
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised", "said"),
+    [
+        (errno.ENOLCK, ValueError, "{path} cannot be locked: No locks available. .* Set RLVR_HOME to a directory"),
+        (errno.EOPNOTSUPP, ValueError, "{path} cannot be locked: Operation not supported. .* Set RLVR_HOME"),
+        (errno.ENOSYS, ValueError, "{path} cannot be locked: Function not implemented. .* Set RLVR_HOME"),
+        (errno.EIO, OSError, "Input/output error"),
+    ],
+)
+def test_a_file_system_without_locks_is_named_with_the_cure(
+    answer: int, raised: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(answer, os.strerror(answer))
+
+    path = tmp_path / "lock"
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(raised, match=said.format(path=re.escape(str(path)))):
+        lock.lock(path)
+    assert path not in [fd.resolve() for fd in Path("/proc/self/fd").iterdir()]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import time
 from pathlib import Path
 
@@ -12,15 +15,20 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
+from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.runs import FORMAT
 from rlvr.ledger.sweeps import Ledger
 from rlvr.run import main
 from slurm import client
 from slurm.client import Task
 from slurm.local_cluster.settings import Settings
 from slurm.supervise import Supervisor
+from sweeps import commands, launcher
 from sweeps.plan import write
 from sweeps.search import runs as search
+from sweeps.slurm import job_of_report, launch
 from sweeps.slurm.job_of_runs import ArrayTask
+from sweeps.slurm.launch import submit_more
 from sweeps.slurm.submissions import LATER, Queue, history, joined, record_waves, waiting_for_room
 from tests.slurm.place import BANDIT, Place, causes, wait_for
 from tests.support.words import newest
@@ -95,6 +103,64 @@ def test_a_growing_sweep_that_slurm_refuses_leaves_nothing_behind(
     assert Ledger(tmp_path / "home").sweeps() == []
 
 
+@pytest.mark.parametrize("grows", [[], ["until=decided", "budget=12"]], ids=["grid", "growing"])
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_where_files_cannot_be_locked_nothing_is_started_or_left_behind(
+    cluster: str, grows: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    stand_in(tmp_path, monkeypatch, sbatch=f"touch {tmp_path}/called; echo 1", squeue="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(home := tmp_path / "home"))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert main([*BANDIT, "divergence=js,hd", *grows, f"cluster={cluster}", "tracker=none"]) == 2
+    assert re.search(rf"{home}/runs/\S*lock cannot be locked: No locks available.*RLVR_HOME", capsys.readouterr().err)
+    assert Ledger(home).runs() == []
+    assert not list(home.glob("runs/sweeps/*"))
+    assert not (tmp_path / "called").exists()
+
+
+def test_a_refused_launch_leaves_the_runs_that_another_sweep_names_in_the_meantime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While sbatch is asked, another command puts a sweep of the run with seed 0 on the ledger."""
+    words = ["tracker=none", "cluster=slurm"]
+    shared = planned([*BANDIT[1:], "seed=0", *words]).runs[0].run_id
+    line = f'{{"run_id": "{shared}"}}'
+    sbatch = f"""
+        mkdir -p "$RLVR_HOME/runs/sweeps/other" && cd "$RLVR_HOME/runs/sweeps/other"
+        echo '{line}' > manifest.jsonl && echo '{{"study": "x", "format": {FORMAT}}}' > sweep.json
+        echo Invalid account >&2; exit 1"""
+    stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path / "home"))
+    assert main([*BANDIT, "seed=0,1", *words]) == 2
+    ledger = Ledger(tmp_path / "home")
+    assert [sweep.sweep_id for sweep in ledger.sweeps()] == ["other"]
+    assert ledger.runs() == [shared]
+
+
+@pytest.mark.parametrize("others_first", [True, False])
+def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too(
+    others_first: bool, tmp_path: Path
+) -> None:
+    sweep = planned(*([*BANDIT[1:], f"seed={seed}"] for seed in range(2)))
+    ids = sorted(run.run_id for run in sweep.runs)
+    mine, other = Ledger(tmp_path), Ledger(tmp_path)
+    commands = (other, mine) if others_first else (mine, other)
+
+    def refuse() -> None:
+        with launcher._forgotten_if_refused(mine, sweep.sweep_id, ids):
+            for ledger in commands:
+                write(sweep, ledger)
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        refuse()
+    assert other.sweep(sweep.sweep_id).run_ids == [run.run_id for run in sweep.runs]
+    assert other.runs() == ids
+
+
 def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +217,64 @@ def test_a_trial_that_waits_for_room_has_not_ended_and_is_submitted_when_there_i
     queue.write_text("")  # the first one's job is gone, and could submit none
     assert [set(runs.turn()) for _ in range(3)] == [set(), {first}, set()]
     assert waiting_for_room(ledger) == {third: trials.sweep_id}
+
+
+def test_what_was_cancelled_while_a_job_submits_more_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of two sweeps wait for room; while those of one are handed in, what waits is struck out."""
+    sbatch = 'echo x >> "$CALLS"; rm -f "$RLVR_HOME"/runs/sweeps/*/waves.json; echo 1'
+    stand_in(tmp_path, monkeypatch, sbatch=sbatch, squeue="", scontrol="", sinfo="")
+    for name, value in {"CALLS": str(tmp_path / "calls"), "RLVR_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    ledger = Ledger(tmp_path)
+    for seed in (0, 1):
+        write(sweep := planned([*BANDIT[1:], f"seed={seed}", "cluster.report=false"]), ledger)
+        record_waves(ledger, sweep.sweep_id, [sweep.runs[0].run_id], ship=False)
+    submit_more(ledger)
+    assert (tmp_path / "calls").read_text() == "x\n"
+    assert len(history(ledger)) == 1
+
+
+def test_cancel_waits_for_a_launch_that_is_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, squeue="", scancel="")
+    monkeypatch.setattr(launch, "LOCK_S", 0.0)
+    ledger = Ledger(tmp_path)
+    ledger.record_sweep("s", {"study": "x"}, [{"run_id": "a"}])
+    record_waves(ledger, "s", ["a"], ship=False)
+    layout.submissions(tmp_path).mkdir()
+    held = lock(layout.lock(layout.submissions(tmp_path)))
+    assert held is not None
+    with pytest.raises(ValueError, match="another launch has been submitting"):
+        launch.cancel(ledger, ["a"], "s")
+    assert waiting_for_room(ledger) == {"a": "s"}
+    unlock(held)
+    assert launch.cancel(ledger, ["a"], "s") == []
+    assert waiting_for_room(ledger) == {}
+
+
+def test_a_cancelled_sweep_that_grows_goes_on_only_when_its_user_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(tmp_path, monkeypatch, sbatch="echo 1", squeue="", scancel="", scontrol="", sinfo="")
+    monkeypatch.setenv("RLVR_HOME", str(tmp_path))
+    words = ["divergence=js,hd", "until=decided", "budget=12", "cluster=slurm", "tracker=none"]
+    launched = [*BANDIT, *words]
+    assert main(launched) == 0
+    (sweep,) = (ledger := Ledger(tmp_path)).sweeps()
+
+    def num_handed_in_by_its_job() -> int:
+        before = len(history(ledger))
+        job_of_report.go_on(tmp_path, sweep.sweep_id)
+        return len(history(ledger)) - before
+
+    assert num_handed_in_by_its_job() > 0
+    for goes_on in (lambda: main(launched), lambda: commands.main(["retry", sweep.sweep_id])):
+        assert commands.main(["cancel", sweep.sweep_id]) == 0
+        assert num_handed_in_by_its_job() == 0
+        assert f"sweep {sweep.sweep_id} was cancelled. `python -m sweeps retry" in capfd.readouterr().err
+        assert goes_on() == 0
+        assert num_handed_in_by_its_job() > 0
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from rlvr.ledger.sweeps import Ledger
 from sweeps import commands, local
 from sweeps import worker as workers
 from sweeps.local import available_cores, run_local
+from sweeps.slurm.submissions import waiting_here
 from sweeps.verdict import Outcome
 from tests.sweeps.launch import WORKER
 
@@ -265,6 +266,33 @@ def test_cancel_stops_a_launch_of_this_machine_and_names_nothing_else(
         parent.communicate(timeout=20)
     assert [ledger.state(run_id).state for run_id in "ab"] == ["preempted", "preempted"]
     assert commands.main([*cancel, "s"]) == 2  # the lock that it signed is free
+
+
+@pytest.mark.real
+def test_cancel_stops_every_launch_of_a_sweep_and_one_that_outlasts_the_first_is_still_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = plan(tmp_path, **{each: {"steps": 500, "pause": 0.02} for each in "abcd"})
+    monkeypatch.setenv("PATH", "/nowhere")  # without SLURM
+    pids: list[int] = []
+    with launching(ledger, workers=1, run_ids=["a"]) as first:
+        wait_for(lambda: running(ledger, "a"))
+        with launching(ledger, workers=1, run_ids=["b", "d"]) as second:
+            wait_for(lambda: running(ledger, "b"))
+            first.send_signal(signal.SIGINT)
+            first.communicate(timeout=20)
+            assert waiting_here(ledger) == set("abcd")
+            with launching(ledger, workers=1, run_ids=["c"]) as third:
+                wait_for(lambda: running(ledger, "c"))
+                pids = [second.pid, third.pid]
+                assert commands.main(["cancel", "--home", str(tmp_path), "s"]) == 0
+                third.communicate(timeout=20)
+            second.communicate(timeout=20)
+    said = capsys.readouterr().out.splitlines()
+    sentence = "Process {} of this machine was told to stop: runs finish their step and save."
+    assert sorted(said) == sorted(sentence.format(pid) for pid in pids)
+    assert [ledger.state(run_id).state for run_id in "abcd"] == ["preempted", "preempted", "preempted", "planned"]
+    assert waiting_here(ledger) == set()
 
 
 @pytest.mark.real
