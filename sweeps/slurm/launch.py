@@ -377,9 +377,9 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
     Returns the runs whose job ends, with those that are packed into the same jobs.
     """
     with _submitting(ledger, LOCK_S):
+        queue = client.queue(submissions.PREFIX)
         if sweep_id is not None:
             write_json(layout.cancelled(ledger.sweep_dir(sweep_id)), {"time": time.time()})
-        queue = client.queue(submissions.PREFIX)
         tasks = submissions.by_run(ledger, queue)
         ending = {tasks[run_id].job for run_id in run_ids if run_id in tasks}
         found = [run_id for run_id, task in tasks.items() if task.job in ending]
