@@ -24,6 +24,7 @@ from rlvr.config.schema import Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
+from rlvr.task.read import BriefHub
 
 Choices = Mapping[str, str | None]
 SECRET = re.compile(  # in names of variables, as words: TOKENIZERS_PARALLELISM is none
@@ -46,6 +47,7 @@ class Checker:
         self.unchecked: dict[str, None] = {}  # lines, in order
         self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
         self._tasks: dict[str, Abilities | None] = {}
+        self._hub = BriefHub()
 
     def check(
         self,
@@ -87,7 +89,7 @@ class Checker:
             abilities = (
                 None  # of data that is not at hand: it is asked for once, since a hub may be long in not answering
             )
-            with self._at_hand():
+            with self._at_hand(), self._hub.asked() if self.dry_run else contextlib.nullcontext():
                 abilities = built(plain["task"], choices)
             self._tasks[setting] = abilities
         if (abilities := self._tasks[setting]) is not None:
