@@ -31,7 +31,7 @@ from slurm.client import is_configured
 from sweeps import controls, expected, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
-from sweeps.local import Outcome, available_gpus, run_local
+from sweeps.local import Outcome, refuse_gpus, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
 from sweeps.session import Launch
@@ -219,12 +219,7 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
             )
         return
     runs = [run for run in planned.runs if not dry_run or _typed_gpus(run.overrides)]
-    gpus, has = max((run.config["cluster"]["gpus"] for run in runs), default=0), len(available_gpus())
-    if gpus > has:
-        raise ValueError(
-            f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
-            "or cluster=slurm where there is one."
-        )
+    refuse_gpus(max((run.config["cluster"]["gpus"] for run in runs), default=0))
 
 
 def _typed_gpus(overrides: Sequence[str]) -> bool:

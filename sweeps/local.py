@@ -48,6 +48,16 @@ def available_gpus() -> list[str]:
     return [str(index) for index in range(num)]
 
 
+def refuse_gpus(asked: int) -> None:
+    """ValueError if `cluster.gpus` is more than this machine has."""
+    has = len(available_gpus())
+    if asked > has:
+        raise ValueError(
+            f"cluster.gpus={asked}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
+            "or cluster=slurm where there is one."
+        )
+
+
 def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None = None) -> int:
     """Runs at a time on this machine: `workers`, or as many as its cores hold and, where it has GPUs, those.
 
