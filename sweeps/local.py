@@ -48,12 +48,16 @@ def available_gpus() -> list[str]:
     return [str(index) for index in range(num)]
 
 
-def refuse_gpus(asked: int) -> None:
-    """ValueError if `cluster.gpus` is more than this machine has."""
-    has = len(available_gpus())
-    if asked > has:
+def check_here(nodes: int, gpus: int) -> None:
+    """ValueError for runs that this machine is too small for, by `cluster.nodes` or `cluster.gpus`."""
+    if nodes > 1:
         raise ValueError(
-            f"cluster.gpus={asked}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
+            f"cluster.nodes={nodes} needs SLURM, and this launch is for this machine. Pass cluster.nodes=1."
+        )
+    has = len(available_gpus())
+    if gpus > has:
+        raise ValueError(
+            f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
             "or cluster=slurm where there is one."
         )
 

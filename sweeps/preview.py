@@ -21,7 +21,7 @@ from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import at_once, gpus_of, refuse_gpus
+from sweeps.local import at_once, check_here, gpus_of
 from sweeps.past import Past, kind_of, spent_before, waited_s
 from sweeps.plan import Plan
 from sweeps.planned import Planned
@@ -141,11 +141,11 @@ def _here(config: Mapping[str, Any]) -> str:
 
 
 def _workers(config: Mapping[str, Any]) -> int:
-    """Runs at a time here. ValueError if a launch here would be refused: more GPUs are asked for, or if there are any,
-    one run needs more.
+    """Runs at a time here. ValueError if a launch would be refused here, or if there are GPUs, and fewer than one run
+    needs.
     """
     cluster = config["cluster"]
-    refuse_gpus(cluster["gpus"])
+    check_here(cluster["nodes"], cluster["gpus"])
     return at_once(cluster["workers"], cluster["threads"], cluster["ranks"], gpus_of(config))
 
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from rlvr.config import base_model, engine, memory, pairing, schema, values
 from rlvr.config.binding import Written, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen, missing_of_task
 from rlvr.config.pairing import Abilities
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.config.schema import Knobs, Section
@@ -60,7 +60,7 @@ class Checker:
 
         plain: the config, frozen. written: of a config that differs from it in values alone, where one was looked at.
         """
-        plain, written = plain or frozen(config, choices), written or Written(config)
+        plain, written = plain or self._frozen(config, choices), written or Written(config)
         knobs = Section(plain)
         self._check_values(written, choices, plain)
         check_secrets(plain)
@@ -83,18 +83,22 @@ class Checker:
         """Build the task, once for each of its settings, and see whether objective and model go with it: a missing data
         file is told here, not in a job. Raises ValueError or OSError.
         """
-        plain = plain or frozen(config, choices)
+        plain = plain or self._frozen(config, choices)
         knobs, setting = Section(plain), repr(plain["task"])
         if setting not in self._tasks:
             abilities = (
                 None  # of data that is not at hand: it is asked for once, since a hub may be long in not answering
             )
             with self._at_hand(), self._hub.asked() if self.dry_run else contextlib.nullcontext():
+                check_data(config)
                 abilities = built(plain["task"], choices)
             self._tasks[setting] = abilities
         if (abilities := self._tasks[setting]) is not None:
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
+
+    def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
+        return frozen(config, choices, on_paper=self.dry_run)
 
     @contextlib.contextmanager
     def _at_hand(self) -> Generator[None, None, None]:
@@ -142,6 +146,13 @@ def _check_flags(path: str, node: Mapping[str, Any], usual: Callable[[str], obje
         if usual(f"{path}._target_") is not None and node.get(flag) != usual(f"{path}.{flag}"):
             came = f"{path}.{flag}={values.typed(node.get(flag))}"
             raise ValueError(f"{came} is no knob: the option says how it is called. Drop it.")
+
+
+def check_data(config: DictConfig) -> None:
+    """NotAtHand for knobs of the task without a value: a recipe cannot name data that lie on no hub."""
+    if lacking := missing_of_task(config):
+        needed = " ".join(f"{key}=..." for key in lacking)
+        raise NotAtHand(f"{', '.join(lacking)} without a value. A launch needs {needed}, and its run has another id.")
 
 
 def built(node: Mapping[str, Any], choices: Choices) -> Abilities:

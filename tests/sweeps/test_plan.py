@@ -138,7 +138,7 @@ def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.Monkey
     """Seven GPUs hold two runs of one rank and two workers each."""
     monkeypatch.setattr("sweeps.local.available_cores", lambda: 64)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6")
-    cluster = {"workers": None, "threads": 1, "ranks": 1, "gpus": 0}
+    cluster = {"workers": None, "threads": 1, "ranks": 1, "nodes": 1, "gpus": 0}
     config = {"cluster": cluster, "rollout": {"engine": {"workers": 2}}}
     assert _here(config) == "1 rank with 1 thread each, 2 at a time on this machine"
 
