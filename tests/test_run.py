@@ -215,6 +215,38 @@ def test_a_dry_run_shows_where_the_nodes_of_a_recipe_are_and_refuses_those_typed
     assert (code, line.partition(",")[0]) == (2, "rlvr: cluster.nodes=2 needs SLURM")
 
 
+TABLE = ["task=classes", "model=table", "steps=10", "rollout.prompts=32"]
+CLASSES = [*TABLE, "task.contexts=64"]
+NO_REFILL = "rollout.dynamic_sampling=none"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ([*CLASSES, "loss=grpo", NO_REFILL], ["1 run: 64 training problems, 5 epochs in 10 steps of 32"]),
+        ([*CLASSES, "loss=grpo"], ["1 run: 64 training problems, 5 epochs or more in 10 steps of 32"]),  # 320 of 64
+        ([*CLASSES, "loss=dph_js", NO_REFILL], ["1 run: 64 training problems"]),  # not known how many are explored
+        (
+            ["-m", *TABLE, "loss=grpo", NO_REFILL, "task.contexts=320,1280", "seed=0,1"],  # 320 of each
+            [
+                "2 runs: 320 training problems, 1 epoch in 10 steps of 32",
+                "2 runs: 1,280 training problems, 0.25 epochs in 10 steps of 32",
+            ],
+        ),
+        (["task=coins", "model=coins_tiny", "loss=grpo"], []),  # they never end
+        (["task=bandit", "model=table", "rollout.prompts=1", "trainer.updates=1", "loss=grpo"], []),
+        (["paper=dph_sql"], []),
+    ],
+    ids=["once", "refill", "rehearsed", "sweep", "endless", "bandit", "not at hand"],
+)
+def test_a_dry_run_says_how_many_training_problems_there_are_and_how_often_they_come(
+    words: list[str], lines: list[str], told: Told, tmp_path: Path
+) -> None:
+    code, out, errors = told(*words, "cluster=local", "--dry-run", home=tmp_path)
+    assert code == 0, errors
+    assert [line for line in out.splitlines() if "training problem" in line] == lines
+
+
 @pytest.mark.parametrize("loss", ["pacs", "pacs_actor"])
 def test_the_setting_for_pacs_is_of_pacs_until_another_loss_is_typed(loss: str) -> None:
     alone, typed = (REGISTRY.compose(["paper=small/coins_pacs", *more]) for more in ([], [f"loss={loss}"]))

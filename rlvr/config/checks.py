@@ -97,6 +97,11 @@ class Checker:
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
 
+    def train_problems(self, plain: Mapping[str, Any]) -> int | None:
+        """How many training problems a checked run has; None: they never end, or its data are not at hand."""
+        abilities = self._tasks.get(repr(plain["task"]))
+        return None if abilities is None else abilities.train_problems
+
     def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
         return frozen(config, choices, on_paper=self.dry_run)
 
