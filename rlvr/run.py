@@ -113,7 +113,7 @@ def carried_out(
             _refuse_study(config, choices, session.axes)
             launcher.launch(plan([session.single], command=session.command, checker=session.checker))
         for launch in session.launches if dry_run else []:
-            print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, registry=registry))
+            print(preview(launch.plan, Ledger(layout.home()), slurm=launch.on_slurm, checker=session.checker))
             print(*launch.forecast, sep="\n", end="\n" if launch.forecast else "")
         for line in session.checker.unchecked:
             print(f"Not checked here: {line}")

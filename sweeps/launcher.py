@@ -31,9 +31,10 @@ from slurm.client import is_configured
 from sweeps import controls, expected, session
 from sweeps.growing import controller, forecast, planning
 from sweeps.growing.record import Record
-from sweeps.local import Outcome, available_gpus, run_local
+from sweeps.local import Outcome, check_here, run_local
 from sweeps.naming import RunNames, check_free
 from sweeps.plan import Plan, plan, with_unique_names, write
+from sweeps.planned import Planned
 from sweeps.session import Launch
 from sweeps.slurm.launch import check_pending, run_slurm
 from sweeps.slurm.submissions import is_submitted
@@ -204,15 +205,12 @@ def _check_shared(planned: Plan, *, on_slurm: bool) -> None:
             given = " and ".join(f"cluster.{key}={value}" for value in values)
             where = "on this machine " if key in here else ""
             raise ValueError(f"{given}: all runs of a launch {where}share it. Launch them apart.")
-    nodes = max(run.config["cluster"]["nodes"] for run in planned.runs)
-    if nodes > 1 and not on_slurm:
-        raise ValueError(
-            f"cluster.nodes={nodes} needs SLURM, and this launch is for this machine. Pass cluster.nodes=1."
-        )
 
 
 def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
-    """Is the SLURM here that the launch asks for, or the GPUs? A dry run may look at a recipe for other machines."""
+    """Is the SLURM here that the launch asks for, or the GPUs? A dry run may look at a recipe for other machines: what
+    is typed counts, and not what the recipe says.
+    """
     if on_slurm:
         if not is_configured():
             raise ValueError(
@@ -220,17 +218,16 @@ def _check_machine(planned: Plan, *, on_slurm: bool, dry_run: bool) -> None:
                 "cluster=local, or log in where it is."
             )
         return
-    runs = [run for run in planned.runs if not dry_run or _typed_gpus(run.overrides)]
-    gpus, has = max((run.config["cluster"]["gpus"] for run in runs), default=0), len(available_gpus())
-    if gpus > has:
-        raise ValueError(
-            f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
-            "or cluster=slurm where there is one."
-        )
+    most = {
+        key: max((run.config["cluster"][key] for run in planned.runs if not dry_run or _types(run, key)), default=0)
+        for key in ("nodes", "gpus")
+    }
+    check_here(**most)
 
 
-def _typed_gpus(overrides: Sequence[str]) -> bool:
-    return "cluster.gpus" in map(key_of, overrides)
+def _types(run: Planned, key: str) -> bool:
+    """Whether a knob of the cluster was typed for a run."""
+    return f"cluster.{key}" in map(key_of, run.overrides)
 
 
 def again(ledger: Ledger, sweep_id: str, run_id: str | None = None, *, unless_cancelled: bool = False) -> Outcome:

@@ -48,6 +48,20 @@ def available_gpus() -> list[str]:
     return [str(index) for index in range(num)]
 
 
+def check_here(nodes: int, gpus: int) -> None:
+    """ValueError for runs that this machine is too small for, by `cluster.nodes` or `cluster.gpus`."""
+    if nodes > 1:
+        raise ValueError(
+            f"cluster.nodes={nodes} needs SLURM, and this launch is for this machine. Pass cluster.nodes=1."
+        )
+    has = len(available_gpus())
+    if gpus > has:
+        raise ValueError(
+            f"cluster.gpus={gpus}, and this machine has {has or 'no'} GPU{'s' * (has > 1)}. Pass cluster.gpus={has}, "
+            "or cluster=slurm where there is one."
+        )
+
+
 def at_once(workers: int | None, threads: int, ranks: int, gpus_each: int | None = None) -> int:
     """Runs at a time on this machine: `workers`, or as many as its cores hold and, where it has GPUs, those.
 

@@ -109,7 +109,7 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
             continue
         overrides, config, choices = points[index]
         with _named(points, overrides):
-            plain = frozen(config, choices)
+            plain = frozen(config, choices, on_paper=checker.dry_run)
             packages = targets.packages(plain)
             if packages not in paths:
                 paths[packages] = imports.import_paths(packages)
@@ -119,7 +119,8 @@ def _planned(points: Sequence[Composed], checker: Checker) -> Iterator[Planned]:
         typed = _typed(overrides)
         group = tuple(o for o in typed if key_of(o) != "seed")
         if group not in groups:
-            groups[group] = run_id(plain) if plain["seed"] == 0 and not plain.get("policy") else group_id(config)
+            same = plain["seed"] == 0 and not plain.get("policy")
+            groups[group] = run_id(plain) if same else group_id(config, on_paper=checker.dry_run)
         run = Planned(run_id(plain), groups[group], "", typed, plain, import_paths=paths[packages])
         settings.learn(index, run, config, choices)
         yield run

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.config import cost, memory
+from rlvr.config.checks import Checker
 from rlvr.config.registry import Registry
 from rlvr.config.schema import as_dict
 from rlvr.ledger import journal, layout
@@ -21,7 +22,7 @@ from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import at_once, gpus_of
+from sweeps.local import at_once, check_here, gpus_of
 from sweeps.past import Past, kind_of, spent_before, waited_s
 from sweeps.plan import Plan
 from sweeps.planned import Planned
@@ -42,16 +43,16 @@ TIMERS = {
 }
 
 
-def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | None = None) -> str:
-    """The runs by name, what is finished already, differences to the default, resources, memory, time and disk.
+def preview(plan: Plan, ledger: Ledger, *, slurm: bool, checker: Checker | None = None) -> str:
+    """The runs by name, what is finished already, differences to the default, resources, data, memory, time and disk.
 
-    registry: of the search path that the runs were composed from; None: conf/ alone.
+    checker: of the runs, which knows their search path and their data; None: conf/ alone, and nothing of data.
     """
-    registry = registry or Registry()
+    checker = checker or Checker()
     states = {run.run_id: ledger.state(run.run_id) for run in plan.runs}
     todo = [run for run in plan.runs if states[run.run_id].state is not State.FINISHED]
     head = f"{plan.study} {plan.sweep_id}: {_count(len(plan.runs), 'run')}, {len(plan.runs) - len(todo)} finished"
-    own, common = _apart([differences(run, registry) for run in plan.runs])
+    own, common = _apart([differences(run, checker.registry) for run in plan.runs])
     lines = [f"{head}, {len(todo)} to do. Dry run: nothing was written or started.", ""]
     lines += [f"All differ from the default in: {_shown(common)}"] if common else []
     width = max(len(run.name) for run in plan.runs)
@@ -67,7 +68,7 @@ def preview(plan: Plan, ledger: Ledger, *, slurm: bool, registry: Registry | Non
     alike = {run_id: past[kind] for run_id, kind in kinds.items() if kind in past}
     unlike = [run for run in todo if run.run_id not in alike]
     num_past = sum(map(len, past.values()))
-    lines += [*_memory(todo), _time(todo, states, alike, num_past, slurm=slurm)]
+    lines += [*_data(todo, checker), *_memory(todo), _time(todo, states, alike, num_past, slurm=slurm)]
     lines += _modelled(unlike, states, ledger, slurm=slurm)
     lines += _disk(todo, alike, ledger)
     return "\n".join(lines)
@@ -141,8 +142,11 @@ def _here(config: Mapping[str, Any]) -> str:
 
 
 def _workers(config: Mapping[str, Any]) -> int:
-    """Runs at a time here. ValueError if there are GPUs, and fewer than one needs."""
+    """Runs at a time here. ValueError if a launch would be refused here, or if there are GPUs, and fewer than one run
+    needs.
+    """
     cluster = config["cluster"]
+    check_here(cluster["nodes"], cluster["gpus"])
     return at_once(cluster["workers"], cluster["threads"], cluster["ranks"], gpus_of(config))
 
 
@@ -155,6 +159,27 @@ def _on_slurm(config: Mapping[str, Any]) -> str:
     parts += [f"{cluster['pack']} runs a job, which shares its GPUs among them"] if cluster["pack"] > 1 else []
     parts += [f"at most {cluster['max_parallel']} at a time"] if cluster["max_parallel"] else []
     return "SLURM, " + ", ".join(parts)
+
+
+def _data(todo: Sequence[Planned], checker: Checker) -> list[str]:
+    """A line for each distinct reading of training data whose size is known."""
+    readings = Counter[str]()
+    for run in todo:
+        size = None if run.config.get("policy") else checker.train_problems(run.config)
+        if size:
+            readings[_reading(run.config, size)] += 1
+    return [f"{_count(n, 'run')}: {text}" for text, n in readings.items()]
+
+
+def _reading(config: Mapping[str, Any], size: int) -> str:
+    """How many training problems there are, and how often a run comes by all of them."""
+    problems = f"{size:,} training problems"
+    if config.get("presample"):  # which of them are explored, the base policy's answers will tell
+        return problems
+    steps, prompts = config["steps"], config["rollout"]["prompts"]
+    epochs = _rounded(steps * prompts / size)
+    more = " or more" if config["rollout"]["dynamic_sampling"] == "refill" else ""
+    return f"{problems}, {epochs} epoch{'s' * (epochs != '1')}{more} in {steps:,} steps of {prompts:,}"
 
 
 def _time(todo: Sequence[Planned], states: Mapping[str, RunState], alike: Past, num_past: int, *, slurm: bool) -> str:

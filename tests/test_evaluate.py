@@ -10,16 +10,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
 from rlvr.config.freeze import group_of
 from rlvr.evaluate import EvaluatedPolicy, _distinct, _of_checkpoint, found, main
+from rlvr.job.evaluation import _answers
 from rlvr.ledger import layout
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
+from rlvr.rollout.evaluation import Answers
 from tests.analysis.ledger_factory import config, write_run, write_sweep
 from tests.support.hub_cache import cached
 
@@ -73,6 +76,20 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
 def chunks(home: Path) -> dict[Path, int]:
     """Samples of each."""
     return {path: pq.read_metadata(path).num_rows for path in home.glob("runs/evaluations/*/*.parquet")}
+
+
+def test_samples_on_disk_are_read_with_their_rewards() -> None:
+    """Two problems of two samples each, in the order of the table."""
+    columns = {
+        "source": ["a", "a", "b", "b"],
+        "outcome": ["correct", "wrong", "error", "correct"],
+        "answer": ["5", None, None, "6"],
+        "reward": [1.0, 0.25, 0.0, 0.5],
+    }
+    assert list(_answers(pa.table(columns), 2)) == [
+        ("a", Answers(("correct", "wrong"), ("5", None), (1.0, 0.25))),
+        ("b", Answers(("error", "correct"), (None, "6"), (0.0, 0.5))),
+    ]
 
 
 def test_an_evaluation_draws_what_training_drew_and_more_samples_are_the_missing_ones_alone(home: Path) -> None:

@@ -178,6 +178,83 @@ def test_a_mistake_gets_one_clear_line_and_launches_nothing(mistake: str, told: 
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").glob("*/config.yaml"))
 
 
+@pytest.mark.parametrize("recipe", REGISTRY.options("paper"))
+def test_a_dry_run_of_a_recipe_alone_shows_its_plan(
+    recipe: str, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As README has it: without a hub, a GPU, a SLURM, or data that lie on no hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, out, errors = told(f"paper={recipe}", "cluster=local", "--dry-run", home=tmp_path)
+    assert code == 0, errors
+    assert "1 run, 0 finished, 1 to do." in out
+    assert f"paper={recipe}" in out.split()
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["seed=3"], ["-m", "seed=1,2", "lr=1e-6,2e-6,3e-6"]], ids=["one", "seed", "sweep"]
+)
+def test_a_dry_run_names_the_data_that_a_launch_needs(more: list[str], told: Told, tmp_path: Path) -> None:
+    given = ["paper=dph_sql", *more, "task.train=bird.jsonl", "--dry-run"]
+    code, out, _ = told(*given, home=tmp_path)
+    assert code == 0
+    lacking = (
+        "Not checked here: task.databases, task.test without a value. A launch needs task.databases=... task.test=..."
+    )
+    assert [line for line in out.splitlines() if "without a value" in line] == [
+        f"{lacking}, and its run has another id."
+    ]
+    code, _, (line,) = told(*given, "model.path=???", home=tmp_path)
+    assert (code, line.partition(":")[2][:24]) == (2, " model.path has no value")
+
+
+def test_a_dry_run_shows_where_the_nodes_of_a_recipe_are_and_refuses_those_typed(told: Told, tmp_path: Path) -> None:
+    words = ["paper=dph_sql_32b", "cluster=local", "--dry-run"]
+    assert "not here: cluster.nodes=2 needs SLURM" in told(*words, home=tmp_path)[1]
+    code, _, (line,) = told(*words, "cluster.nodes=2", home=tmp_path)
+    assert (code, line.partition(",")[0]) == (2, "rlvr: cluster.nodes=2 needs SLURM")
+
+
+TABLE = ["task=classes", "model=table", "steps=10", "rollout.prompts=32"]
+CLASSES = [*TABLE, "task.contexts=64"]
+NO_REFILL = "rollout.dynamic_sampling=none"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ([*CLASSES, "loss=grpo", NO_REFILL], ["1 run: 64 training problems, 5 epochs in 10 steps of 32"]),
+        ([*CLASSES, "loss=grpo"], ["1 run: 64 training problems, 5 epochs or more in 10 steps of 32"]),  # 320 of 64
+        ([*CLASSES, "loss=dph_js", NO_REFILL], ["1 run: 64 training problems"]),  # not known how many are explored
+        (
+            ["-m", *TABLE, "loss=grpo", NO_REFILL, "task.contexts=320,1280", "seed=0,1"],  # 320 of each
+            [
+                "2 runs: 320 training problems, 1 epoch in 10 steps of 32",
+                "2 runs: 1,280 training problems, 0.25 epochs in 10 steps of 32",
+            ],
+        ),
+        (["task=coins", "model=coins_tiny", "loss=grpo"], []),  # they never end
+        (["task=bandit", "model=table", "rollout.prompts=1", "trainer.updates=1", "loss=grpo"], []),
+        (["paper=dph_sql"], []),
+    ],
+    ids=["once", "refill", "rehearsed", "sweep", "endless", "bandit", "not at hand"],
+)
+def test_a_dry_run_says_how_many_training_problems_there_are_and_how_often_they_come(
+    words: list[str], lines: list[str], told: Told, tmp_path: Path
+) -> None:
+    code, out, errors = told(*words, "cluster=local", "--dry-run", home=tmp_path)
+    assert code == 0, errors
+    assert [line for line in out.splitlines() if "training problem" in line] == lines
+
+
+@pytest.mark.parametrize("loss", ["pacs", "pacs_actor"])
+def test_the_setting_for_pacs_is_of_pacs_until_another_loss_is_typed(loss: str) -> None:
+    alone, typed = (REGISTRY.compose(["paper=small/coins_pacs", *more]) for more in ([], [f"loss={loss}"]))
+    assert alone[1]["loss"] == "pacs"
+    assert typed[1]["loss"] == loss
+    assert (alone[0] == typed[0]) is (loss == "pacs")
+
+
 @pytest.mark.parametrize("text", ["hydra: {sweeper: {params: {loss: 'grpo,rloo'}}}", "also: [loss=rloo]"])
 def test_a_study_that_sweeps_is_no_single_run(text: str, told: Told, tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()

@@ -132,9 +132,8 @@ def _is_result(key: str) -> bool:
 
 
 def _evaluation(key: str) -> Metric:
-    return Metric(
-        Kind.EVALUATION, key.removeprefix(EVALUATION), key, better=1 if key.endswith("expected_reward") else 0
-    )
+    of_rewards = key.endswith(("/expected_reward", "/mean_reward"))
+    return Metric(Kind.EVALUATION, key.removeprefix(EVALUATION), key, better=1 if of_rewards else 0)
 
 
 def parse(asked: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rlvr.config import registry, values
 from rlvr.config.signature import signature
@@ -85,7 +85,7 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
             )
         if isinstance(node, DictConfig) and OmegaConf.is_missing(node, key):
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
-        if key in knobs:
+        if key in knobs and node[key] != MISSING:  # as a dry run keeps it
             _check_type(f"{path}.{key}", parameters[key].annotation, node[key], usual)
     missing = [name for name, p in parameters.items() if p.required and name in knobs and name not in node]
     if missing:

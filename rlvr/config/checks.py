@@ -17,13 +17,14 @@ from omegaconf import DictConfig
 from rlvr.config import base_model, engine, memory, pairing, schema, values
 from rlvr.config.binding import Written, bind, check_partial, close_match
 from rlvr.config.cost import DEVICES
-from rlvr.config.freeze import frozen
+from rlvr.config.freeze import frozen, missing_of_task
 from rlvr.config.pairing import Abilities
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.config.schema import Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
+from rlvr.task.read import BriefHub
 
 Choices = Mapping[str, str | None]
 SECRET = re.compile(  # in names of variables, as words: TOKENIZERS_PARALLELISM is none
@@ -46,6 +47,7 @@ class Checker:
         self.unchecked: dict[str, None] = {}  # lines, in order
         self._bound: set[str] = set()  # parts of configs that fit the parameters of their components
         self._tasks: dict[str, Abilities | None] = {}
+        self._hub = BriefHub()
 
     def check(
         self,
@@ -58,7 +60,7 @@ class Checker:
 
         plain: the config, frozen. written: of a config that differs from it in values alone, where one was looked at.
         """
-        plain, written = plain or frozen(config, choices), written or Written(config)
+        plain, written = plain or self._frozen(config, choices), written or Written(config)
         knobs = Section(plain)
         self._check_values(written, choices, plain)
         check_secrets(plain)
@@ -81,18 +83,26 @@ class Checker:
         """Build the task, once for each of its settings, and see whether objective and model go with it: a missing data
         file is told here, not in a job. Raises ValueError or OSError.
         """
-        plain = plain or frozen(config, choices)
+        plain = plain or self._frozen(config, choices)
         knobs, setting = Section(plain), repr(plain["task"])
         if setting not in self._tasks:
-            abilities = (
-                None  # of data that is not at hand: it is asked for once, since a hub may be long in not answering
-            )
-            with self._at_hand():
+            # None of data that is not at hand: it is asked for once, since a hub may be long in not answering.
+            abilities = None
+            with self._at_hand(), self._hub.asked() if self.dry_run else contextlib.nullcontext():
+                check_data(config)
                 abilities = built(plain["task"], choices)
             self._tasks[setting] = abilities
         if (abilities := self._tasks[setting]) is not None:
             pairing.check_task(knobs, choices, abilities)
             base_model.check_context(knobs, choices, abilities)
+
+    def train_problems(self, plain: Mapping[str, Any]) -> int | None:
+        """How many training problems a checked run has; None: they never end, or its data are not at hand."""
+        abilities = self._tasks.get(repr(plain["task"]))
+        return None if abilities is None else abilities.train_problems
+
+    def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
+        return frozen(config, choices, on_paper=self.dry_run)
 
     @contextlib.contextmanager
     def _at_hand(self) -> Generator[None, None, None]:
@@ -140,6 +150,13 @@ def _check_flags(path: str, node: Mapping[str, Any], usual: Callable[[str], obje
         if usual(f"{path}._target_") is not None and node.get(flag) != usual(f"{path}.{flag}"):
             came = f"{path}.{flag}={values.typed(node.get(flag))}"
             raise ValueError(f"{came} is no knob: the option says how it is called. Drop it.")
+
+
+def check_data(config: DictConfig) -> None:
+    """NotAtHand for knobs of the task without a value: a recipe cannot name data that lie on no hub."""
+    if lacking := missing_of_task(config):
+        needed = " ".join(f"{key}=..." for key in lacking)
+        raise NotAtHand(f"{', '.join(lacking)} without a value. A launch needs {needed}, and its run has another id.")
 
 
 def built(node: Mapping[str, Any], choices: Choices) -> Abilities:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from rlvr.config.schema import as_dict
@@ -19,13 +19,15 @@ BEST = "@best"  # ends the group of evaluated checkpoints that are each the best
 DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
 
 
-def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
+def frozen(config: DictConfig, choices: Mapping[str, str | None], *, on_paper: bool = False) -> dict[str, Any]:
     """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else.
 
-    ValueError names a key without a value.
+    on_paper: in a dry run knobs of the task may lack a value, which is "???" then. ValueError names any other key
+    without one.
     """
+    lacking = missing_of_task(config) if on_paper else []
     try:
-        plain = as_dict(config, resolve=True, throw_on_missing=True)
+        plain = as_dict(config, resolve=True, throw_on_missing=not lacking)
     except InterpolationResolutionError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{error.full_key} cannot be resolved: {reason}. Type {error.full_key}=VALUE.") from None
@@ -44,6 +46,15 @@ def frozen(config: DictConfig, choices: Mapping[str, str | None]) -> dict[str, A
             node["path"] = _directory(node["path"])
     chosen = {k: v for k, v in sorted(choices.items()) if v is not None and not k.startswith("hydra/")}
     return {**plain, "choices": chosen}
+
+
+def missing_of_task(config: DictConfig) -> list[str]:
+    """Knobs of the task without a value, by their dotted keys. ValueError if there are some, and others without one."""
+    missing = OmegaConf.missing_keys(config)
+    of_task = sorted(key for key in missing if key.startswith("task."))
+    if of_task and (others := sorted(missing - set(of_task))):
+        raise ValueError(f"{others[0]} has no value: pass {others[0]}=...")
+    return of_task
 
 
 def _check_components(plain: Mapping[str, Any]) -> None:
@@ -80,12 +91,12 @@ def _directory(path: str) -> str:
     return str(here.resolve()) if not Path(path).is_absolute() and here.is_dir() else path
 
 
-def group_id(config: DictConfig) -> str:
+def group_id(config: DictConfig, *, on_paper: bool = False) -> str:
     """The identity without the seed: runs that differ by their seed alone are repetitions of one group."""
     seed = config.seed
     try:
         config.seed = 0
-        return group_of(frozen(config, {}))
+        return group_of(frozen(config, {}, on_paper=on_paper))
     finally:
         config.seed = seed
 

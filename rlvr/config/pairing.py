@@ -42,6 +42,7 @@ class Abilities:
     gives_graded_rewards: bool  # others than 0 and 1
     knows_solutions: bool
     teaches: bool  # a base policy can be made from its demonstrations
+    train_problems: int | None  # of a data set or a fixed training set; None: they never end, or there is but a prompt
     validates: bool  # it has problems of a validation split to sample answers to
     prompt_words: int  # of a demonstration's prompt; 0: it gives none
     arms: int  # of a bandit; 0: it is none
@@ -63,6 +64,7 @@ class Abilities:
             gives_graded_rewards=may_be_graded(task),
             knows_solutions=isinstance(task, SolvedTask),
             teaches=taught,
+            train_problems=None if isinstance(task, ArmedTask) else task.size("train"),
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
             prompt_words=len(task.demonstration(0)[0].split()) if taught else 0,
             arms=len(task.arms) if isinstance(task, ArmedTask) else 0,

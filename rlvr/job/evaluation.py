@@ -158,10 +158,11 @@ class Evaluation:
 
 def _answers(table: pa.Table, samples: int) -> Iterator[tuple[str, Answers]]:
     """(benchmark, answers) of each problem of a table in order."""
-    source, outcome, answer = (table[name].to_pylist() for name in ("source", "outcome", "answer"))
+    columns = (table[name].to_pylist() for name in ("source", "outcome", "answer", "reward"))
+    source, outcome, answer, reward = columns
     for start in range(0, table.num_rows, samples):
         own = slice(start, start + samples)
-        yield source[start], Answers(tuple(outcome[own]), tuple(answer[own]))
+        yield source[start], Answers(tuple(outcome[own]), tuple(answer[own]), tuple(reward[own]))
 
 
 def _total(logp: Any) -> float | None:

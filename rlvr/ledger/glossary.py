@@ -68,6 +68,12 @@ GLOSSARY = (
                 "tasks with several right answers",
             ),
             Entry(
+                "evaluation/<benchmark>/mean_reward",
+                "reward",
+                "mean reward of the judged samples of a problem; mean over the problems",
+                "tasks that may give rewards other than 0 and 1",
+            ),
+            Entry(
                 "evaluation/<benchmark>/maj_at_<k>",
                 "share",
                 "chance that the most frequent answer of the first k samples is right, ties broken at random",

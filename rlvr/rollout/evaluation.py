@@ -22,6 +22,7 @@ from rlvr.records import (
     Split,
     Task,
     TaughtTask,
+    may_be_graded,
 )
 from rlvr.rollout.sampler import Sampler, Spent
 
@@ -59,7 +60,8 @@ def evaluate(
     A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
     samples leaves pass@k; `…/error` is the share of such samples. Where the task says which right answers are the same
     (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of different ones of a problem whose n samples
-    were all judged.
+    were all judged. Where rewards may be other than 0 and 1 (`GradedTask`), `…/mean_reward` is the mean over problems
+    of that of their judged samples.
     """
     groups = sampler(problems, samples, sampling, Spent())
     by_source: dict[str, list[Answers]] = defaultdict(list)
@@ -70,16 +72,21 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Answers:
-    """The samples of one problem: what they were judged, and what they come to (`answer_of`; None: nothing)."""
+    """The samples of one problem: what they were judged, and what they come to (`answer_of`; None: nothing).
+
+    rewards: none where nobody reads them.
+    """
 
     outcomes: tuple[Outcome, ...]
     answers: tuple[str | None, ...]
+    rewards: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, task: Task, group: Rollout) -> Answers:
         pairs = zip(group.texts, group.rewards, strict=True)
         answers = (answer_of(task, group.problem, text, reward) for text, reward in pairs)
-        return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers))
+        rewards = tuple(reward.value for reward in group.rewards)
+        return cls(tuple(reward.outcome for reward in group.rewards), tuple(answers), rewards)
 
     @property
     def judged(self) -> int:
@@ -89,8 +96,14 @@ class Answers:
     def correct(self) -> list[bool]:
         return [outcome == "correct" for outcome in self.outcomes]
 
+    @property
+    def mean_reward(self) -> float:
+        """Of the judged samples, of which there must be one."""
+        pairs = zip(self.outcomes, self.rewards, strict=True)
+        return float(np.mean([reward for outcome, reward in pairs if outcome != "error"]))
+
     def of_judged(self) -> Answers:
-        """Without the samples that the verifier could not judge."""
+        """Without the samples that the verifier could not judge, and without rewards."""
         kept = [pair for pair in zip(self.outcomes, self.answers, strict=True) if pair[0] != "error"]
         return Answers(tuple(outcome for outcome, _ in kept), tuple(answer for _, answer in kept))
 
@@ -127,6 +140,8 @@ def measured(
         metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(own) * samples)
         if (n > 0).any():
             metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
+        if may_be_graded(task) and (n > 0).any():
+            metrics[f"{where}/mean_reward"] = float(np.mean([each.mean_reward for each in own if each.judged]))
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
@@ -172,4 +187,6 @@ def metric_names(
     names = [f"avg_at_{samples}", *(f"pass_at_{size}" for size in k), "error"]
     if _has_several_answers(task):
         names.append(f"distinct_correct_at_{samples}")
+    if may_be_graded(task):
+        names.append("mean_reward")
     return [f"{prefix}{source}/{name}" for source in sources for name in names]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import functools
 import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from rlvr.records import NotAtHand
 
 Row = dict[str, Any]
 SPLITS = {"train", "test", "dev", "val", "valid", "validation", "eval"}
+BRIEF_S = 3.0  # of waiting for a hub's first answer in a dry run
 HUB_NAME = re.compile(r"(?P<path>[\w.-]+/[\w.-]+)(/(?P<config>[\w.-]+))?(:(?P<split>[\w.\[\]%:-]+))?")
 
 
@@ -86,6 +90,53 @@ READERS: dict[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
 }
 
 
+class BriefHub:
+    """The hub of a dry run: asked once whether it answers. If not, only its cache is read, and nothing is waited for.
+
+    Its clients ask again for half a minute for each data set, which is right for a launch.
+    """
+
+    @functools.cached_property
+    def answers(self) -> bool:
+        from huggingface_hub import constants, get_session
+        from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage] - its HTTP client's
+
+        try:
+            get_session().head(constants.ENDPOINT, timeout=BRIEF_S)
+        except (OSError, HTTPError):  # OSError: HF_HUB_OFFLINE is set
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def asked(self) -> Generator[None, None, None]:
+        """Data sets are read so in here."""
+        token = _brief.set(self)
+        try:
+            yield
+        finally:
+            _brief.reset(token)
+
+
+_brief: ContextVar[BriefHub | None] = ContextVar("brief hub", default=None)
+
+
+@contextlib.contextmanager
+def _offline() -> Generator[None, None, None]:
+    """What HF_HUB_OFFLINE=1 sets; the libraries read the variable when they are imported."""
+    from datasets import config  # type: ignore[import-not-found]
+    from huggingface_hub import constants
+
+    flag = "HF_HUB_OFFLINE"
+    before = [(module, getattr(module, flag)) for module in (config, constants)]
+    for module, _ in before:
+        setattr(module, flag, True)
+    try:
+        yield
+    finally:
+        for module, value in before:
+            setattr(module, flag, value)
+
+
 def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
     try:
         from datasets import load_dataset  # type: ignore[import-not-found]
@@ -94,10 +145,16 @@ def _hub(where: str, name: re.Match[str], split: str) -> list[tuple[str, Row]]:
             f"{where} is not a file here.{_nearby(Path(where))} "
             "To read a data set from the Hugging Face hub: pip install 'rlvr[hub]'"
         ) from None
+    brief = _brief.get()
+    away = brief is not None and not brief.answers
     try:
-        rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
+        with _offline() if away else contextlib.nullcontext():
+            rows = load_dataset(name["path"], name["config"], split=name["split"] or split)
     except (ValueError, OSError) as error:  # unknown data set, config or split; no network
-        raise NotAtHand(f"{where} cannot be read from the hub: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        if away and isinstance(error, ConnectionError):
+            reason = "it does not answer, and its cache on this machine has no such data"
+        raise NotAtHand(f"{where} cannot be read from the hub: {reason}") from None
     return [(f"{where}, row {number}", dict(row)) for number, row in enumerate(rows, 1)]
 
 

@@ -17,12 +17,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _path() -> Iterator[None]:
-    """sys.path and what was imported from it, as they were."""
+    """sys.path and what was imported from it, as they were. In a test without another checkout of this project, whose
+    path comes with an environment that both use.
+    """
     path, modules = list(sys.path), set(sys.modules)
+    sys.path[:] = [entry for entry in path if not is_another_checkout(Path(entry))]
     yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
+
+
+def is_another_checkout(entry: Path) -> bool:
+    return (entry / "rlvr/config").is_dir() and entry.resolve() != ROOT
 
 
 def module(folder: Path, name: str, text: str = "") -> Path:

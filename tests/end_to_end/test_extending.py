@@ -14,7 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 
+from rlvr.config.compose import composing
+from rlvr.config.registry import Registry
+from rlvr.rollout.rewards import rewards_of
+from tests.support.hollow import write_hollow_model
 from tests.support.words import newest
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
@@ -35,7 +40,10 @@ def written(folder: Path) -> Path:
     return folder / "mine"
 
 
-FILES = ("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "study/days.yaml")
+FILES = (
+    *("filtered.py", "loss/filtered.yaml", "weekdays.py", "task/weekdays.yaml", "concise.py", "task/concise.yaml"),
+    "study/days.yaml",
+)
 
 
 def start(*words: str, home: Path, cwd: Path) -> subprocess.Popen[str]:
@@ -109,6 +117,68 @@ def test_mistakes_are_told_as_of_what_is_built_in(mine: Path, mistake: str, tmp_
     assert code == 2
     (line,) = out.splitlines()
     assert re.search(message.replace("(", r"\(").replace("?", r"\?"), line), line
+
+
+SMALL = {
+    "model_type": "qwen2",
+    "num_hidden_layers": 1,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "vocab_size": 64,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "tie_word_embeddings": True,
+}
+
+
+def math_data(folder: Path) -> list[str]:
+    rows = [{"problem": "What is 1/2 + 1/4?", "answer": "3/4"}, {"problem": "How much is a dozen?", "answer": "12"}]
+    path = folder / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [f"task.train={path}", f"task.test={path}"]
+
+
+def test_a_subclass_of_a_built_in_task_is_one_with_its_knobs_and_its_own(mine: Path, tmp_path: Path) -> None:
+    write_hollow_model(tmp_path, SMALL)
+    words = ["run", "--config-dir", str(mine), "task=concise", *math_data(tmp_path), *HERE, "--dry-run"]
+    words += ["model=hf", f"model.path={tmp_path}"]
+    code, out = rlvr(*words, "loss=grpo", "task.words=9", "task.boxed=false", home=tmp_path / "home", cwd=tmp_path)
+    assert code == 0, out
+    (line,) = (line for line in out.splitlines() if " grpo-" in line)
+    assert {"task=concise", "task.words=9", "task.boxed=false"} <= set(line.split())
+    for more, message in (
+        (["loss=grpo", "task.words=0"], "task.words=0 must be greater than 0"),
+        (["loss=grpo", "+task.wrods=9"], "unexpected keyword argument 'wrods'"),
+        (["loss=grpo", "task.unevaluated=maybe"], "task.unevaluated=maybe must be wrong or right"),
+        (["loss=filtered"], "loss=filtered takes rewards 0 and 1 only and task=concise gives others"),
+    ):
+        code, out = rlvr(*words, *more, home=tmp_path / "home", cwd=tmp_path)
+        assert (code, len(out.splitlines())) == (2, 1), out
+        assert message in out
+
+
+def test_a_subclass_of_a_built_in_task_gives_its_own_rewards(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four words earn 1; of eight words, a half; a wrong answer nothing, however short."""
+    monkeypatch.syspath_prepend(str(mine))
+    words = [f"hydra.searchpath=[{mine}]", "task=concise", *math_data(tmp_path), "model=hf", "model.path=x"]
+    with composing():
+        config, _ = Registry.of(words).compose([*words, "loss=grpo", "task.words=4", "task.reader.path=null"])
+    task = instantiate(config.task, _convert_="all")
+    try:
+        problem = task.problem("test", 0)
+        texts = [
+            "that is \\boxed{0.75} exactly",
+            "I add both and then it is \\boxed{3/4}",
+            "\\boxed{1}",
+            "many words " * 9,
+        ]
+        rewards = rewards_of(task, [(problem, text) for text in texts])
+    finally:
+        task.close()
+    assert [reward.value for reward in rewards] == [1.0, 0.5, 0.0, 0.0]
+    assert [reward.outcome for reward in rewards] == ["correct", "correct", "wrong", "unparsable"]
 
 
 def test_a_loss_whose_file_says_nothing_of_advantages_may_do_without_one(mine: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger import glossary
+from rlvr.metrics import EVALUATION
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/metrics.md"
@@ -73,12 +74,15 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
 def test_every_name_that_runs_log_is_explained_and_every_explanation_is_of_one(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    from rlvr.rollout.evaluation import Answers, voted
+    from rlvr.rollout.evaluation import Answers, measured, voted
     from tests.rollout.scripted import ScriptedTask
+    from tests.rollout.test_evaluation import PartialTask
 
     home = tmp_path_factory.mktemp("home")
     answers = {"coins": [Answers(("correct", "wrong"), ("5", "7"))]}
     names = {"of rlvr.evaluate": set(voted(ScriptedTask([]), answers, samples=2, k=[1, 2]))}
+    graded = {"coins": [Answers(("wrong",), ("5",), (0.25,))]}
+    names["of a graded task"] = set(measured(PartialTask([]), graded, samples=1, k=[1], prefix=EVALUATION))
     for kind, overrides in RUNS.items():
         names[kind] = logged(home, overrides)
     unexplained = {name: kind for kind, own in names.items() for name in own if glossary.entry(name) is None}

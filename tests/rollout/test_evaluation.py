@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
 from rlvr.metrics import VALIDATION
 from rlvr.records import Problem, Reward
-from rlvr.rollout.evaluation import Answers, answer_of, evaluate, metric_names, voted
+from rlvr.rollout.evaluation import Answers, answer_of, evaluate, measured, metric_names, voted
 from rlvr.task.math import Math
 from tests.rollout.scripted import SAMPLING, ScriptedTask, sampler
 
@@ -51,6 +54,34 @@ def test_evaluation_counts_different_right_answers_of_wholly_judged_problems() -
     metrics, _ = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
     assert set(metrics) == {f"evaluation/bench/{name}" for name in ("avg_at_4", "pass_at_1", "error")}
     assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
+
+
+class PartialTask(ScriptedTask):
+    """A right answer earns 1, a wrong one a quarter; of what the verifier failed to judge the value means nothing."""
+
+    max_tokens = 1
+    graded = True
+    VALUES: ClassVar = {"correct": 1.0, "wrong": 0.25, "timeout": 0.5, "error": 9.0}
+
+    def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
+        return [replace(reward, value=self.VALUES[reward.outcome]) for reward in super().reward(answers)]
+
+
+def test_the_mean_reward_of_a_graded_task_is_of_judged_samples_problem_by_problem() -> None:
+    task = PartialTask(["+--t", "+!!!", "!!!!"])
+    problems = [task.problem("test", i) for i in range(3)]
+    metrics, groups = evaluate(sampler(task), problems, samples=4, k=[1], sampling=SAMPLING)
+    # (1 + 1/4 + 1/4 + 1/2)/4 = 1/2 of the first; 1 of the second, of which one sample was judged; the third has none.
+    assert metrics["evaluation/bench/mean_reward"] == (0.5 + 1.0) / 2
+    assert metrics["evaluation/bench/avg_at_4"] == (0.25 + 1.0) / 2  # one of four, one of one
+    assert set(metrics) == set(metric_names(task, problems, samples=4, k=[1]))
+    nothing = measured(task, {"bench": [Answers.of(task, groups[2])]}, samples=4, k=[1], prefix="")
+    assert nothing == {"bench/error": 1.0}
+    task.graded = False  # rewards of 0 and 1: their mean is avg@n
+    assert "mean_reward" not in " ".join(metric_names(task, problems, samples=4, k=[1]))
+    by_source = {"bench": [Answers.of(task, group) for group in groups]}
+    binary = measured(task, by_source, samples=4, k=[1], prefix="")
+    assert set(binary) == {"bench/error", "bench/avg_at_4", "bench/pass_at_1"}
 
 
 def test_the_majority_is_counted_over_answers() -> None:

@@ -113,11 +113,33 @@ def test_a_run_that_needs_more_gpus_than_this_machine_has_is_told_so_on_paper(
     assert " here (from" not in text
 
 
+@pytest.mark.parametrize(
+    ("visible", "has", "advice"),
+    [("", "no GPU", "cluster.gpus=0"), ("0", "1 GPU", "cluster.gpus=1"), ("0,1", "2 GPUs", "cluster.gpus=2")],
+)
+def test_gpus_that_a_recipe_asks_for_and_this_machine_lacks_are_told_on_paper(
+    visible: str, has: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch is refused for them with one rank too, which could train on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    ledger, local = Ledger(tmp_path), ["cluster=local", "cluster.gpus=4"]
+    past = planned(["steps=10", "seed=7", *local])
+    write(past, ledger)
+    finish(ledger, past.runs[0].run_id, 10, 3600)
+    text = preview(planned(["steps=40", *local]), ledger, slurm=False)
+    assert f"1 rank with 1 thread each; not here: cluster.gpus=4, and this machine has {has}. Pass {advice}," in text
+    assert " here (from" not in text
+    on_cpu = preview(planned(["steps=40", "cluster=local", "cluster.workers=3"]), ledger, slurm=False)
+    assert "1 rank with 1 thread each, 3 at a time on this machine" in on_cpu
+    assert " here (from" in on_cpu
+
+
 def test_the_gpus_of_an_engine_beside_the_ranks_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven GPUs hold two runs of one rank and two workers each."""
     monkeypatch.setattr("sweeps.local.available_cores", lambda: 64)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6")
-    config = {"cluster": {"workers": None, "threads": 1, "ranks": 1}, "rollout": {"engine": {"workers": 2}}}
+    cluster = {"workers": None, "threads": 1, "ranks": 1, "nodes": 1, "gpus": 0}
+    config = {"cluster": cluster, "rollout": {"engine": {"workers": 2}}}
     assert _here(config) == "1 rank with 1 thread each, 2 at a time on this machine"
 
 

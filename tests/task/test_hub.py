@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -87,8 +90,65 @@ except ValueError as error:
     assert refused.startswith("some/other is no directory here, and the hub did not give it (RepositoryNotFoundError).")
 
 
+@contextmanager
+def a_hub_that_hangs_up() -> Iterator[tuple[str, list[str]]]:
+    """Its address, and the line with which each request to it begins."""
+    requests = list[str]()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            requests.append(self.rfile.readline().decode().strip())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", requests
+        finally:
+            server.shutdown()
+
+
+READ_IN_A_DRY_RUN = """
+from datasets import config
+from huggingface_hub import constants
+from rlvr.task.read import BriefHub, read
+hub = BriefHub()
+for where in {names}:
+    with hub.asked():
+        try:
+            table = read(where, "train")
+            print(table.name, len(table.rows), table.rows[-1])
+        except ValueError as error:
+            print(error)
+print(config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE)
+"""
+
+
+def test_a_dry_run_asks_a_hub_out_of_reach_once_and_reads_what_is_in_its_cache(hub: dict[str, str]) -> None:
+    """Its client asks six times for each data set, for half a minute."""
+    python(READ.format(names=["some/sums"]), hub)  # into the cache
+    with a_hub_that_hangs_up() as (address, requests):
+        names = ["some/none", "some/sums", "some/other/main:test"]
+        lines = python(READ_IN_A_DRY_RUN.format(names=names), {**hub, "HF_ENDPOINT": address})
+    silent = "cannot be read from the hub: it does not answer, and its cache on this machine has no such data"
+    assert lines == [
+        f"some/none {silent}",
+        f"sums 5 ('some/sums, row 5', {ROWS[4]})",
+        f"some/other/main:test {silent}",
+        "False False",  # a launch of the same process asks as ever
+    ]
+    assert requests == ["HEAD / HTTP/1.1"]
+
+
+def test_a_dry_run_reads_from_a_hub_that_answers(hub: dict[str, str]) -> None:
+    assert python(READ_IN_A_DRY_RUN.format(names=["some/sums/main:test", "some/none"]), hub) == [
+        f"sums 2 ('some/sums/main:test, row 2', {ROWS[1]})",
+        "some/none cannot be read from the hub: Dataset 'some/none' doesn't exist on the Hub or cannot be accessed.",
+        "False False",
+    ]
+
+
 def test_a_dry_run_asks_a_hub_that_does_not_answer_once_for_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client tries again for half a minute; a hub out of reach is played by a client that says so at once."""
+    """The client tries again for half a minute; a data set out of reach is played by a client that says so at once."""
     asked = list[str]()
 
     def unreachable(path: str, *_: object, **__: object) -> None:
@@ -99,8 +159,10 @@ def test_a_dry_run_asks_a_hub_that_does_not_answer_once_for_all_its_runs(monkeyp
     with composing():
         runs = [composed("task=math", "task.train=some/sums", "task.test=some/sums", f"seed={n}") for n in range(3)]
     checker = Checker(REGISTRY, dry_run=True)
-    for run in runs:
-        checker.check_task(*run)
+    with serving({}) as address:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        for run in runs:
+            checker.check_task(*run)
     assert asked == ["some/sums"]
     assert list(checker.unchecked) == ["some/sums cannot be read from the hub: no network"]
     launched = Checker(REGISTRY)

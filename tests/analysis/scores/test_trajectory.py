@@ -13,13 +13,21 @@ from analysis.frames.frames import Frames
 from analysis.frames.load import load
 from analysis.scores.arm import Arm, arms
 from analysis.scores.measured import Point
-from analysis.scores.metric import avg, check_ahead, pass_at
+from analysis.scores.metric import _evaluation, avg, check_ahead, pass_at
 from analysis.scores.trajectory import Where, cell_of, crossing, curve, devices, level
 from analysis.tables import frontier
 from tests.analysis.ledger_factory import config, counts, write_run
 
 STEPS = (0, 20, 40)
 SOURCES = ["maze7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "better"), [("bandit/expected_reward", 1), ("maze/mean_reward", 1), ("coins/distinct_correct_at_4", 0)]
+)
+def test_more_is_better_of_rewards_and_not_of_every_number_of_an_evaluation(name: str, better: int) -> None:
+    metric = _evaluation(f"evaluation/{name}")
+    assert (metric.name, metric.better) == (name, better)
 
 
 def test_a_curve_crosses_between_two_evaluations():
