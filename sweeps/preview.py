@@ -9,7 +9,6 @@ import shutil
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rlvr.config import cost, memory
@@ -22,7 +21,7 @@ from rlvr.ledger.identity import EXPECTED, LINES
 from rlvr.ledger.runs import Unreadable, flatten, read_config
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.local import at_once, check_here, gpus_of
+from sweeps.local import at_once, available_gpus, check_here, gpus_of
 from sweeps.past import Past, kind_of, spent_before, waited_s
 from sweeps.plan import Plan
 from sweeps.planned import Planned
@@ -305,7 +304,7 @@ def _share(config: Mapping[str, Any], *, slurm: bool, modelled: bool = False) ->
     if slurm:
         gpus = cluster["gpus"] * cluster["nodes"] / cluster["pack"]
         return ("GPU", gpus) if gpus else ("CPU", cluster["ranks"] * cluster["threads"])
-    if cluster["gpus"] if modelled else Path("/dev/nvidiactl").exists():
+    if cluster["gpus"] if modelled else bool(available_gpus()):
         return "GPU", gpus_of(config)
     return "CPU", cluster["ranks"] * cluster["threads"]
 
