@@ -108,6 +108,15 @@ def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
     assert [(array.cluster, array.after, array.run_ids) for array in arrays] == shares
 
 
+def test_what_a_submission_says_is_the_users_alone_to_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        target = record(Ledger(tmp_path), "s", ["a"], {"pack": 1})
+    finally:
+        os.umask(before)
+    assert oct((target / "submission.json").stat().st_mode & 0o777) == "0o600"
+
+
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:
     environment = {
         "SLURM_JOB_ID": "15",
