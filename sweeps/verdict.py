@@ -90,12 +90,17 @@ def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
     return _write_down(run_dir, before, Verdict(cause, message))
 
 
-def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Path) -> Verdict:
-    """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left."""
+def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Path, hung: str = "") -> Verdict:
+    """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left.
+
+    hung: what the watchdog says that killed it (watchdog.py).
+    """
     if (written := _written(run_dir, before)) is not None:
         return written
     if lock.lock_is_held(layout.lock(run_dir)):  # not by ours, they are dead
         return Verdict(Cause.BUSY, "")
+    if hung:
+        return _write_down(run_dir, before, Verdict(Cause.HUNG, f"{hung}; see {log}", again=True))
     opened = (newest := newest_attempt(run_dir)) > before
     if opened and (word := rank_record(run_dir, newest)):
         record_death(run_dir, newest, word[0], word[0].code, word[1])

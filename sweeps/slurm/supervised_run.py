@@ -76,16 +76,20 @@ class SupervisedRun:
         around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
         ends_at = client.end_of(self.here.job)
         around |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
-        hangs = Watchdog(self.dir, before, self.settings.get("hung_min"), tag).ended_it
+        watchdog = Watchdog(self.dir, before, self.settings.get("hung_min"), tag)
         if self.nodes is not None:
-            ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), around, hangs)
+            ended = self.nodes.lead(
+                lambda place: on_nodes(self.settings, 0, place, self.dir), around, watchdog.ended_it
+            )
         else:
             start = python(self.settings)
             command = of_ranks(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
-            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=hangs)
+            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=watchdog.ended_it)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
         self._write_cause(before, ended)
-        return verdict.of_death(self.dir, before, ended.status, stopping=self.supervisor.told is not None, log=self.log)
+        return verdict.of_death(
+            self.dir, before, ended.status, stopping=self.supervisor.told is not None, log=self.log, hung=watchdog.hung
+        )
 
     def _write_cause(self, before: int, ended: Ended) -> None:
         """Where the process could not say itself how it ended, and we know more than its exit code."""
