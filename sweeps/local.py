@@ -344,7 +344,7 @@ class Dispatcher:
                 status,
                 stopping=self.stopping,
                 log=worker.log_path,
-                hung=self.watchdogs[run_id].hung,
+                known=self.watchdogs[run_id].verdict(worker.log_path),
             )
             self._book(run_id, death)
         elif not was_ready and not self.stopping:

@@ -17,6 +17,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import last_sign, newest_attempt, record_death
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import read_json
+from sweeps.verdict import Verdict
 from sweeps.worker import tagged
 
 STEPS = 20  # a run is not hung before so many times the longest time between two signs of progress has passed
@@ -33,14 +34,14 @@ class Watchdog:
         """before: the newest attempt before it. tag: of its processes."""
         self.run_dir, self.before, self.tag = run_dir, before, tag
         self.patience_s = None if minutes is None else 60 * minutes
-        self.hung = ""  # why it ended the run, for who sees the process end: the ledger may not know (verdict.py)
+        self.hung = ""  # why it ended the run
         self._seen: tuple[int, float] | None = None
         self._silent_s, self._looked = 0.0, time.monotonic()
 
     def ended_it(self) -> bool:
         """Did the run hang? Then its processes are to be killed. To be asked often.
 
-        Its end is in `hung` then, and on the ledger if it had begun its attempt: the one before is none of ours.
+        Its end is on the ledger if it had begun its attempt: the one before is none of ours. `verdict` has it always.
         """
         if self.patience_s is None:
             return False
@@ -67,6 +68,10 @@ class Watchdog:
         else:
             self.hung = f"no attempt was begun in {self._silent_s:.0f} s: ended"
         return True
+
+    def verdict(self, log: Path) -> Verdict | None:
+        """How it ended the run, if it did. log: of the process."""
+        return Verdict(Cause.HUNG, f"{self.hung}; see {log}", again=True) if self.hung else None
 
     def _write_stacks(self) -> None:
         for pid in tagged(self.tag):
