@@ -78,7 +78,8 @@ def script(
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
-    theirs = "%j_%t_log.out" if count is None else "%A_%a_%t_log.out"
+    theirs = Path("/", "%j_%t_log.out" if count is None else "%A_%a_%t_log.out")
+    of_slurm = str(folder).replace("%", "%%")  # what follows one % is SLURM's to fill in
     conditions = [":".join((kind, *jobs)) for kind, jobs in (("afterany", after_any), ("afterok", after_ok)) if jobs]
     wait = {"dependency": ",".join(conditions)} if conditions else {}
     wait |= {"kill-on-invalid-dep": "yes"} if after_ok else {}
@@ -101,11 +102,12 @@ def script(
         "wckey": None,
         # Since 22.05 srun forgets what sbatch was told.
         "srun_args": [f"--cpus-per-task={resources.cpus}", *(["--kill-on-bad-exit=1"] if resources.nodes > 1 else [])],
-        "additional_parameters": {**resources.options, "requeue": True, "output": str(folder / log), **wait},
+        "additional_parameters": {**resources.options, "requeue": True, "output": f"{of_slurm}/{log}", **wait},
     }
-    text = _make_sbatch_string(shlex.join(command), folder, **parameters)
+    # The folder is for submitit's own logs alone, and of ours it would change some names.
+    text = _make_sbatch_string(shlex.join(command), theirs.parent, **parameters)
     # One log per task: srun writes where its batch script does.
-    text = text.replace(f" --output {shlex.quote(str(folder / theirs))}", "")
+    text = text.replace(f" --output {theirs}", "")
     ours = shlex.quote(str(folder)) + "/" + log.replace("%a", "$SLURM_ARRAY_TASK_ID")
     return text + (_REQUEUE_THE_KILLED.format(requeues=requeues, log=ours) if requeues else "")
 

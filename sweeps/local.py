@@ -354,7 +354,14 @@ class Dispatcher:
         worker.bury()
         if run_id is not None:
             run_dir = self.ledger.run_dir(run_id)
-            death = verdict.of_death(run_dir, worker.before, status, stopping=self.stopping, log=worker.log_path)
+            death = verdict.of_death(
+                run_dir,
+                worker.before,
+                status,
+                stopping=self.stopping,
+                log=worker.log_path,
+                known=self.watchdogs[run_id].verdict(worker.log_path),
+            )
             self._book(run_id, death)
         elif not was_ready and not self.stopping:
             self.false_starts += 1

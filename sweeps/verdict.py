@@ -10,8 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, gpu_ooms, newest_attempt, rank_record, read_end, record_death
+from rlvr.ledger.attempt import (
+    HALVINGS,
+    Attempt,
+    Busy,
+    gpu_ooms,
+    newest_attempt,
+    rank_record,
+    read_end,
+    record_death,
+    say_unwritten,
+)
 from rlvr.ledger.cause import Cause, State
+from rlvr.ledger.files import FULL
 from sweeps.progress import INTERRUPTED, duration
 
 
@@ -90,12 +101,19 @@ def of_answer(run_dir: Path, before: int, answer: Mapping[str, Any]) -> Verdict:
     return _write_down(run_dir, before, Verdict(cause, message))
 
 
-def of_death(run_dir: Path, before: int, status: int, *, stopping: bool, log: Path) -> Verdict:
-    """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left."""
+def of_death(
+    run_dir: Path, before: int, status: int, *, stopping: bool, log: Path, known: Verdict | None = None
+) -> Verdict:
+    """The process ended with `status` (negative: killed by that signal) before it answered. Nothing of it is left.
+
+    known: what whoever watched it knows of its end. It counts where the ledger says nothing: its disk may be full.
+    """
     if (written := _written(run_dir, before)) is not None:
         return written
     if lock.lock_is_held(layout.lock(run_dir)):  # not by ours, they are dead
         return Verdict(Cause.BUSY, "")
+    if known is not None:
+        return _write_down(run_dir, before, known)
     opened = (newest := newest_attempt(run_dir)) > before
     if opened and (word := rank_record(run_dir, newest)):
         record_death(run_dir, newest, word[0], word[0].code, word[1])
@@ -129,6 +147,10 @@ def _write_down(run_dir: Path, before: int, verdict: Verdict) -> Verdict:
         return Verdict(Cause.BUSY, str(busy))
     except FileNotFoundError:  # its directory was deleted: the other runs go on
         pass
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        say_unwritten(run_dir, verdict.cause, verdict.message, error)
     return verdict
 
 

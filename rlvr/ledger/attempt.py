@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -18,7 +18,7 @@ from typing import Any
 from rlvr.ledger import layout
 from rlvr.ledger import lock as locks
 from rlvr.ledger.cause import Cause, cause_of
-from rlvr.ledger.files import read_json, write_json
+from rlvr.ledger.files import FULL, read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
@@ -159,7 +159,7 @@ class Attempt:
             # Not durable: it is out of date in a second, and an empty one reads as none.
             write_json(layout.heartbeat(self.path), self._beat, durable=False)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # of a full disk the next checkpoint tells
+            if error.errno not in FULL:  # of a full disk the next checkpoint tells
                 raise
         else:
             self._pending = False
@@ -232,13 +232,28 @@ def _write_end(attempt: Path, cause: Cause, code: int, message: str, seconds: fl
 
 
 def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
-    """Write the end of an attempt whose process is dead and left none. False if it had left one: that stands."""
+    """Write the end of an attempt whose process is dead and left none. False if it had left one: that stands.
+
+    False, too, on a full disk: a line says what could not be written, and who called goes on with what it knows.
+    """
     attempt = layout.attempt(run_dir, number)
     if read_end(attempt) is not None:
         return False
     job = read_json(layout.job(attempt)) or {}
-    _write_end(attempt, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
+    try:
+        _write_end(attempt, cause, code, message, max(0.0, time.time() - job.get("started", time.time())))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        say_unwritten(run_dir, cause, message, error)
+        return False
     return True
+
+
+def say_unwritten(run_dir: Path, cause: Cause, message: str, error: OSError) -> None:
+    """Say how a run ended that its attempt cannot: the disk is full."""
+    text = f"{run_dir}: its end, {cause.value}, could not be written: {error.strerror}. {message}"
+    print(text, file=sys.stderr, flush=True)
 
 
 def record_rank(run_dir: Path, rank: int, cause: Cause, message: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 SUFFIX = ".tmp"
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or what a user may have of it
 
 
 def denied(error: BaseException, home: Path) -> str:

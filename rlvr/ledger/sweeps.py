@@ -11,6 +11,9 @@ import contextlib
 import functools
 import hashlib
 import json
+import shutil
+import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +87,15 @@ def sweep_id(study: str, run_ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join([study, *sorted(run_ids)]).encode()).hexdigest()[:8]
 
 
+def _keep_aside(path: Path, damage: str) -> None:
+    """Copy a damaged file before it is written anew, for its user alone to read, and say so."""
+    kept = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+    with whole(kept) as aside:
+        aside.touch(mode=0o600)
+        shutil.copyfile(path, aside)
+    print(f"{path} is written anew: {damage}. What stood there is kept as {kept.name}.", file=sys.stderr, flush=True)
+
+
 class Ledger:
     """The runs and sweeps under `home`/runs."""
 
@@ -135,10 +147,17 @@ class Ledger:
         return True
 
     def record_sweep(self, sweep_id: str, info: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Path:
-        """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them."""
+        """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them.
+
+        What stood in a damaged file is kept beside it: a line that a person can mend may name runs.
+        """
         target = self.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
         is_ours = _version(layout.sweep_info(target)) == self._recorded.get(sweep_id)
+        if damaged := read_json_lines(layout.manifest(target), "run_id")[1]:
+            _keep_aside(layout.manifest(target), ", ".join(damaged))
+        if layout.sweep_info(target).exists() and read_json(layout.sweep_info(target)) is None:
+            _keep_aside(layout.sweep_info(target), "it is damaged")
         write_text(layout.manifest(target), "".join(json.dumps(run) + "\n" for run in runs), private=True)
         write_json(layout.sweep_info(target), {**info, "sweep_id": sweep_id, "format": FORMAT}, private=True)
         if is_ours and (version := _version(layout.sweep_info(target))):

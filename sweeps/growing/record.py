@@ -110,7 +110,7 @@ class Record:
 
     def _write_candidates(self) -> None:
         lines = "".join(json.dumps(each.line()) + "\n" for each in self.candidates)
-        write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines)
+        write_text(layout.planned(self.ledger.sweep_dir(self.sweep_id)), lines, private=True)
 
     def composed_anew(self, candidates: Sequence[Candidate]) -> Record:
         """With the configs of the same runs as another command composed them; all of it where it has no candidates."""

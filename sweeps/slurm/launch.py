@@ -325,7 +325,7 @@ def _send(ledger: Ledger, sweep_id: str, array: Alike, *, arrays: int, held: int
         requeues=cluster["requeues"],
     )
     path = layout.script(target, "array")
-    write_text(path, text)
+    write_text(path, text, private=True)
     try:
         job = hand_in(path, resources, keep_open=[held])
     except Full:
@@ -359,7 +359,7 @@ def _send_report(
     name = submissions.job_name(submissions.record(ledger, sweep_id, [], {"report": sweep_id}))
     log, path = layout.job_log(target, "report").name, layout.script(target, "report")
     text = script(command, resources, name=name, folder=target, log=log, count=None, after_any=sorted(running))
-    write_text(path, text)
+    write_text(path, text, private=True)
     try:
         return hand_in(path, resources, keep_open=[held])
     except ValueError as error:  # the runs are what matters: they have their jobs

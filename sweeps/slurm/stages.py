@@ -82,7 +82,7 @@ class StageJobs:
             after_ok=after,
         )
         path = layout.script(target, submissions.STAGE)
-        write_text(path, text)
+        write_text(path, text, private=True)
         job = hand_in(path, asked, keep_open=[self.held])
         submissions.record_job(target, job)
         return job

@@ -66,7 +66,7 @@ def record(ledger: Ledger, sweep_id: str, run_ids: Sequence[str], settings: Mapp
     target = layout.submissions(ledger.home) / uuid.uuid4().hex[:12]
     target.mkdir(parents=True)
     content = {"sweep_id": sweep_id, "runs": list(run_ids), "created": time.time(), **settings, "format": FORMAT}
-    write_json(layout.submission_info(target), content)
+    write_json(layout.submission_info(target), content, private=True)
     return target
 
 

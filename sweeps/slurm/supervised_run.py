@@ -76,30 +76,33 @@ class SupervisedRun:
         around |= {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
         ends_at = client.end_of(self.here.job)
         around |= {} if ends_at is None else {ENDS_AT: str(ends_at)}
-        hangs = Watchdog(self.dir, before, self.settings.get("hung_min"), tag).ended_it
+        watchdog = Watchdog(self.dir, before, self.settings.get("hung_min"), tag)
         if self.nodes is not None:
-            ended = self.nodes.lead(lambda place: on_nodes(self.settings, 0, place, self.dir), around, hangs)
+            ended = self.nodes.lead(
+                lambda place: on_nodes(self.settings, 0, place, self.dir), around, watchdog.ended_it
+            )
         else:
             start = python(self.settings)
             command = of_ranks(ranks, start) if ranks > 1 else (*start, "-m", "rlvr.job")
-            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=hangs)
+            ended = self.supervisor.run([*command, str(self.dir)], around, ranks=ranks, in_vain=watchdog.ended_it)
         kill_tagged(tag)  # verifiers and ranks whose parent was killed
-        self._write_cause(before, ended)
-        return verdict.of_death(self.dir, before, ended.status, stopping=self.supervisor.told is not None, log=self.log)
+        known = watchdog.verdict(self.log) or self._cause(before, ended)
+        stopping = self.supervisor.told is not None
+        return verdict.of_death(self.dir, before, ended.status, stopping=stopping, log=self.log, known=known)
 
-    def _write_cause(self, before: int, ended: Ended) -> None:
+    def _cause(self, before: int, ended: Ended) -> Verdict | None:
         """Where the process could not say itself how it ended, and we know more than its exit code."""
         newest = newest_attempt(self.dir)
         if newest <= before or lock.lock_is_held(layout.lock(self.dir)) is not False:
-            return
+            return None
         if ended.out_of_memory:
             cause, message = Cause.HOST_OOM, f"out of memory: raise cluster.memory_gb; see {self.log}"
         elif self.supervisor.told is not None:
             cause = Cause.TIME_LIMIT if self.supervisor.told.name == "SIGUSR2" else Cause.PREEMPTED
             message = f"{self.supervisor.told.name}: stopped before it could save"
         else:
-            return
-        record_death(self.dir, newest, cause, cause.code, message)
+            return None
+        return Verdict(cause, message, again=cause.goes_on)
 
     def _name_the_end_before(self) -> None:
         """Of the attempt before, when this job was started again and its process left no word."""

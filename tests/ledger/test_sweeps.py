@@ -281,6 +281,33 @@ def test_a_damaged_manifest_names_its_lines_and_keeps_its_runs(tmp_path: Path) -
     assert sweep.problems == (f"sweep s: line 2 is damaged, line 4 is damaged in {file}: left out.",)
 
 
+def test_what_stood_in_damaged_files_of_a_sweep_is_kept_when_they_are_written_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = make_ledger(tmp_path, "abc")
+    runs = [{"run_id": "abc"}]
+    place = ledger.record_sweep("s", {"study": "eta"}, runs)
+    ledger.record_sweep("s", {"study": "eta"}, runs)  # nothing is damaged
+    assert capsys.readouterr().err == ""
+    assert sorted(file.name for file in place.iterdir()) == ["manifest.jsonl", "sweep.json"]
+    damaged = {"manifest.jsonl": b'{"run_id": "abc"}\n{"run_id": "ab\xff\n', "sweep.json": b'{"study": "e'}
+    for name, content in damaged.items():
+        (place / name).write_bytes(content)
+    ledger.record_sweep("s", {"study": "eta"}, runs)
+    assert (ledger.sweep("s").run_ids, ledger.sweep("s").problems) == (["abc"], ())
+    kept = {file.name.partition(".damaged-")[0]: file for file in place.glob("*.damaged-*")}
+    assert {name: file.read_bytes() for name, file in kept.items()} == damaged
+    assert {oct(file.stat().st_mode & 0o777) for file in kept.values()} == {"0o600"}
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        f"{place}/manifest.jsonl is written anew: line 2 is damaged. What stood there is kept as "
+        f"{kept['manifest.jsonl'].name}.",
+        f"{place}/sweep.json is written anew: it is damaged. What stood there is kept as {kept['sweep.json'].name}.",
+    ]
+    for file in kept.values():
+        time.strptime(file.name.partition(".damaged-")[2], "%Y%m%dT%H%M%S")
+
+
 def test_a_sweep_whose_description_is_damaged_is_listed_with_its_runs(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     for sweep_id in ("good", "bad"):

@@ -68,6 +68,8 @@ class TestReal:
             assert "building the" not in (run / "attempts/1/log.txt").read_text()
         stands = {path.name for path in tmp_path.glob("runs/stages/*") if path.is_dir()}
         assert stands == {pretrain["stage"], presample["stage"]}
+        scripts = list(tmp_path.glob("runs/submissions/*/stage.sbatch"))
+        assert [oct(path.stat().st_mode & 0o777) for path in scripts] == ["0o600"] * 2
 
     def test_answers_are_sampled_by_the_ranks_of_a_node_and_are_those_of_one(
         self, cluster: Settings, tmp_path: Path

@@ -1,4 +1,4 @@
-"""The batch script, whole, and what is concluded from the queue. No cluster needed."""
+"""The batch script, whole, and what is concluded from the queue. One test asks a real SLURM where logs are written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.sweeps import Ledger
 from slurm.client import Task, is_configured, queue
+from slurm.local_cluster import cluster as local
+from slurm.local_cluster.settings import Settings
 from slurm.submit import Resources, hand_in, script
 from slurm.supervise import Allocation, Ended, Supervisor
 from sweeps.slurm import submissions
 from sweeps.slurm.launch import Alike, chunks
 from sweeps.slurm.submissions import Queue, by_run, joined, record
+from tests.slurm.place import wait_for
 
 SCRIPT = """\
 #!/bin/bash
@@ -65,6 +68,34 @@ def test_a_job_that_comes_after_others_is_no_array() -> None:
     assert "%" not in text
 
 
+@pytest.mark.parametrize("count", [None, 2])
+def test_a_folder_with_percent_signs_is_taken_at_its_word(count: int | None) -> None:
+    """SLURM reads %j and the like in the name of a log; %% is one sign."""
+    log = "report.out" if count is None else "task_%a.out"
+    text = script(["true"], Resources(2, 1, 1.0), name="x", folder=Path("/a%j/50%%"), log=log, count=count)
+    assert f"#SBATCH --output=/a%%j/50%%%%/{log}\n" in text
+    assert "\nsrun --unbuffered --cpus-per-task=1 true\n" in text  # it has no log of its own
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.timeout(600)
+def test_slurm_writes_the_logs_of_such_a_folder_into_it(
+    cluster: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    folder = tmp_path / "a%j" / "50% %%x"
+    folder.mkdir(parents=True)
+    for count, log in ((None, "report.out"), (2, "task_%a.out")):
+        text = script(["echo", "here"], Resources(2, 1, 0.1), name="x", folder=folder, log=log, count=count)
+        path = folder / f"{count}.sbatch"
+        path.write_text(text)
+        hand_in(path, Resources(2, 1, 0.1))
+    wait_for(lambda: not local.client(cluster, "squeue", "-h", f"--user={os.geteuid()}"), patience_s=300)
+    logs = {file.relative_to(tmp_path).as_posix(): file.read_text() for file in tmp_path.rglob("*.out")}
+    assert logs == dict.fromkeys([f"a%j/50% %%x/{name}.out" for name in ("report", "task_0", "task_1")], "here\n")
+
+
 def test_a_profile_says_what_a_site_needs() -> None:
     site = Resources(
         60,
@@ -106,6 +137,15 @@ def test_arrays_are_one_per_signature_and_no_longer_than_slurm_takes() -> None:
     arrays = chunks([Alike(small, ["7"], ["a", "b", "c", "d", "e"]), Alike(large, [], ["f"])], 2)
     shares = [(small, ["7"], ["a", "b"]), (small, ["7"], ["c", "d"]), (small, ["7"], ["e"]), (large, [], ["f"])]
     assert [(array.cluster, array.after, array.run_ids) for array in arrays] == shares
+
+
+def test_what_a_submission_says_is_the_users_alone_to_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        target = record(Ledger(tmp_path), "s", ["a"], {"pack": 1})
+    finally:
+        os.umask(before)
+    assert oct((target / "submission.json").stat().st_mode & 0o777) == "0o600"
 
 
 def test_a_task_knows_its_job_and_how_often_it_was_requeued() -> None:

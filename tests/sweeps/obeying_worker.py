@@ -7,6 +7,7 @@ Each run takes `steps` steps of `pause` seconds, keeps the last in RUN_DIR/step.
 and lists all it took in RUN_DIR/steps.txt. `act` then:
 "" fine; any cause: an end by it; "die": SIGKILL at step 1 of the first `deaths` attempts; "child": leaves a process
 in a session of its own; "noise": prints what is no answer; "leave": ends the process before there is an attempt;
+"hang": does nothing for ever, before there is an attempt, until one has been made;
 "vanish": finds that somebody deletes its directory.
 """
 
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlvr.ledger.attempt import Attempt, Busy, StopFlag
+from rlvr.ledger.attempt import Attempt, Busy, StopFlag, newest_attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_text
 
@@ -31,6 +32,8 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     told: dict[str, Any] = json.loads((run_dir / "config.yaml").read_text())
     if told["act"] == "leave":
         os._exit(3)
+    if told["act"] == "hang" and newest_attempt(run_dir) < 2:
+        time.sleep(3600)
     if told["act"] == "vanish":
         shutil.rmtree(run_dir)
         return Cause.ERROR, "no such directory"

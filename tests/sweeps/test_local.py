@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -385,6 +386,51 @@ def test_an_end_without_an_answer_does_not_touch_an_attempt_of_somebody_else(tmp
         assert end.cause is Cause.BUSY
         assert not (other.path / "exit.json").exists()
         other.close(Cause.OK)
+
+
+def test_a_run_that_hangs_before_its_attempt_is_ended_and_tried_again(tmp_path: Path) -> None:
+    ledger = plan(tmp_path, a="hang")
+    with Attempt.open(ledger.run_dir("a")) as before:
+        before.close(Cause.PREEMPTED)
+    assert launch(ledger, retries=1, hung_min=0.005).finished == ["a"]  # 12 times 0.3 s
+    assert [each["cause"] for each in attempts(ledger, "a")] == ["preempted", "hung", "ok"]
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """With one run, whose second attempt is open, and no room left."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    try:
+        ledger = plan(path, a="")
+        Attempt.open(ledger.run_dir("a")).close(Cause.PREEMPTED)
+        with Attempt.open(ledger.run_dir("a")):
+            with contextlib.suppress(OSError), (path / "filler").open("wb", buffering=0) as filler:
+                while filler.write(bytes(4096)):
+                    pass
+            yield path
+            (path / "filler").unlink()
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.parametrize("before", [1, 2])
+def test_on_a_full_disk_an_end_keeps_its_cause_and_is_said(
+    before: int, full_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In its attempt (the second), or in one made for that (a third)."""
+    from sweeps import verdict
+
+    run_dir = Ledger(full_disk).run_dir("a")
+    (run_dir / "lock").unlink()  # its process is dead
+    known = verdict.Verdict(Cause.HOST_OOM, "out of memory: raise cluster.memory_gb")
+    assert verdict.of_death(run_dir, before, -9, stopping=False, log=full_disk, known=known) == known
+    told = "its end, host_oom, could not be written: No space left on device. out of memory: raise cluster.memory_gb"
+    assert capsys.readouterr().err == f"{run_dir}: {told}\n"
+    assert not list(run_dir.glob("attempts/[23]/exit.json"))
 
 
 # --- the shipper and the guard

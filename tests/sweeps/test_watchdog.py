@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
-from rlvr.ledger.attempt import Attempt, read_end
+from rlvr.ledger.attempt import Attempt, newest_attempt, read_end
 from rlvr.ledger.cause import Cause, State
 from rlvr.ledger.files import write_json
+from sweeps import verdict
 from sweeps.watchdog import START, STEPS, Watchdog
 from sweeps.worker import new_tag
 
@@ -62,3 +64,22 @@ def test_long_steps_the_way_to_the_first_one_and_no_limit_give_a_run_more_time(t
         assert read_end(attempt.path) is None
     assert not silent_for(Watchdog(tmp_path / "slow", 0, None, new_tag()), 0.3)
     assert not silent_for(Watchdog(tmp_path / "slow", 1, MINUTES, new_tag()), 0.7)  # of an attempt before
+
+
+def test_a_run_that_never_begins_its_attempt_is_ended_as_hung_in_one_of_its_own(tmp_path: Path) -> None:
+    """It has as long as a run has to its first step. The attempt before keeps its end."""
+    beating(tmp_path, origin={"step": 1, "time": 0.0}).close(Cause.TIME_LIMIT, "as it was")
+    watchdog = Watchdog(tmp_path, 1, MINUTES, new_tag())
+    assert not silent_for(watchdog, 0.7)
+    assert silent_for(watchdog, 30)
+    assert newest_attempt(tmp_path) == 1
+    ended = verdict.of_death(
+        tmp_path, 1, -9, stopping=False, log=tmp_path / "job.out", known=watchdog.verdict(tmp_path / "job.out")
+    )
+    assert (ended.cause, ended.again) == (Cause.HUNG, True)
+    ends = [read_end(tmp_path / f"attempts/{number}") for number in (1, 2)]
+    assert [end and end.cause for end in ends] == [Cause.TIME_LIMIT, Cause.HUNG]
+    assert ends[0] is not None
+    assert ends[0].message == "as it was"
+    assert ends[1] is not None
+    assert re.fullmatch(rf"no attempt was begun in \d+ s: ended; see {tmp_path}/job.out", ends[1].message)

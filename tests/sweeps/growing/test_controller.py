@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,6 +41,17 @@ def sweep(home: Path, candidates: list[Candidate], **rules: Any) -> Record:
     record = Record(Ledger(home), "s", {**about, "created": 1.0, **rules}, candidates)
     record.create()
     return record
+
+
+def test_the_plan_of_a_growing_sweep_is_the_users_alone_to_read(tmp_path: Path) -> None:
+    """It holds the configs of its runs, which are theirs alone too."""
+    before = os.umask(0o022)
+    try:
+        sweep(tmp_path, [candidate(0, 0)])
+    finally:
+        os.umask(before)
+    files = [tmp_path / "runs/sweeps/s" / name for name in ("planned.jsonl", "manifest.jsonl", "sweep.json")]
+    assert [oct(file.stat().st_mode & 0o777) for file in files] == ["0o600"] * 3
 
 
 def train(home: Path, right: Callable[[str, int], float], cause: str = "ok", of: str = "") -> None:
