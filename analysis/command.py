@@ -82,7 +82,7 @@ def parser() -> terminal.Parser:
         "--sweep", metavar="NAME", help="only the runs of this sweep: its name, its id or the beginning of it"
     )
     which.add_argument("--all", action="store_true", help="every study, newest first")
-    made.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
+    made.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     made.add_argument(
         "--source",
         choices=("ledger", "mlflow"),

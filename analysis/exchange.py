@@ -41,7 +41,7 @@ def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
     parser.add_argument(
         "what", nargs="*", help="a study, a sweep, or runs; study=NAME, sweep=ID (default: newest study)"
     )
-    parser.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
+    parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--out", type=Path, help="the file (default: as in the examples, here)")
     options = parser.parse_args(arguments)
     try:

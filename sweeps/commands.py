@@ -1,4 +1,4 @@
-"""`python -m sweeps`: how the sweeps stand, their logs, and shipping metrics that are still to be shipped."""
+"""`python -m sweeps`: how sweeps and runs stand, and their logs; cancel, retry, clean up, ship metrics to MLflow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parser() -> terminal.Parser:
 
     def command(name: str, run: Callable[[argparse.Namespace, Ledger], int], about: str) -> terminal.Parser:
         added = commands.add_parser(name, help=about)
-        added.add_argument("--home", type=Path, help="directory of runs/ (default: $RLVR_HOME, the checkout)")
+        added.add_argument("--home", type=Path, help=terminal.HOME_HELP)
         added.set_defaults(run=run)
         return added
 

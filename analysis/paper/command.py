@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         metavar="NAME | FILE",
         help="as in lad_table_6, pacs_figure_4, or lad: all of it; bundles (.rlvr), in the place of runs/",
     )
-    parser.add_argument("--home", type=Path, help="where runs/ lies (default: $RLVR_HOME, the checkout, or here)")
+    parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--study", help="whose runs a figure without printed numbers shows (default: the newest)")
     parser.add_argument("--out", type=Path, help="where figures go (default: reports/paper/ of the home)")
     parser.add_argument("--markdown", action="store_true", help="tables as Markdown")

@@ -25,7 +25,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.identity import of_engine, of_task
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sample_sets import SampleSet, Wanted, key_of, set_id, write_ordered
 from rlvr.ledger.samples import sample_rows
 from rlvr.ledger.stages import record_stages
@@ -42,9 +42,11 @@ STEP = 1  # an evaluation is a run of one step; which one of training it looks a
 class Evaluation:
     """A run whose config names a policy: it samples and trains nothing."""
 
-    def __init__(self, config: DictConfig, run_dir: Path, attempt: Attempt | None, spool: Spool | None) -> None:
-        """attempt, spool: of the first rank alone."""
-        self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
+    def __init__(
+        self, config: DictConfig, run_dir: Path, attempt: Attempt | None, journal: JournalWriter | None
+    ) -> None:
+        """attempt, journal: of the first rank alone."""
+        self.config, self.dir, self.attempt, self.journal = config, run_dir, attempt, journal
         self._heartbeat(0, 0)
         alive = (lambda: None) if attempt is None else attempt.alive
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
@@ -142,8 +144,8 @@ class Evaluation:
         k = list(wanted.k)
         metrics = measured(self.parts.task, by_source, samples=wanted.samples, k=k, prefix=EVALUATION)
         metrics |= voted(self.parts.task, by_source, samples=wanted.samples, k=k) | {"time/evaluation_s": seconds}
-        if self.spool is not None:
-            self.spool.record(STEP, metrics)
+        if self.journal is not None:
+            self.journal.record(STEP, metrics)
         if self.attempt is not None:
             self.attempt.heartbeat(1, 1, "done", accuracy(metrics))
         log.info("%s", brief(metrics))

@@ -22,7 +22,7 @@ from rlvr.job.parts import Parts, gather_rollouts
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt, StopFlag, asked_to_prune
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.rollouts import write_rollouts
 from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.ledger.stages import record_stages
@@ -50,9 +50,11 @@ EVALUATION_GRACE_S = 5.0  # to finish one in, when told to stop: given up, its s
 class Run:
     """Everything one run is made of, and its loop."""
 
-    def __init__(self, config: DictConfig, run_dir: Path, attempt: Attempt | None, spool: Spool | None) -> None:
-        """attempt, spool: of the first rank alone; the others write nothing but their part of a checkpoint."""
-        self.config, self.dir, self.attempt, self.spool = config, run_dir, attempt, spool
+    def __init__(
+        self, config: DictConfig, run_dir: Path, attempt: Attempt | None, journal: JournalWriter | None
+    ) -> None:
+        """attempt, journal: of the first rank alone; the others write nothing but their part of a checkpoint."""
+        self.config, self.dir, self.attempt, self.journal = config, run_dir, attempt, journal
         self._phase("base policy", 0)
         alive = (lambda: None) if attempt is None else attempt.alive
         self.parts = parts = Parts(config, layout.stages_beside(run_dir), alive)
@@ -103,7 +105,7 @@ class Run:
     def train(self, stop: StopFlag) -> Cause:
         """From the newest checkpoint to the last step, or until asked to stop."""
         done = self._resume()
-        if done == 0 and not distributed.any_rank(self.spool is not None and 0 in self.spool.steps):
+        if done == 0 and not distributed.any_rank(self.journal is not None and 0 in self.journal.steps):
             with stop.interruptible(EVALUATION_GRACE_S):
                 metrics = self._evaluate(0)
             self._finish(0, metrics)
@@ -204,14 +206,14 @@ class Run:
 
     def _is_measured(self, step: int, file: Path) -> bool:
         """Whether an attempt before this one put the step on record: its metrics stand, and so do their samples."""
-        return self.spool is not None and step in self.spool.steps and file.exists()
+        return self.journal is not None and step in self.journal.steps and file.exists()
 
     # --- the record ---
 
     def _finish(self, step: int, metrics: dict[str, float]) -> None:
         """Put a step on record; then, when it is time, a checkpoint that contains it."""
-        if self.spool is not None:
-            self.spool.record(step, metrics)
+        if self.journal is not None:
+            self.journal.record(step, metrics)
         self._phase("train", step, accuracy(metrics))
         if self.checkpoints.due(step, metrics):
             self._save(step, metrics)
@@ -228,13 +230,13 @@ class Run:
 
     def _save(self, step: int, metrics: Mapping[str, float]) -> None:
         self._check_lease()
-        if self.spool is not None:
-            self.spool.flush()  # a checkpoint never knows of a step that the record does not
+        if self.journal is not None:
+            self.journal.flush()  # a checkpoint never knows of a step that the record does not
         ahead = self.step_sampler.prefetched()  # before the position: to sample draws problems
         self.checkpoints.save(step, self.step_sampler.position, metrics, ahead, self.step_sampler.share)
 
     def _resume(self) -> int:
-        recorded = distributed.of_first_rank(None if self.spool is None else self.spool.complete)
+        recorded = distributed.of_first_rank(None if self.journal is None else self.journal.complete)
         extra = self.checkpoints.resume(recorded)
         if extra is None:
             return 0

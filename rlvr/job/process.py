@@ -27,7 +27,7 @@ from rlvr.job.log import logging_to
 from rlvr.job.loop import Run
 from rlvr.ledger.attempt import HALVINGS, Attempt, Busy, StopFlag, Stopped, asked_to_prune, gpu_ooms, record_rank
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.runs import Unreadable, check_owner, read_info, read_proven_config
 from rlvr.trainer import distributed
 
@@ -65,15 +65,15 @@ def _train(config: DictConfig, run_dir: Path, attempt: Attempt | None, stop: Sto
     plain, paths = OmegaConf.to_container(config), read_info(run_dir).import_paths
     targets.restore(paths, plain)
     with contextlib.ExitStack() as stack:
-        spool = None
+        journal = None
         if attempt is not None:
-            spool = Spool(run_dir, attempt.number, holds_lease=attempt.holds_lease)
-            stack.enter_context(contextlib.closing(spool))
+            journal = JournalWriter(run_dir, attempt.number, holds_lease=attempt.holds_lease)
+            stack.enter_context(contextlib.closing(journal))
         with stop.interruptible():  # a base policy, its answers, a large model: minutes, and nothing to save
             if config.trainer is not None:  # the first rank alone has read how attempts ended
                 distributed.join_group()
                 config.trainer.token_budget = distributed.of_first_rank(config.trainer.token_budget)
-            work = (Evaluation if config.policy else Run)(config, run_dir, attempt, spool)
+            work = (Evaluation if config.policy else Run)(config, run_dir, attempt, journal)
         for file in own_code.record(run_dir, plain, paths) if attempt is not None else ():
             log.warning("%s: not the version that this run began with; it goes on with this one", file)
         stack.enter_context(contextlib.closing(work))

@@ -6,7 +6,7 @@
 help. Lines are strict JSON: NaN and the infinities, which JSON lacks, are the strings "nan", "inf" and "-inf".
 
 The record of a step is what the *first* attempt to reach it measured. A resumed attempt replays the steps after its
-checkpoint; the spool drops them, so no reader ever sees a step twice.
+checkpoint; the journal drops them, so no reader ever sees a step twice.
 
 A line that is damaged costs its own step and nothing else: every reader is given the others, and its number. A torn
 last line, the mark of a crash or of a write in progress, is not read until it is whole; the next attempt cuts it.
@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9_\-./ ]{1,250}")
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured at one step. `end`: byte offset in the spool just after this line."""
+    """What was measured at one step. `end`: byte offset in the journal just after this line."""
 
     step: int
     time: float  # seconds since the epoch
@@ -81,7 +81,7 @@ def check_name(name: str) -> None:
 
 
 def encode(step: int, seconds: float, attempt: int, metrics: Mapping[str, float]) -> bytes:
-    """One line of the spool, newline included. `metrics` values are floats; `seconds` since the epoch."""
+    """One line of the journal, newline included. `metrics` values are floats; `seconds` since the epoch."""
     head: dict[str, Any] = {"step": step, "time": seconds, "attempt": attempt, "metrics": metrics}
     try:
         body = _JSON.encode(head)
@@ -204,8 +204,8 @@ class Follower:
             return b""
 
 
-class Spool:
-    """The tracker of one attempt of a run: appends to `run_dir`/metrics.jsonl.
+class JournalWriter:
+    """Appends the steps of one attempt of a run to `run_dir`/metrics.jsonl.
 
     holds_lease: asked before anything is written; an attempt that lost its lease (a zombie on a node that the
     scheduler gave up) leaves the file alone. A full disk does not stop training: lines wait in memory, and `flush`,

@@ -1,6 +1,6 @@
 """Where everything lies: the one module that knows a path or the name of a file.
 
-    $RLVR_HOME, or the checkout
+    $RLVR_HOME, the checkout, or the current directory
         mlflow.db  mlartifacts/       MLflow's store, where no server is named
         reports/<study>/              tables, figures, page
         reports/.cache/               what analysis parsed before; safe to delete
@@ -15,6 +15,7 @@
                 metrics.jsonl         the journal
                 mlflow.json           how much of that is in MLflow
                 stages.json           what it starts from
+                inputs.json           hashes of the data that it reads; own_code.json: of components of its user
                 checkpoints/step-<S>/ trainer.json, beside tensors
                 samples/              test-<S>.parquet policy-<S>.parquet
                 rollouts/             step-<S>.parquet

@@ -73,6 +73,9 @@ def port(text: str) -> int:
     return int(text)
 
 
+HOME_HELP = "directory that holds runs/ (default: $RLVR_HOME, the checkout, or the current directory)"
+
+
 def home(typed: Path | None) -> Path:
     """The directory of runs/ that `--home` names, which must be there; without one, `layout.home()`. ValueError."""
     if typed is None:

@@ -89,7 +89,7 @@ def main(target: Target, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, required=target.usual_out is None, default=target.usual_out, help=target.out
     )
-    parser.add_argument("--home", type=Path, help="the directory that holds runs/ (default: $RLVR_HOME, the checkout)")
+    parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument(
         "--sweep", nargs="+", default=[], metavar="NAME", help="only the runs of these sweeps, by name or id"
     )

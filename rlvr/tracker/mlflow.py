@@ -101,7 +101,7 @@ def _parser() -> terminal.Parser:
         f"once. Exit code 0: everything is there; {LEFT}: something is left, try again later; {UNEQUAL}: MLflow has "
         "other rows than a journal.",
     )
-    parser.add_argument("--home", type=Path, help="the directory that holds runs/ (default: $RLVR_HOME, the checkout)")
+    parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
     parser.add_argument("--sweep", nargs="+", default=[], metavar="ID", help="only the runs of these sweeps")
     parser.add_argument("--follow", action="store_true", help=f"a pass every {PERIOD_S:.0f} s, until SIGTERM")
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"MLflow: {report.warning}", file=sys.stderr)
         for sweep in shipper.ledger.sweeps():
             if not options.sweep or sweep.sweep_id in options.sweep:
-                report.name(sweep)
+                report.note_problems(sweep)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

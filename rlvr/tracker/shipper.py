@@ -89,7 +89,7 @@ class Report:
     def complete(self) -> bool:
         return not self.left and self.error is None
 
-    def name(self, sweep: Sweep) -> None:
+    def note_problems(self, sweep: Sweep) -> None:
         """What of a sweep cannot be read."""
         if sweep.problems:
             self.problems[sweep.sweep_id] = " ".join(sweep.problems)
@@ -139,7 +139,8 @@ class Shipper:
         return report
 
     def verify(self, run_dirs: Iterable[Path], *, repair: bool = False) -> tuple[dict[str, str], int]:
-        """({run name: how its MLflow run differs from its journal}, rows that are equal). Ship before.
+        """({run name: how its MLflow run differs from its journal, or why nobody can say}, rows that are equal). Ship
+        before.
 
         repair: let the next pass make them equal. It sends what MLflow lacks; an MLflow run with rows that the journal
         has not is deleted, and made anew. Raises StoreDown.
@@ -155,7 +156,8 @@ class Shipper:
             num_equal += equal
             if fault:
                 unequal[run.name] = fault
-        return unequal, num_equal
+        not_compared = {"not compared": " ".join(report.problems)} if report.problems else {}
+        return unequal | not_compared, num_equal
 
     def _compare(self, client: Client, run: Run, *, repair: bool) -> tuple[str, int]:
         """(how its MLflow run differs from its journal, "" if it does not; rows that are equal)."""
@@ -211,7 +213,7 @@ class Shipper:
                 except (Refused, OSError, ValueError) as error:
                     report.problems[run.name] = f"{run.name}: {self._clean(error)}"
             for sweep in sweeps:
-                report.name(sweep)
+                report.note_problems(sweep)
                 try:
                     self._close_sweep(client, sweep, by_id)
                 except NoFiles as error:

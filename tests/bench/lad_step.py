@@ -20,7 +20,7 @@ from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import StopFlag
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.journal import Spool, read
+from rlvr.ledger.journal import JournalWriter, read
 from rlvr.model.tokenizer import word_tokenizer
 
 # Of the paper's 256, so that an update still has a group of 8 responses, and the step eight updates.
@@ -44,7 +44,7 @@ def lad_step(model: PreTrainedModel, tokens: int, gpu: str, *, python: str | Non
         config = _config(directory, tokens, gpu, python)
         run_dir = directory / "runs" / "x"
         with contextlib.ExitStack() as stack:
-            spool = stack.enter_context(contextlib.closing(Spool(run_dir, 1)))
+            spool = stack.enter_context(contextlib.closing(JournalWriter(run_dir, 1)))
             run = stack.enter_context(contextlib.closing(Run(config, run_dir, None, spool)))
             if run.train(StopFlag()) is not Cause.OK:
                 raise RuntimeError("the run did not end well: the log above says why")

@@ -1,4 +1,4 @@
-"""What tracking costs a training step: microseconds of `Spool.record` with 50 metrics. Prints one JSON line.
+"""What tracking costs a training step: microseconds of `JournalWriter.record` with 50 metrics. Prints one JSON line.
 
 python -m tests.bench.tracker
 """
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 
 METRICS, STEPS, TARGET_MS = 50, 2000, 0.1
 
@@ -19,7 +19,7 @@ METRICS, STEPS, TARGET_MS = 50, 2000, 0.1
 def main() -> None:
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        tracker = Spool(Path(folder), 1)
+        tracker = JournalWriter(Path(folder), 1)
         for step in range(STEPS):
             metrics = {f"group/metric_{i}": (step + 1) / (i + 3) for i in range(METRICS)}
             start = time.perf_counter()

@@ -42,8 +42,8 @@ def train(directory: Path, *overrides: str, first: bool = True) -> None:
     run = make_run(directory, *overrides, usual=SMALL, journal=first)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(run))
-        if run.spool is not None:
-            stack.enter_context(contextlib.closing(run.spool))
+        if run.journal is not None:
+            stack.enter_context(contextlib.closing(run.journal))
         assert run.train(StopFlag()) is Cause.OK
 
 

@@ -20,8 +20,8 @@ def train(directory: Path, overrides: list[str], *, first: bool) -> None:
     """A whole run in `directory`; its first rank records the metrics."""
     run = make_run(directory, *overrides, journal=first)
     with contextlib.ExitStack() as stack:
-        if run.spool is not None:
-            stack.enter_context(contextlib.closing(run.spool))
+        if run.journal is not None:
+            stack.enter_context(contextlib.closing(run.journal))
         stack.enter_context(contextlib.closing(run))
         assert run.train(StopFlag()) is Cause.OK
 

@@ -23,7 +23,7 @@ from rlvr.job.loop import Run
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt, StopFlag
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.journal import Spool, read
+from rlvr.ledger.journal import JournalWriter, read
 from rlvr.objective.batch import needs
 from tests.trainer.test_logprob import Entropies
 
@@ -53,7 +53,7 @@ def make_run(tmp_path: Path, *overrides: str, usual: Sequence[str] = OVERRIDES, 
     with composing():
         config = OmegaConf.create(frozen(compose("run", [*usual, *overrides]), {}))
     run_dir = tmp_path / "runs" / "x"
-    return Run(config, run_dir, None, Spool(run_dir, 1) if journal else None)
+    return Run(config, run_dir, None, JournalWriter(run_dir, 1) if journal else None)
 
 
 def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_validation_split_is_measured_beside_the_test_split_and_decides(tmp_
     with composing():
         config = OmegaConf.create(frozen(compose("run", overrides), {}))
     run_dir = tmp_path / "runs" / "x"
-    run = Run(config, run_dir, None, Spool(run_dir, 1))
+    run = Run(config, run_dir, None, JournalWriter(run_dir, 1))
     assert len(run.validation) == 3
     assert not {p.id for p in run.validation} & {p.id for p in run.problems}
     try:
@@ -145,8 +145,8 @@ def test_a_step_that_is_taken_again_keeps_the_samples_of_its_record(tmp_path: Pa
     """The metrics of the first attempt to reach it stand, so its samples must."""
     for is_first in (True, False):
         run = make_run(tmp_path, "checkpoint.every=2", "checkpoint.keep=2", journal=True)
-        assert run.spool is not None
-        with contextlib.closing(run.spool), contextlib.closing(run):
+        assert run.journal is not None
+        with contextlib.closing(run.journal), contextlib.closing(run):
             assert run.train(StopFlag()) is Cause.OK
         file = layout.evaluation(run.dir, 4)
         if not is_first:
@@ -180,8 +180,8 @@ def test_steps_that_the_record_lost_are_taken_again(draws: tuple[str, ...], tmp_
 
     def trained(folder: str, *more: str) -> list[tuple[int, dict[str, float]]]:
         run = make_run(tmp_path / folder, *every, *more, journal=True)
-        assert run.spool is not None
-        with contextlib.closing(run.spool), contextlib.closing(run):
+        assert run.journal is not None
+        with contextlib.closing(run.journal), contextlib.closing(run):
             assert run.train(StopFlag()) is Cause.OK
         records = read(layout.journal(run.dir)).records
         timed = ("time/", "throughput/")

@@ -57,12 +57,12 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
     from rlvr.ledger import layout
     from rlvr.ledger.attempt import StopFlag
     from rlvr.ledger.cause import Cause
-    from rlvr.ledger.journal import Spool, read
+    from rlvr.ledger.journal import JournalWriter, read
 
     with composing():
         config = OmegaConf.create(frozen(compose("run", [*STEP, *overrides]), {}))
     folder = folder / "runs" / re.sub(r"\W", "", "".join(overrides))
-    run = Run(config, folder, None, Spool(folder, 1))
+    run = Run(config, folder, None, JournalWriter(folder, 1))
     try:
         assert run.train(StopFlag()) is Cause.OK
     finally:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlvr.ledger import journal as spool
-from rlvr.ledger.journal import Spool, decode, encode, read
+from rlvr.ledger.journal import JournalWriter, decode, encode, read
 
 ROOT = Path(spool.__file__).parents[2]
 names = st.from_regex(r"[A-Za-z0-9_\-]{1,8}(/[A-Za-z0-9_\- .]{1,8}x)?", fullmatch=True)
@@ -36,7 +36,7 @@ def lines(run_dir: Path) -> list[dict]:
 
 
 def test_a_line_is_strict_json_with_the_fields_of_the_ledger_and_a_crc_of_what_precedes_it(tmp_path):
-    tracker = Spool(tmp_path, 3)
+    tracker = JournalWriter(tmp_path, 3)
     tracker.record(7, {"reward/mean": 0.1, "optim/grad_norm": math.inf, "policy/kl_old": -math.inf, "a": math.nan})
     tracker.close()
     (line,) = lines(tmp_path)
@@ -70,11 +70,11 @@ def test_any_flipped_bit_is_found(position, bit):
 
 
 def test_a_replayed_step_keeps_what_the_first_attempt_measured(tmp_path):
-    first = Spool(tmp_path, 1)
+    first = JournalWriter(tmp_path, 1)
     for step in range(5):
         first.record(step, {"x": float(step)})
     first.close()
-    second = Spool(tmp_path, 2)
+    second = JournalWriter(tmp_path, 2)
     for step in range(3, 8):  # resumed from the checkpoint of step 2
         second.record(step, {"x": 100.0 + step})
     second.close()
@@ -91,7 +91,7 @@ def test_a_replayed_step_keeps_what_the_first_attempt_measured(tmp_path):
 
 
 def test_metrics_of_a_step_given_in_two_calls_are_not_lost_without_a_word(tmp_path, caplog):
-    tracker = Spool(tmp_path, 1)
+    tracker = JournalWriter(tmp_path, 1)
     tracker.record(1, {"a": 1.0})
     with caplog.at_level(logging.WARNING):
         tracker.record(1, {"b": 2.0})
@@ -108,7 +108,7 @@ def test_a_torn_last_line_is_ignored_by_the_reader_and_cut_by_the_next_attempt(t
     records, offset, damaged, torn = read(path)
     assert [r.step for r in records] == [1]
     assert (offset, damaged, torn) == (len(good), [], kept > 0)
-    tracker = Spool(tmp_path, 2)
+    tracker = JournalWriter(tmp_path, 2)
     assert path.read_bytes() == good
     tracker.record(2, {"x": 3.0})
     tracker.close()
@@ -121,7 +121,7 @@ def test_a_last_line_whose_middle_the_disk_lost_counts_as_torn(tmp_path):
     lost[10:20] = b"\0" * 10
     path.write_bytes(good + lost)
     assert read(path).end == len(good)
-    Spool(tmp_path, 2).close()
+    JournalWriter(tmp_path, 2).close()
     assert path.read_bytes() == good
 
 
@@ -143,7 +143,7 @@ def test_a_resumed_attempt_measures_the_step_of_a_damaged_line_again_and_leaves_
     data[2][12] ^= 1
     path.write_bytes(b"".join(data))
     with caplog.at_level(logging.WARNING):
-        tracker = Spool(tmp_path, 2)
+        tracker = JournalWriter(tmp_path, 2)
     assert "line 3 is damaged" in caplog.text
     for step in range(1, 5):  # resumed from a checkpoint of step 0
         tracker.record(step, {"x": 100.0 + step})
@@ -155,7 +155,7 @@ def test_a_resumed_attempt_measures_the_step_of_a_damaged_line_again_and_leaves_
 
 
 def test_reading_goes_on_where_it_stopped(tmp_path):
-    tracker = Spool(tmp_path, 1)
+    tracker = JournalWriter(tmp_path, 1)
     seen, offset = [], 0
     for step in range(6):
         tracker.record(step, {"x": 0.0})
@@ -171,7 +171,7 @@ def test_reading_goes_on_where_it_stopped(tmp_path):
 
 @pytest.mark.parametrize("name", ["a:b", "a@8", "", "/a", "a//b", "a/", "../a", ".", "é", "a" * 251, "a\n", "a/./b"])
 def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path, name):
-    tracker = Spool(tmp_path, 1)
+    tracker = JournalWriter(tmp_path, 1)
     with pytest.raises(ValueError) as error:
         tracker.record(1, {"fine": 1.0, name: 1.0})
     assert repr(name) in str(error.value)
@@ -182,15 +182,15 @@ def test_a_name_that_mlflow_refuses_is_refused_at_once_and_named(tmp_path, name)
 
 def test_a_value_that_is_no_number_is_refused_and_named(tmp_path):
     with pytest.raises(ValueError, match="metric 'reward/mean' is None, not a number"):
-        Spool(tmp_path, 1).record(1, {"reward/mean": None})  # type: ignore[dict-item]
+        JournalWriter(tmp_path, 1).record(1, {"reward/mean": None})  # type: ignore[dict-item]
 
 
 def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):
     lease = {"holder": 1}
-    zombie = Spool(tmp_path, 1, holds_lease=lambda: lease["holder"] == 1)
+    zombie = JournalWriter(tmp_path, 1, holds_lease=lambda: lease["holder"] == 1)
     zombie.record(1, {"x": 1.0})
     lease["holder"] = 2
-    successor = Spool(tmp_path, 2, holds_lease=lambda: lease["holder"] == 2)
+    successor = JournalWriter(tmp_path, 2, holds_lease=lambda: lease["holder"] == 2)
     successor.record(2, {"x": 2.0})
     zombie.record(2, {"x": -1.0})
     zombie.record(3, {"x": -1.0})
@@ -200,13 +200,13 @@ def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):
     assert [(r["step"], r["attempt"]) for r in lines(tmp_path)] == [(1, 1), (2, 2), (3, 2)]
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + b'{"step":4')
-    Spool(tmp_path, 1, holds_lease=lambda: False).close()
+    JournalWriter(tmp_path, 1, holds_lease=lambda: False).close()
     assert path.read_bytes().endswith(b'{"step":4')
 
 
 def test_a_zombie_makes_no_file_anew(tmp_path):
     leased = [True]
-    with contextlib.closing(Spool(tmp_path, 1, holds_lease=lambda: leased[0])) as zombie:
+    with contextlib.closing(JournalWriter(tmp_path, 1, holds_lease=lambda: leased[0])) as zombie:
         zombie.record(0, {"a": 0.0})
         leased[0] = False
         (tmp_path / "metrics.jsonl").unlink()
@@ -215,7 +215,7 @@ def test_a_zombie_makes_no_file_anew(tmp_path):
 
 
 def test_an_attempt_sees_lines_that_a_zombie_wrote_after_it_opened(tmp_path):
-    zombie, successor = Spool(tmp_path, 1), Spool(tmp_path, 2)  # no lease to tell them apart
+    zombie, successor = JournalWriter(tmp_path, 1), JournalWriter(tmp_path, 2)  # no lease to tell them apart
     zombie.record(5, {"x": 1.0})
     successor.record(5, {"x": 2.0})
     successor.record(6, {"x": 2.0})
@@ -225,10 +225,10 @@ def test_an_attempt_sees_lines_that_a_zombie_wrote_after_it_opened(tmp_path):
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from rlvr.ledger.journal import Spool, encode
+from rlvr.ledger.journal import JournalWriter, encode
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 run = Path(sys.argv[1])
-tracker = Spool(run, 1)
+tracker = JournalWriter(run, 1)
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 tracker.record(0, {"x": 0.0})
 size = (run / "metrics.jsonl").stat().st_size
@@ -255,8 +255,8 @@ def test_a_full_disk_delays_lines_and_loses_none(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from rlvr.ledger.journal import Spool
-tracker = Spool(Path(sys.argv[1]), int(sys.argv[2]))
+from rlvr.ledger.journal import JournalWriter
+tracker = JournalWriter(Path(sys.argv[1]), int(sys.argv[2]))
 for step in range(10**9):
     tracker.record(step, {"x": float(step), "y": 0.5})
 """
@@ -286,10 +286,10 @@ def test_the_spool_imports_the_standard_library_alone():
 
 def test_a_file_that_is_replaced_or_removed_while_a_run_writes_has_every_step_in_the_end(tmp_path):
     """As sed -i, an editor, or a copy that is put back does. Lines of other attempts that are gone stay gone."""
-    with contextlib.closing(Spool(tmp_path, 1)) as before:
+    with contextlib.closing(JournalWriter(tmp_path, 1)) as before:
         before.record(0, {"a": 0.0})
     journal = tmp_path / "metrics.jsonl"
-    with contextlib.closing(Spool(tmp_path, 2)) as writer:
+    with contextlib.closing(JournalWriter(tmp_path, 2)) as writer:
         writer.record(1, {"a": 1.0})
         copy = journal.read_bytes()
         writer.record(2, {"a": 2.0})

@@ -34,8 +34,8 @@ def trained(run: Run) -> Metrics:
 
 
 def train(run: Run, stop: StopFlag) -> Cause:
-    assert run.spool is not None
-    with contextlib.closing(run.spool), contextlib.closing(run):
+    assert run.journal is not None
+    with contextlib.closing(run.journal), contextlib.closing(run):
         return run.train(stop)
 
 

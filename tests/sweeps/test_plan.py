@@ -17,7 +17,7 @@ from rlvr.config import cost, own_code
 from rlvr.config.compose import composing
 from rlvr.ledger import inputs, layout
 from rlvr.ledger.attempt import Attempt
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.stages import record_stages
 from rlvr.ledger.sweeps import Ledger
 from sweeps.launcher import _tell_of_other_versions
@@ -285,7 +285,7 @@ def finished_runs_of_three_sizes(ledger: Ledger) -> None:
     write(past, ledger)
     for run in past.runs:
         steps, prompts = run.config["steps"], run.config["rollout"]["prompts"]
-        with contextlib.closing(Spool(ledger.run_dir(run.run_id), 1)) as spool:
+        with contextlib.closing(JournalWriter(ledger.run_dir(run.run_id), 1)) as spool:
             for step in range(1, steps + 1):
                 spool.record(step, {"response/length": 20.0, "time/rollout_s": prompts, "time/train_s": 2.0 * prompts})
         finish(ledger, run.run_id, steps, 3.0 * steps * prompts + 5)
@@ -358,7 +358,7 @@ def test_the_cost_model_learns_from_the_newest_runs_of_each_task(
     runs = planned(*[["task.size=9", f"seed={seed}"] for seed in range(3)], ["task.size=7"], *others)
     write(runs, ledger)
     for number, run in enumerate(runs.runs):
-        with contextlib.closing(Spool(ledger.run_dir(run.run_id), 1)) as spool:
+        with contextlib.closing(JournalWriter(ledger.run_dir(run.run_id), 1)) as spool:
             spool.record(1, {"response/length": 20.0})
         finish(ledger, run.run_id, 1, 100)
         (end,) = ledger.run_dir(run.run_id).rglob("exit.json")
@@ -430,7 +430,7 @@ def test_what_finished_runs_saw_and_how_long_they_waited_for_their_base_policy(t
     (run,) = (done := planned(["steps=2", "rollout.prompts=4", "rollout.samples=8"])).runs
     write(done, ledger)
     run_dir = ledger.run_dir(run.run_id)
-    with contextlib.closing(Spool(run_dir, 1)) as spool:
+    with contextlib.closing(JournalWriter(run_dir, 1)) as spool:
         for step in (1, 2):
             tokens = {"tokens/rollout": 3 * 4 * 8 * 20.0, "tokens/used": 480.0, "tokens/train": 480 - 24 + 33.0}
             spool.record(step, {"response/length": 20.0, "rollout/rounds": 3.0, "time/train_s": 5.0, **tokens})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlvr.ledger.attempt import Attempt
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sweeps import Ledger
 from sweeps.plan import write
 from sweeps.result import Sweep
@@ -35,7 +35,7 @@ def test_a_run_shows_what_stands_on_the_ledger_now(sweep: Sweep) -> None:
     run = sweep[0]
     assert (run.state, len(run.metrics), run.config.steps) == ("planned", 0, 5)
     with Attempt.open(run.directory) as attempt:
-        spool = Spool(run.directory, attempt.number)
+        spool = JournalWriter(run.directory, attempt.number)
         spool.record(1, {"reward/mean": 0.25})
         spool.record(2, {"reward/mean": 0.5, "loss/total": -1.0})
         spool.close()

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_json
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.runs import to_yaml
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker.presentation import VIEW_TAG, is_behind, metric_columns, saved_view
@@ -52,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         info = {"run_id": f"run{number}", "name": f"{loss}-s0", "study": "pilot", "created": 1.0}
         ledger.create_run(f"run{number}", config, info)
         lines.append({"run_id": f"run{number}", "name": f"{loss}-s0"})
-        spool = Spool(ledger.run_dir(f"run{number}"), 1)
+        spool = JournalWriter(ledger.run_dir(f"run{number}"), 1)
         spool.record(0, {"evaluation/maze/avg_at_8": 0.5, "evaluation/maze/pass_at_8": 0.75})
         spool.close()
     about = {"study": "pilot", "name": "pilot", "tags": "cpu, first", "question": "Is it so?", "created": 1.0}
@@ -128,7 +128,7 @@ def test_a_store_that_takes_no_files_has_the_metrics_all_the_same(home: Path) ->
     place.rename(place.with_name("away"))
     place.write_text("a file, where a folder should be")
     layout.report_page(layout.reports(home) / "pilot").write_text("<b>third</b>")
-    spool = Spool(Ledger(home).run_dir("run0"), 1)
+    spool = JournalWriter(Ledger(home).run_dir("run0"), 1)
     spool.record(1, {"loss/total": 1.0})
     spool.close()
     (problem,) = ship(home)

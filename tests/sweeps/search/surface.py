@@ -21,7 +21,7 @@ from optuna.trial import TrialState
 from rlvr.config.overrides import parse
 from rlvr.ledger.attempt import Attempt, asked_to_prune
 from rlvr.ledger.cause import Cause
-from rlvr.ledger.journal import Spool
+from rlvr.ledger.journal import JournalWriter
 from rlvr.ledger.sweeps import Ledger
 from sweeps.planned import Planned
 from sweeps.search import sampler as samplers
@@ -50,13 +50,13 @@ class Here:
 
     def __init__(self, ledger: Ledger, deaths: int = 0) -> None:
         self.ledger, self.deaths = ledger, deaths
-        self.at_work: dict[str, tuple[Planned, Attempt, Spool]] = {}
+        self.at_work: dict[str, tuple[Planned, Attempt, JournalWriter]] = {}
         self.step: dict[str, int] = {}
         self.said: list[str] = []
 
     def start(self, run: Planned) -> None:
         attempt = Attempt.open(self.ledger.run_dir(run.run_id))
-        self.at_work[run.run_id] = run, attempt, Spool(self.ledger.run_dir(run.run_id), attempt.number)
+        self.at_work[run.run_id] = run, attempt, JournalWriter(self.ledger.run_dir(run.run_id), attempt.number)
         self.step[run.run_id] = 0
 
     def turn(self) -> dict[str, str]:
