@@ -46,9 +46,8 @@ from rlvr.ledger.identity import of_task, run_id
 from rlvr.ledger.policies import HUB_NAME, digest_of, downloaded, is_checkpoint
 from rlvr.ledger.runs import check_owner, read_config, read_info
 from rlvr.ledger.stages import recorded_stages
-from rlvr.ledger.sweeps import TUNING, Ledger
+from rlvr.ledger.sweeps import EVALUATION, TUNING, Ledger
 
-STUDY = "evaluation"  # where evaluations stand that belong to no other
 BASE = "base"  # in tables, the policy that runs started from
 
 
@@ -115,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         help="of a run: newest (default), best (checkpoint.keep_best), all, base (its base policy), or a step",
     )
     parser.add_argument("--with-base", action="store_true", help="the base policies of the runs too, for comparison")
-    parser.add_argument("--study", default=STUDY, help=f"the study that the evaluations belong to (default: {STUDY})")
+    parser.add_argument(
+        "--study", default=EVALUATION, help=f"the study that the evaluations belong to (default: {EVALUATION})"
+    )
     parser.add_argument("--config-dir", help="a directory of further options, as for rlvr.run")
     parser.add_argument("--dry-run", action="store_true", help="show what would be evaluated, and stop")
     parser.add_argument("--debug", action="store_true", help="the full traceback of an error")

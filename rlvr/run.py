@@ -98,7 +98,7 @@ def carried_out(
         if "adapt" not in about and key.split(".")[0] == "policy":
             raise ValueError(f"{key} is of evaluations, and this trains. Evaluate by `python -m rlvr.evaluate SOURCE`.")
     session = Session(**{"typed": words, **about}, registry=registry, dry_run=dry_run, one_run=one_run)
-    with session.current(), _hydra_of_its_own():
+    with session.entered(), _hydra_of_its_own():
         # Hydra, told to take this for its own command, composes and calls our sweeper, or `_single_point_of`.
         _run_hydra(
             args=command_line(deferred(quoted(words), registry)),

@@ -47,15 +47,15 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
 
     master: the config that Hydra composed for the command. Returns what Hydra wants of a launcher, for each point.
     """
-    now = session.current()
+    current = session.current()
     if grows(master):
         launched = launch_growing(master, overrides)
     else:
-        planning.check(master, evaluates=now.adapt is not None)
+        planning.check(master, evaluates=current.adapt is not None)
         added = controls_of(master, overrides)
-        points = now.adapted(now.points(master, [*overrides, *(words for words, _ in added)]))
-        planned = plan(points, command=now.command, checker=now.checker)
-        if now.adapt is None:  # an evaluation has no claims
+        points = current.adapted(current.points(master, [*overrides, *(words for words, _ in added)]))
+        planned = plan(points, command=current.command, checker=current.checker)
+        if current.adapt is None:  # an evaluation has no claims
             _check_expected(planned)
         launched = launch(_marked(planned, [control for _, control in added]))
     return [_returned(launched) for _ in overrides]
@@ -63,8 +63,8 @@ def launch_points(master: DictConfig, overrides: Sequence[Sequence[str]]) -> lis
 
 def _check_expected(planned: Plan) -> None:
     """ValueError for what no run can test; a line on what these runs cannot."""
-    now = session.current()
-    if line := expected.check(planned, Ledger(home()), now.registry, now.typed):
+    current = session.current()
+    if line := expected.check(planned, Ledger(home()), current.registry, current.typed):
         print(line, file=sys.stderr)
 
 
@@ -85,14 +85,14 @@ def _marked(planned: Plan, added: Sequence[str]) -> Plan:
 
 def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Outcome:
     """A sweep whose next runs hang on the results of the ones before (sweeps/growing)."""
-    now, ledger = session.current(), Ledger(home())
-    planning.check(master, evaluates=now.adapt is not None)
+    current, ledger = session.current(), Ledger(home())
+    planning.check(master, evaluates=current.adapt is not None)
     added = controls_of(master, overrides)
     if controls.SEEDS in [control for _, control in added]:
         raise ValueError("controls=seeds needs seeds that nothing adds to. Drop it, or drop until and tune.")
 
     def compose(words: Sequence[Sequence[str]]) -> Plan:
-        composed = plan(now.points(master, words), command=now.command, checker=now.checker)
+        composed = plan(current.points(master, words), command=current.command, checker=current.checker)
         return with_unique_names(composed, RunNames(ledger))
 
     record, first = planning.planned(master, [*overrides, *(words for words, _ in added)], ledger, compose)
@@ -101,7 +101,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
     check_launch(everything, ledger, master.tracker, on_slurm=on_slurm)
     _check_expected(everything)
     outcome, told = Outcome(), tuple[str, ...]()
-    if now.dry_run:
+    if current.dry_run:
         told = tuple(forecast.lines(record))
     else:
         configs = {run.run_id: run.config for run in everything.runs}
@@ -111,7 +111,7 @@ def launch_growing(master: DictConfig, overrides: Sequence[Sequence[str]]) -> Ou
             with controller.owned(ledger, record.sweep_id, controller.LOCK_S if on_slurm else 0.0):
                 record.write()
             outcome = _go_on(ledger, record.sweep_id)
-    now.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=now.dry_run, forecast=told))
+    current.launches.append(Launch(first, outcome, on_slurm=on_slurm, dry_run=current.dry_run, forecast=told))
     return outcome
 
 
@@ -140,21 +140,21 @@ def _go_on(ledger: Ledger, sweep_id: str, *, unless_cancelled: bool = False) -> 
 
 def launch(planned: Plan) -> Outcome:
     """Write the plan to the ledger and run what is not finished. In a dry run the session only remembers it."""
-    now, ledger = session.current(), Ledger(home())
+    current, ledger = session.current(), Ledger(home())
     planned = with_unique_names(planned, RunNames(ledger))
     first = OmegaConf.create(dict(planned.runs[0].config))
     cluster, tracker = first.cluster, first.tracker
     on_slurm = is_for_slurm(cluster.backend)
     check_launch(planned, ledger, tracker, on_slurm=on_slurm)
     outcome = Outcome()
-    if not now.dry_run:
+    if not current.dry_run:
         configs = {run.run_id: run.config for run in planned.runs}
         if on_slurm:
             check_pending(ledger, configs)
         with _forgotten_if_refused(ledger, planned.sweep_id, configs):
             write(planned, ledger)
             outcome = _start(ledger, planned.sweep_id, configs, cluster, on_slurm=on_slurm)
-    now.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=now.dry_run))
+    current.launches.append(Launch(planned, outcome, on_slurm=on_slurm, dry_run=current.dry_run))
     return outcome
 
 

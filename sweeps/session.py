@@ -69,7 +69,7 @@ class Session:
         return points if self.adapt is None else self.adapt(points)
 
     @contextlib.contextmanager
-    def current(self) -> Generator[None, None, None]:
+    def entered(self) -> Generator[None, None, None]:
         """The session of all that is called in here. What a command leaves in the process is taken back at its end."""
         before, path = dict(os.environ), list(sys.path)
         token = _current.set(self)

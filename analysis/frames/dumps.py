@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from analysis.frames.bundle import SCHEMAS, Packed
 from analysis.frames.counts import Counts
 from analysis.frames.digest import What
-from analysis.frames.frames import Frames
+from analysis.frames.frames import CHOICES, Frames
 from analysis.frames.runs import IMPORTED, RunRecord, runs_frame
 from analysis.frames.samples import Texts
 from rlvr.ledger.cause import State
@@ -106,7 +106,7 @@ def frames(dump: Dump) -> Frames:
         state=State.FINISHED.value,
         created=0.0,
         overrides=knobs,
-        config={"seed": dump.seed, **{f"choices.{k}" if k in _CHOICES else k: v for k, v in config.items()}},
+        config={"seed": dump.seed, **{f"choices.{k}" if k in CHOICES else k: v for k, v in config.items()}},
     )
     line = {"run_id": run_id, "name": name, "overrides": list(knobs), "seed": dump.seed}
     swept = {key: [value] for key, value in config.items()}
@@ -122,9 +122,6 @@ def frames(dump: Dump) -> Frames:
         notes=(f"{name}: {len(samples)} samples in the format of {dump.format}, read from {dump.path.name}.",),
         sweeps=(sweep,),
     )
-
-
-_CHOICES = ("loss", "divergence", "advantage", "task", "model")
 
 
 def _limited(samples: Iterable[Sample], path: Path) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ which layout; or, where a paper prints no number of it, what draws ours (docs/pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,6 @@ import yaml
 from analysis.paper.printed import FOLDER, LOADER, OfPaper, Place, Printed, tables
 
 LAYOUTS = ("lines", "bars")
-Part = Callable[[Place], str]
 
 
 @dataclass(frozen=True)

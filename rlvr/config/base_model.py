@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from rlvr.config import memory
 from rlvr.config.pairing import Abilities
-from rlvr.config.schema import Knobs
+from rlvr.config.schema import Choices, Knobs
 from rlvr.ledger import layout
 from rlvr.ledger.policies import HUB_NAME, is_checkpoint
 from rlvr.ledger.runs import read_config
@@ -80,7 +80,7 @@ def _check_heads(model: Knobs) -> None:
         )
 
 
-def check_context(config: Knobs, choices: Mapping[str, str | None], task: Abilities) -> None:
+def check_context(config: Knobs, choices: Choices, task: Abilities) -> None:
     """ValueError for responses that, behind a prompt, leave the context of the model, or of an evaluation's policy."""
     policy = config.get("policy")
     model: Mapping[str, Any] = model_of(Path(policy.path)) if policy else config.model

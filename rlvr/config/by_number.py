@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlvr.config.binding import Written
 from rlvr.config.freeze import frozen
+from rlvr.config.schema import Choices
 
 Number = int | float
 Place = tuple[str, ...]  # the keys on the way to a value
@@ -28,18 +29,14 @@ class ByNumber:
     """What the points of a setting have in common, and where each of their numbers stands."""
 
     config: DictConfig  # of one of them
-    choices: Mapping[str, str | None]
+    choices: Choices
     plain: Mapping[str, Any]  # that one, frozen
     places: Mapping[str, Sequence[tuple[Place, type]]]  # by key: where its number stands, and as what
     written: Written
 
     @classmethod
     def of(
-        cls,
-        config: DictConfig,
-        choices: Mapping[str, str | None],
-        plain: Mapping[str, Any],
-        numbers: Mapping[str, Number],
+        cls, config: DictConfig, choices: Choices, plain: Mapping[str, Any], numbers: Mapping[str, Number]
     ) -> ByNumber | None:
         """None where a number decides more than the places that hold it, or the seed does.
 

@@ -20,13 +20,12 @@ from rlvr.config.cost import DEVICES
 from rlvr.config.freeze import frozen, missing_of_task
 from rlvr.config.pairing import Abilities
 from rlvr.config.registry import SHORTHANDS, Registry
-from rlvr.config.schema import Knobs, Section
+from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.tags import redact
 from rlvr.records import NotAtHand
 from rlvr.task.read import BriefHub
 
-Choices = Mapping[str, str | None]
 SECRET = re.compile(  # in names of variables, as words: TOKENIZERS_PARALLELISM is none
     r"(TOKEN|PASSWORD|PASSWD|SECRETS?|CREDENTIALS?|APIKEY|(^|_)KEY)(_|$)", re.IGNORECASE
 )

@@ -13,12 +13,11 @@ from omegaconf import DictConfig
 from rlvr.config import memory
 from rlvr.config.definition import Unclear, definition
 from rlvr.config.registry import Registry
-from rlvr.config.schema import Knobs
+from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared
 from rlvr.records import NotAtHand
 
 MOST_AHEAD = 16  # steps
-Choices = Mapping[str, str | None]
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-from rlvr.config.schema import as_dict
+from rlvr.config.schema import Choices, as_dict
 from rlvr.config.signature import signature
 from rlvr.ledger.identity import NOT_IDENTITY, run_id
 
@@ -19,7 +19,7 @@ BEST = "@best"  # ends the group of evaluated checkpoints that are each the best
 DATA = ("train", "test", "databases")  # knobs of tasks that are files or names of a hub
 
 
-def frozen(config: DictConfig, choices: Mapping[str, str | None], *, on_paper: bool = False) -> dict[str, Any]:
+def frozen(config: DictConfig, choices: Choices, *, on_paper: bool = False) -> dict[str, Any]:
     """The resolved config as plain data, with the chosen option of every group: what a job reads, and nothing else.
 
     on_paper: in a dry run knobs of the task may lack a value, which is "???" then. ValueError names any other key

@@ -6,17 +6,15 @@ What a loss or an advantage needs it declares itself (rlvr/objective/batch.py); 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
 from rlvr.config.registry import Registry
-from rlvr.config.schema import Knobs
+from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared, signature
 from rlvr.objective.limits import orders, subset_sizes
-
-Choices = Mapping[str, str | None]
 
 
 def check(config: Knobs, choices: Choices, registry: Registry) -> None:

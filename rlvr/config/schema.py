@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -191,3 +192,4 @@ class Section(dict[str, Any]):
 
 
 Knobs = DictConfig | Section
+Choices = Mapping[str, str | None]  # by group, the option that was chosen

@@ -28,7 +28,8 @@ from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_ya
 from rlvr.ledger.state import RunState
 
 NO_STUDY = "main"  # where runs stand that belong to no study and have no name
-OWN_STUDIES = (NO_STUDY, "search", "evaluation")  # without a file: also those of searches, and of rlvr.evaluate
+SEARCH, EVALUATION = "search", "evaluation"  # studies of searches and of rlvr.evaluate, where no file is named
+OWN_STUDIES = (NO_STUDY, SEARCH, EVALUATION)  # without a file
 TUNING = "tuning"  # the `stage`, in a manifest, of runs that choose a value for others
 FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
 

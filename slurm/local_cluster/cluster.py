@@ -25,10 +25,10 @@ DATABASE_USER = "mysql"  # of Debian's package
 CLIENT_S = 20.0  # no call of a client may hang
 
 
-def up(root: Path = ROOT, *, nodes: int = 4, grace_s: int = 20, fresh: bool = True) -> Settings:
-    """Start the cluster; one that answers already is left as it is. ValueError says what stands in the way.
+def up(root: Path = ROOT, *, nodes: int = 4) -> Settings:
+    """Start the cluster; one that answers already is left as it is, and one that is gone is forgotten with its jobs.
 
-    fresh: forget the jobs of a former one. fresh=False goes on where it was stopped, jobs in the queue and all.
+    ValueError says what stands in the way.
     """
     root = _checked(root)
     if why := packages.obstacle():
@@ -37,10 +37,10 @@ def up(root: Path = ROOT, *, nodes: int = 4, grace_s: int = 20, fresh: bool = Tr
     if before is not None and is_ready(before):
         return before
     down(root)
-    if fresh and before is not None:
+    if before is not None:
         shutil.rmtree(root)
     with _alone():
-        return _start_all(root, None if fresh else before, nodes=nodes, grace_s=grace_s)
+        return _start_all(root, nodes)
 
 
 @contextlib.contextmanager
@@ -51,12 +51,12 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _start_all(root: Path, kept: Settings | None, *, nodes: int, grace_s: int) -> Settings:
+def _start_all(root: Path, nodes: int) -> Settings:
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     _check_ours(root)  # once more: it may have come into being since
     (root / "log").mkdir(exist_ok=True)
     packages.install(root / "log" / "apt.log")
-    cluster = kept or Settings(root, free_base_port(11 + nodes), nodes=nodes, grace_s=grace_s)
+    cluster = Settings(root, free_base_port(11 + nodes), nodes=nodes)
     _prepare(cluster)
     start_servers(cluster)
     for name in cluster.node_names:

@@ -24,7 +24,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.identity import ADDED, GROWTH, NOT_IDENTITY, identity
 from rlvr.ledger.layout import home
 from rlvr.ledger.lock import lock, sign, unlock
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import SEARCH, Ledger
 from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import launcher, local, session
 from sweeps.naming import RunNames
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from sweeps.search.space import Axis, Space
     from sweeps.search.study import Goal
 
-STUDY = "search"  # of runs that a study file did not ask for: they stay out of the tables of grids
 N_TRIALS = 20
 
 
@@ -89,7 +88,7 @@ class SearchSweep:
         self.names = RunNames(Ledger(home()))
         self._check()
         goal = self._goal(space.axes)
-        self.study = self.base.hydra.runtime.choices.get("study") or self.base.name or STUDY
+        self.study = self.base.hydra.runtime.choices.get("study") or self.base.name or SEARCH
         on_slurm = launcher.is_for_slurm(self.base.cluster.backend)
         at_once = min(self._at_once(on_slurm=on_slurm), goal.n_trials)
         sweep_id, first = self._sweep_id(space, goal), self._first(space, goal, at_once)

@@ -72,7 +72,7 @@ def launch(plan: Plan, home: Path, prepare: Callable[[], None]) -> int:
             os.dup2(log.fileno(), 2)
         os.environ["RLVR_HOME"] = str(home)
         prepare()
-        with Session().current():
+        with Session().entered():
             outcome = launcher.launch(plan)
         sys.stdout.flush()
         os._exit(outcome.exit_code)

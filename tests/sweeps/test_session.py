@@ -21,8 +21,8 @@ def test_hydra_of_another_application_is_told_whose_launcher_this_is() -> None:
 
 def test_a_session_is_current_in_its_block_alone(tmp_path: Path) -> None:
     outer, inner = Session(["a"]), Session(["b"])
-    with outer.current():
-        with inner.current():
+    with outer.entered():
+        with inner.entered():
             assert session.current() is inner
         assert session.current() is outer
     with pytest.raises(RuntimeError):
@@ -30,7 +30,7 @@ def test_a_session_is_current_in_its_block_alone(tmp_path: Path) -> None:
 
 
 def fail_in(made: Session) -> None:
-    with made.current():
+    with made.entered():
         os.environ |= {"KEPT": "changed", "NEW": "x"}
         assert sys.path[-1] == made.registry.folders[0]
         raise ZeroDivisionError
