@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlvr.ledger import layout
 from rlvr.ledger.journal import Record, encode
-from rlvr.tracker.mlflow import Shipper, run_dirs, verify
+from rlvr.tracker.mlflow import UNEQUAL, Shipper, run_dirs, verify
 from rlvr.tracker.verification import Row, arrived, difference
 from tests.tracker.conftest import Store
 from tests.tracker.places import T0, add_steps, expected, make_run, make_sweep, query, stored
@@ -102,6 +102,17 @@ def test_rows_that_vanish_from_mlflow_are_named_and_sent_again(local: Store, hom
     assert shipper.verify([run]) == ({NAME: f"2 rows are not in MLflow (steps 1, 4: reward/mean={1 / 7:g}, ...)"}, 13)
     assert verify(shipper, [], repair=True) == 0
     assert stored(local.database)["r"] == expected(range(5))
+
+
+def test_a_run_that_nobody_can_read_is_not_called_equal(local: Store, home: Path) -> None:
+    whole, broken = make_run(home, "r", steps=2), make_run(home, "s", steps=2)
+    Shipper(home, local.uri).ship([whole, broken])
+    (broken / "run.json").write_text("{")
+    unequal, equal = Shipper(home, local.uri).verify([whole, broken])
+    assert equal == len(expected(range(2)))
+    assert list(unequal) == ["not compared"]
+    assert "run.json" in unequal["not compared"]
+    assert verify(Shipper(home, local.uri), [], repair=False) == UNEQUAL
 
 
 def test_a_deleted_experiment_is_said_of_its_runs_and_restored_it_is_whole(local: Store, home: Path) -> None:
