@@ -116,11 +116,14 @@ def _residual(differences: Sequence[Difference]) -> float:
     table[0] = 0
     for row, d in zip(table[1:], differences, strict=True):
         row[[seeds.index(seed) for seed in d.seeds]] = d.per_seed
-    arm, seed = np.nonzero(np.isfinite(table))
-    design = np.hstack([np.eye(len(table))[arm], np.eye(len(seeds))[seed]])
-    scores = table[arm, seed]
-    fitted = design @ np.linalg.lstsq(design, scores, rcond=None)[0]
-    return float(((scores - fitted) ** 2).sum())
+    there = np.isfinite(table).astype(float)
+    shares = there / there.sum(1, keepdims=True)
+    scores = np.nan_to_num(table)
+    centred = there * (scores - (shares * scores).sum(1, keepdims=True))
+    # Without arms: the normal equations of the seeds alone, which are few.
+    seed = np.linalg.pinv(np.diag(there.sum(0)) - shares.T @ there) @ centred.sum(0)
+    left = centred - there * (seed - (shares @ seed)[:, None])
+    return float((left**2).sum())
 
 
 def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:
