@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
@@ -39,10 +40,10 @@ def lines(
         for arm in setting.arms:
             group = groups.setdefault((arm.method, _scales(arm, knob), _without(arm.variant, knob)), {})
             group[arm.first.knob(knob)] = arm
-        scales = {(method, rest): {s for m, s, r in groups if (m, r) == (method, rest)} for method, _, rest in groups}
+        alike = Counter((method, rest) for method, _, rest in groups)
         own = [
-            _line(method, [own if len(scales[method, rest]) > 1 else "", rest], group)
-            for (method, own, rest), group in groups.items()
+            _line(method, (scales if alike[method, rest] > 1 else "", rest), group)
+            for (method, scales, rest), group in groups.items()
             if len(group) >= least
         ]
         on_lines = [arm for line in own for arm in line.arms]
