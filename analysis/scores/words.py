@@ -87,7 +87,8 @@ def labels(firsts: Mapping[str, Run]) -> dict[str, Label]:
     """By group, what tells its arm from the others of a setting. firsts: a run of each group.
 
     A knob to which several values were given is told of every arm, from its config where it was not typed; one that
-    some arms alone were given is told of those. Where arms would still read alike, every config key that differs.
+    some arms alone were given is told of those. Where arms would still read alike, every config key that differs, and
+    at last the id of the group: no two arms have one name.
     """
     given = {i: typed(run) for i, run in firsts.items()}
     values: dict[str, set[str | None]] = {key: set() for key in dict.fromkeys(chain.from_iterable(given.values()))}
@@ -119,7 +120,8 @@ def _configured(run: Run, key: str) -> str | None:
 def _told_apart(
     told: Mapping[str, dict[str, str]], firsts: Mapping[str, Run], varied: Sequence[str]
 ) -> dict[str, dict[str, str]]:
-    """Complete labels that are empty or not alone: by what others were given, by chosen options, by any config key."""
+    """Complete labels that are empty or not alone: by what others were given, by chosen options, by any config key; where
+    even these read alike (values that differ beyond the digits shown), by the ids of their groups."""
     if len(told) < 2:
         return {i: knobs or _alone(firsts[i]) for i, knobs in told.items()}
     differ = _differing(list(firsts.values()))
@@ -133,7 +135,8 @@ def _told_apart(
                     key.removeprefix("choices."): _configured(firsts[i], key.removeprefix("choices.")) for key in keys
                 }
                 found[i] = {**{key: value for key, value in own.items() if value is not None}, **knobs}
-    return found
+    alike = Counter(text(knobs) for knobs in found.values())
+    return {i: {**knobs, "group": i} if alike[text(knobs)] > 1 else knobs for i, knobs in found.items()}
 
 
 def _alone(run: Run) -> dict[str, str]:

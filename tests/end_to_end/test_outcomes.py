@@ -150,12 +150,14 @@ def raising(kind: str) -> None:
     raise {"ValueError": ValueError, "OSError": OSError}[kind]("no room\nfor two lines")
 
 
-@pytest.mark.parametrize("kind", ["ValueError", "OSError"])
-def test_what_a_component_raises_stands_in_the_first_line_of_the_message(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("ValueError", Cause.USER_ERROR), ("OSError", Cause.ERROR)])
+def test_what_a_component_raises_names_the_cause_and_stands_in_the_first_line_of_the_message(
+    kind: str, expected: Cause
+) -> None:
     target = "tests.end_to_end.test_outcomes.raising"
     with StopFlag() as stop:
         cause, message = _guarded(lambda: instantiate({"_target_": target, "kind": kind}), stop)
-    assert cause is Cause.ERROR
+    assert cause is expected
     assert message.splitlines()[0] == f"Error in call to target '{target}': {kind}: no room"
 
 
