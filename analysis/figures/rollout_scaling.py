@@ -15,5 +15,9 @@ QUESTION = "Whose pass@k keeps growing with the number of rollouts per prompt?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless some objective ran with two numbers of rollouts per prompt."""
-    found = lines(frames, KNOB)
-    return style.drawn(lambda: against_knob(frames, found, Axis("rollouts per prompt N"))) if found else None
+    lines_by_setting = lines(frames, KNOB)
+    return (
+        style.drawn(lambda: against_knob(frames, lines_by_setting, Axis("rollouts per prompt N")))
+        if lines_by_setting
+        else None
+    )

@@ -8,12 +8,12 @@ import shlex
 import pytest
 
 from analysis import figures as figure_room
-from analysis.paper.figures import Pictured, figures, part_of, series_of
+from analysis.paper.figures import PaperFigure, figures, part_of, series_of
 from analysis.report.drawing import available
 from rlvr.config.schema import CONF
 
 
-def cells_of(pictured: Pictured) -> list[tuple[str, str, str, float]]:
+def cells_of(pictured: PaperFigure) -> list[tuple[str, str, str, float]]:
     """(panel, series, x, number) of everything that is drawn."""
     layout, printed = pictured.layout, pictured.printed
     assert layout is not None

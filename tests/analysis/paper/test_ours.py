@@ -12,7 +12,7 @@ import pytest
 from analysis.frames.load import load
 from analysis.paper import ours
 from analysis.paper.ours import BASE, MEASURES
-from analysis.paper.printed import AVERAGE, MINUS, RAW, Place, Printed, tables
+from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, tables
 from analysis.report.grid import Grid, grids
 from rlvr.ledger import layout
 from tests.analysis.ledger_factory import config, group_of, write_run, write_sweep
@@ -35,7 +35,7 @@ def config_of(arm: str) -> dict[str, Any]:
     return made
 
 
-def metrics_of(cells: list[Place], printed: Printed) -> dict[str, float]:
+def metrics_of(cells: list[PrintedCell], printed: PaperTable) -> dict[str, float]:
     """What a run that measured these would log."""
     logged = {}
     for cell in cells:
@@ -48,9 +48,9 @@ def metrics_of(cells: list[Place], printed: Printed) -> dict[str, float]:
     return logged
 
 
-def write_published(home: Path, printed: Printed) -> None:
+def write_published(home: Path, printed: PaperTable) -> None:
     """A run for every arm of the table, and evaluations of its policy where the paper made them."""
-    by_arm: dict[str, list[Place]] = defaultdict(list)
+    by_arm: dict[str, list[PrintedCell]] = defaultdict(list)
     for cell in printed.cells:
         if cell.arm and MINUS not in cell.arm:
             by_arm[cell.arm].append(cell)
@@ -84,7 +84,12 @@ def evaluation_config(policy: dict[str, str], *, greedy: bool) -> dict[str, Any]
 
 
 def write_evaluation(
-    home: Path, made: dict[str, Any], name: str, cells: list[Place], printed: Printed, measured: list[Place]
+    home: Path,
+    made: dict[str, Any],
+    name: str,
+    cells: list[PrintedCell],
+    printed: PaperTable,
+    measured: list[PrintedCell],
 ) -> str:
     metrics = metrics_of(cells, printed) or {"evaluation/x/error": 0.0}
     run_id = write_run(home, made, {}, logged_at={1: metrics}, name=name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.paper.ours import table
-from analysis.paper.printed import AVERAGE, MINUS, Place, Printed, published, tables
+from analysis.paper.printed import AVERAGE, MINUS, PaperTable, PrintedCell, published, tables
 from analysis.report.grid import published_grids
 from analysis.report.render import latex, markdown
 
@@ -26,8 +26,8 @@ RENAMED = {
 }
 
 
-def rows_of(printed: Printed) -> dict[tuple[str, str], list[Place]]:
-    rows: dict[tuple[str, str], list[Place]] = defaultdict(list)
+def rows_of(printed: PaperTable) -> dict[tuple[str, str], list[PrintedCell]]:
+    rows: dict[tuple[str, str], list[PrintedCell]] = defaultdict(list)
     for cell in printed.cells:
         rows[cell.panel, cell.line].append(cell)
     return rows
@@ -60,9 +60,9 @@ AVERAGES = {
 }
 
 
-def averages_of(printed: Printed) -> list[tuple[float, Place]]:
+def averages_of(printed: PaperTable) -> list[tuple[float, PrintedCell]]:
     """Each with the mean of its row's other columns."""
-    found = list[tuple[float, Place]]()
+    found = list[tuple[float, PrintedCell]]()
     for cells in rows_of(printed).values():
         parts = [cell.number for cell in cells if cell.benchmark != AVERAGE]
         for average in (cell for cell in cells if cell.benchmark == AVERAGE and cell.number is not None):
@@ -86,7 +86,7 @@ def test_averages_are_the_means_of_their_columns_or_named_as_misprints(name: str
 @pytest.mark.parametrize("name", [f"pacs_table_{number}" for number in (1, 2, *range(6, 14))])  # 3 marks nothing
 def test_printed_marks_are_the_best_and_the_second_where_nothing_is_said(name: str) -> None:
     printed = tables()[name]
-    columns: dict[str, list[Place]] = defaultdict(list)
+    columns: dict[str, list[PrintedCell]] = defaultdict(list)
     for cell in printed.cells:
         if cell.number is not None and MINUS not in cell.arm and not cell.row.startswith(("Claude", "Gemini")):
             columns[cell.head].append(cell)
@@ -139,7 +139,7 @@ def test_every_cell_is_that_of_the_transcription(paper: str) -> None:
         assert sorted(found) == sorted((*each[:3], *each[4:]) for each in expected), name
 
 
-def described(cell: Place, *, marks: bool) -> tuple[str, ...]:
+def described(cell: PrintedCell, *, marks: bool) -> tuple[str, ...]:
     """Method, knob, benchmark, text, mark. marks: of LAD they are lost, and ours follow its rule."""
     method, _, knob = cell.row.partition(", 1/η = ")
     with_knob = re.fullmatch(r"(.*) \((?:alpha|divergence loss weight|advantage estimator|T) ([^)]*)\)", method)
