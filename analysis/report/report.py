@@ -194,13 +194,13 @@ def _as_link(name: str, content: bytes) -> str:
 
 
 def browse_command(frames: Frames) -> str:
-    """The command, or the address, that shows the runs in MLflow; passwords in it are replaced by ***."""
-    if frames.origin.startswith("http"):
-        return frames.origin
-    store = frames.origin
-    if ":" not in store:
-        store = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
-    return f"mlflow ui --backend-store-uri {re.sub(r'//[^/@]+@', '//***@', store)}"
+    """The command, or the address, that shows the runs in MLflow; a user and password in it are replaced by ***."""
+    origin = re.sub(r"//[^/]*@", "//***@", frames.origin)
+    if origin.startswith("http"):
+        return origin
+    if ":" not in origin:
+        origin = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
+    return f"mlflow ui --backend-store-uri {origin}"
 
 
 def _pieces(text: str) -> list[tuple[bool, str]]:

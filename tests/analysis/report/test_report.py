@@ -99,6 +99,21 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     assert "<script>alert" not in report.page(frames, report.build(frames, with_figures=False), {})
 
 
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://ann:secret@tracking:5000", "http://***@tracking:5000"),
+        ("postgresql://ann:se@cret@db/mlflow", "mlflow ui --backend-store-uri postgresql://***@db/mlflow"),
+        ("sqlite:////data/mlflow.db", "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"),
+        ("ledger", "mlflow ui --backend-store-uri sqlite:///mlflow.db"),
+    ],
+)
+def test_a_page_shows_no_password_of_the_tracking_server(home, content, origin, expected):
+    frames = replace(load(home), origin=origin)
+    assert report.browse_command(replace(frames, home=None)) == expected
+    assert "cret" not in report.page(frames, replace(content, figures=(), tables=()), {})
+
+
 def test_a_grid_without_a_title_has_no_heading(home, content):
     paper = as_published(printed_tables()["dph_rl_table_2"])
     untitled = Table("t", "T", "?", pd.DataFrame(), (), published=(paper,))
