@@ -32,9 +32,10 @@ def figure(frames: Frames) -> Figure | None:
 def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
     drawing, panels = style.panels(settings, height=2.9)
     handles: dict[str, Artist] = {}
-    remark = ""
+    remarks: list[str] = []
     for axes, setting, metric in panels:
         shown, remark = legible(setting.arms, swept(frames))
+        remarks += [remark] if remark and remark not in remarks else []
         for arm, look in zip(shown, looks_of(shown), strict=True):
             line = _line(axes, frames, setting, metric, arm, look)
             handles |= {arm.label: line} if line is not None else {}
@@ -42,7 +43,7 @@ def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     several = any(len(arm.run_ids) > 1 for setting in settings for arm in setting.arms)
-    legend(drawing, handles, "; ".join(filter(None, (remark, BAND if several else ""))))
+    legend(drawing, handles, "; ".join([*remarks, *([BAND] if several else [])]))
     return drawing
 
 

@@ -40,20 +40,21 @@ def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Fi
     drawing = Figure(figsize=(style.WIDTH, 2.9 * len(rows) + 0.35), layout="constrained")
     columns = max(len(others) for _, others in rows)
     handles: dict[str, Artist] = {}
-    remark = ""
+    remarks: list[str] = []
     grid = drawing.subplots(len(rows), columns, squeeze=False)
     for row_axes, (setting, others) in zip(grid, rows, strict=True):
         for axes in row_axes[len(others) :]:
             axes.set_visible(False)
         accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
         shown, remark = legible(setting.arms, swept(frames))
+        remarks += [remark] if remark and remark not in remarks else []
         for axes, metric in zip(row_axes, others, strict=False):
             for arm, look in zip(shown, looks_of(shown), strict=True):
                 path = _path(axes, frames, setting, (accuracy, metric), arm, look)
                 handles |= {arm.label: path} if path is not None else {}
             axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
             axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
-    legend(drawing, handles, "; ".join(filter(None, (remark, "large mark: the last evaluation"))))
+    legend(drawing, handles, "; ".join([*remarks, "large mark: the last evaluation"]))
     return drawing
 
 

@@ -369,6 +369,17 @@ def test_a_figure_grows_by_its_legend(tmp_path: Path) -> None:
     assert 0 <= legend.y0 < legend.y1 < panel.y0
 
 
+def test_the_legend_counts_the_arms_left_out_of_any_setting(tmp_path: Path) -> None:
+    """Of 25 arms of the first setting 24 are drawn, of the second setting its only one."""
+    sizes = [(7, 1e-6 * (1 + number)) for number in range(25)] + [(9, 1e-6)]
+    evaluations = {0: START, 20: {"maze7": counts(4, 4)}, 40: {"maze7": counts(8, 4)}}
+    for number, (size, lr) in enumerate(sizes):
+        write_run(tmp_path, config(loss="grpo", task={"size": size}, lr=lr), evaluations, name=f"grpo-{number}")
+    drawn = evaluation_figure.figure(load(tmp_path))
+    assert drawn is not None
+    assert drawn.legends[0].get_title().get_text() == "the first 24 of 25 arms"
+
+
 def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:
     for seed, last in enumerate((0.4, 0.5, 0.6)):
         write_run(tmp_path, config(loss="grpo", seed=seed), {0: START}, training={"policy/entropy": [1.0, last]})
