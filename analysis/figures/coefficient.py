@@ -21,15 +21,10 @@ def figure(frames: Frames) -> Figure | None:
     """None unless a divergence ran with two coefficients."""
     lines_by_setting = lines(frames, KNOB, losses=[loss for loss in NAMES if loss not in WITHOUT])
     penalties = _penalties(frames)
-    lines_by_setting = [
-        (setting, [*setting_lines, *penalties.get(setting.name, [])]) for setting, setting_lines in lines_by_setting
-    ]
+    drawn_lines = [(setting, [*losses, *penalties.get(setting.name, [])]) for setting, losses in lines_by_setting]
     without = [a for a in arms(frames) if a.loss in WITHOUT and not a.control and not a.first.knob(PENALTY)]
-    return (
-        style.drawn(lambda: against_knob(frames, lines_by_setting, Axis("coefficient", 10), without))
-        if lines_by_setting
-        else None
-    )
+    axis = Axis("coefficient", 10)
+    return style.drawn(lambda: against_knob(frames, drawn_lines, axis, without)) if drawn_lines else None
 
 
 def _penalties(frames: Frames) -> dict[str, list[Line]]:

@@ -16,8 +16,5 @@ QUESTION = "Whose pass@k keeps growing with the number of rollouts per prompt?"
 def figure(frames: Frames) -> Figure | None:
     """None unless some objective ran with two numbers of rollouts per prompt."""
     lines_by_setting = lines(frames, KNOB)
-    return (
-        style.drawn(lambda: against_knob(frames, lines_by_setting, Axis("rollouts per prompt N")))
-        if lines_by_setting
-        else None
-    )
+    axis = Axis("rollouts per prompt N")
+    return style.drawn(lambda: against_knob(frames, lines_by_setting, axis)) if lines_by_setting else None

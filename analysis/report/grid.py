@@ -127,7 +127,7 @@ def _columns(grid: Grid, chosen: Sequence[int]) -> Grid:
 def published_grids(published: Published) -> list[Grid]:
     """Printed values in the layout of the paper, with the marks of the paper."""
     blocks = [
-        _marked(str(block), [(str(line), line_cells) for line, line_cells in cells.groupby("line", sort=False)])
+        _published_grid(str(block), [(str(line), line_cells) for line, line_cells in cells.groupby("line", sort=False)])
         for block, cells in published.cells.groupby("block", sort=False)
     ]
     return [*blocks[:-1], replace(blocks[-1], notes=published.notes)]
@@ -147,7 +147,7 @@ def side_by_side(table: Table) -> list[Grid]:
             below = ours[(ours["block"] == block) & ours["line"].str.startswith(f"{line}{OURS}")]
             for row, own_cells in below.groupby("line", sort=False):
                 lines.append((f"· {str(row).removeprefix(f'{line}, ')}", own_cells))
-        blocks.append(_marked(str(block), lines))
+        blocks.append(_published_grid(str(block), lines))
     return [*blocks[:-1], replace(blocks[-1], notes=published.notes)]
 
 
@@ -173,7 +173,7 @@ def _as_printed(table: Table) -> pd.DataFrame:
     return ours.assign(mark=[mark_of(number, best[key]) for number, key in zip(ours["number"], keys, strict=True)])
 
 
-def _marked(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
+def _published_grid(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
     """The grid of a block of a published table. lines: the label and the cells of each row."""
     heads = list(lines[0][1]["head"])
     rows: list[tuple[str, ...]] = []
@@ -195,10 +195,10 @@ def published_averages(published: Published) -> Grid:
     columns = list(published.cells["column"])
     chosen = AVERAGE if AVERAGE in columns else columns[0]
     part = published.cells[published.cells["column"] == chosen]
-    return _printed_grid(f"{published.label}: {chosen}", part, "metric")
+    return _short_grid(f"{published.label}: {chosen}", part, "metric")
 
 
-def _printed_grid(title: str, cells: pd.DataFrame, across: str) -> Grid:
+def _short_grid(title: str, cells: pd.DataFrame, across: str) -> Grid:
     """Printed texts by row; across: the column of `cells` whose values become the columns of the grid."""
     columns = list(cells[across].drop_duplicates())
     rows: list[tuple[str, ...]] = []
@@ -250,10 +250,10 @@ def _rounded(value: float, decimals: int) -> str:
 
 
 def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    cell_at = _placed(cells)
+    cell_at = _by_position(cells)
     keys = list(dict.fromkeys(key for _, key in cell_at))
     labels = list(dict.fromkeys(label for label, _ in cell_at))
-    forms = {key: _exact(table.format_of(*key), cells, key, "mean") for key in keys}
+    forms = {key: _with_decimals(table.format_of(*key), cells, key, "mean") for key in keys}
     marked = not table.differences
 
     def text(label: str, key: Key) -> str:
@@ -273,7 +273,7 @@ def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
     return _with_seeds(grid, cells) if table.differences else grid
 
 
-def _placed(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
+def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
     """The cells by (row, (metric, column)), in the order given."""
     return {(c["row"], (c["metric"], c["column"])): c for c in cells}
 
@@ -302,10 +302,10 @@ def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
 
 
 def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    cell_at = _placed(cells)
+    cell_at = _by_position(cells)
     keys = list(dict.fromkeys(key for _, key in cell_at))
     labels = list(dict.fromkeys(label for label, _ in cell_at))
-    forms = {key: _exact(table.format_of(*key), cells, key, "difference") for key in keys}
+    forms = {key: _with_decimals(table.format_of(*key), cells, key, "difference") for key in keys}
 
     def text(label: str, key: Key) -> str:
         cell = cell_at.get((label, key))
@@ -408,7 +408,7 @@ def _title(block: str, keys: Sequence[Key], table: Table, per_cent: str = "%") -
     return f"{title}, {unit}" if title and unit else title or unit
 
 
-def _exact(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:
+def _with_decimals(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:
     """The format with as many decimals as the values of the column need. value: the name of the number in a cell."""
     if form.decimals is not None:
         return form
