@@ -40,8 +40,8 @@ def table(frames: Frames) -> Table | None:
     parts = [_cells(frames, ranking) for ranking in all_rankings]
     notes = (
         "Runs count at their last evaluation; no checkpoint is selected. Rows by avg@n.",
-        "distinct-n: different n-grams over all n-grams of the words of a problem's responses, mean over problems: it "
-        "falls with the number of responses, and a policy that is always right says the same thing often.",
+        "distinct-n: different n-grams over all n-grams of the words of a problem's responses, mean over problems. It "
+        "falls with the number of responses, and is low for a policy that is always right, which repeats itself.",
         "Entropy: of the policy on its training responses, mean over the last 10% of the steps and over seeds.",
     )
     paper = published("maxrl", 3)

@@ -58,7 +58,7 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
         "sample solves. maj@n: the most frequent answer is right, ties broken at random.",
         "Keep rate: of the problems that the base policy solves in some of its samples, the share still solved; "
         "exploration rate: of those it does not, the share solved now; both at equal numbers of samples. Samples to "
-        "reach the base: the fewest k at which pass@k is what all samples of the base policy cover.",
+        "reach the base: the fewest k at which pass@k reaches the coverage of all samples of the base policy.",
         *_note_on_references(references),
         *(
             f"{title}: these rates leave out {num_left_out} of {num_problems} problems, of which some policy has no "
@@ -77,8 +77,8 @@ def _note_on_references(references: Iterable[str]) -> Iterable[str]:
     policies = ", ".join(references)
     if policies:
         yield (
-            f"Samples to reach the reference: the same of {policies}. Its number of samples over it is the speed-up of "
-            "sampling until a verifier finds a right answer (MaxRL, arXiv:2602.02710, Figure 5)."
+            f"Samples to reach the reference: the same for {policies}. The reference's number of samples divided by it is "
+            "the speed-up of sampling until a verifier finds a right answer (MaxRL, arXiv:2602.02710, Figure 5)."
         )
 
 

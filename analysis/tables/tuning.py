@@ -30,8 +30,8 @@ def table(frames: Frames) -> Table | None:
     ]
     seeds = max(len(tried.scores) for tuning in tunings for tried in tuning.values)
     notes = (
-        "Of the validation split, at the last evaluation, under seeds that no reported run has. Bold: the best, which "
-        "the arm goes on with.",
+        "Scores on the validation split at the last evaluation, under seeds that no reported run has. Bold: the best "
+        "value, with which the arm goes on.",
         *edges,
         *(interval_notes(seeds) if seeds > 1 else ()),
     )

@@ -131,9 +131,9 @@ def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:
         ((good, never, never), math.nan, "reached by 1 of 3"),
         ((never, never, never), math.nan, "not reached"),
     ):
-        found = policies._reached([policies.Pair(seed, base, now) for seed, now in enumerate(of_seeds)], 3)
-        assert found.mean == pytest.approx(mean, nan_ok=True)
-        assert found.state == state
+        reached = policies._reached([policies.Pair(seed, base, now) for seed, now in enumerate(of_seeds)], 3)
+        assert reached.mean == pytest.approx(mean, nan_ok=True)
+        assert reached.state == state
 
 
 def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:
