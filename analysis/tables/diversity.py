@@ -31,7 +31,8 @@ def table(frames: Frames) -> Table | None:
     formats = {name: Format() if name.startswith(SHARES) else Format(1.0, None, "", _better(name)) for name in names}
     notes = (
         "of 16: measured on the first 16 samples of each problem. S_div: 1 - mean cosine of all pairs of embeddings, "
-        "averaged over problems (PACS, Eq. 13 and 14). Rule and judge: LAD's scale of 1 (one approach) to 5 (none dominates).",
+        "averaged over problems (PACS, Eq. 13 and 14). Rule and judge: LAD's scale of 1 (one approach) to 5 (none "
+        "dominates).",
         *interval_notes(max((len(arm.runs) for arm in evaluated), default=1)),
     )
     paper = (published("lad", 4), published("pacs", 3))

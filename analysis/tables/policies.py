@@ -77,7 +77,7 @@ def _note_on_references(references: Iterable[str]) -> Iterable[str]:
     policies = ", ".join(references)
     if policies:
         yield (
-            f"Samples to reach the reference: the same for {policies}. The reference's number of samples divided by it is "
+            f"Samples to reach the reference: the same for {policies}. The reference's number of samples over it is "
             "the speed-up of sampling until a verifier finds a right answer (MaxRL, arXiv:2602.02710, Figure 5)."
         )
 
