@@ -1,4 +1,4 @@
-"""The figure of DPH-RL's divergences: a row per arm; styles of its answers, what it kept and found, its accuracy."""
+"""The figure of DPH-RL's divergences: a row per arm with its styles of answers, what it kept and found, accuracy."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ DOTS = {KEEP: ("o", "#0072B2"), EXPLORE: ("D", "#D55E00"), "avg": ("s", "#333333
 
 def figure(frames: Frames) -> Figure | None:
     """None if no DPH-RL run was evaluated."""
-    found = retentions(frames)
-    return style.drawn(lambda: _draw(found)) if found else None
+    measured = retentions(frames)
+    return style.drawn(lambda: _draw(measured)) if measured else None
 
 
-def _draw(found: Sequence[Retention]) -> Figure:
-    with_styles = any(k.shares for k in found)
-    drawing = Figure(figsize=(style.WIDTH, 0.24 * len(found) + 1.1), layout="constrained")
+def _draw(measured: Sequence[Retention]) -> Figure:
+    with_styles = any(retention.shares for retention in measured)
+    drawing = Figure(figsize=(style.WIDTH, 0.24 * len(measured) + 1.1), layout="constrained")
     grid = drawing.subplots(1, 3 if with_styles else 2, sharey=True, squeeze=False)[0]
-    handles = _styles(grid[0], found) if with_styles else {}
-    measured = list(found[-1].cells)
+    handles = _styles(grid[0], measured) if with_styles else {}
+    all_names = list(measured[-1].cells)
     for axes, names, title, label in (
         (grid[-2], (KEEP, EXPLORE), "against the base policy", "share of those it solved, or did not"),
-        (grid[-1], tuple(n for n in measured if "@" in n), "accuracy", "average over test prompts"),
+        (grid[-1], tuple(n for n in all_names if "@" in n), "accuracy", "average over test prompts"),
     ):
-        handles |= _dots(axes, found, names)
+        handles |= _dots(axes, measured, names)
         axes.set_title(title, loc="left")
         axes.set_xlabel(label)
-    labels = [k.label if math.isnan(k.coef) else f"{k.label}, {k.coef:g}" for k in found]
-    grid[0].set_yticks(range(len(found)), labels)
-    grid[0].set_ylim(len(found) - 0.4, -0.6)
+    labels = [r.label if math.isnan(r.coef) else f"{r.label}, {r.coef:g}" for r in measured]
+    grid[0].set_yticks(range(len(measured)), labels)
+    grid[0].set_ylim(len(measured) - 0.4, -0.6)
     for axes in grid:
-        for row in range(1, len(found)):
-            if (found[row].coef >= 1) != (found[row - 1].coef >= 1) or row == 1:
+        for row in range(1, len(measured)):
+            if (measured[row].coef >= 1) != (measured[row - 1].coef >= 1) or row == 1:
                 axes.axhline(row - 0.5, color="#999999", linewidth=0.7)
         axes.set_xlim(-0.02, 1.02)
     legend(drawing, handles, f"lines behind marks: {INTERVAL}")
     return drawing
 
 
-def _styles(axes: Axes, found: Sequence[Retention]) -> dict[str, Artist]:
-    """Stacked shares of the styles; beside each bar the effective number."""
-    names = sorted({name for k in found for name in k.shares})
+def _styles(axes: Axes, measured: Sequence[Retention]) -> dict[str, Artist]:
+    """Draw a bar of stacked shares of the styles per arm, with the effective number; returns the legend entries."""
+    names = sorted({name for retention in measured for name in retention.shares})
     colours = dict(zip(names, STYLE_COLOURS, strict=False))
-    for row, each in enumerate(found):
+    for row, retention in enumerate(measured):
         left = 0.0
         for name in names:
-            share = each.shares.get(name, 0.0)
+            share = retention.shares.get(name, 0.0)
             axes.barh(row, share, left=left, height=0.75, color=colours.get(name, style.BASE))
             left += share
-        cell = each.cells.get(EFFECTIVE)
+        cell = retention.cells.get(EFFECTIVE)
         if cell is not None and math.isfinite(cell.mean):
             axes.text(0.98, row, f"{cell.mean:.1f}", ha="right", va="center", fontsize=7, color="white")
         else:
-            state = (cell or next(iter(each.cells.values()))).state
+            state = (cell or next(iter(retention.cells.values()))).state
             axes.text(0.02, row, state, va="center", fontsize=7, color=style.BASE)
     axes.grid(visible=False)
     axes.set_title("styles of correct answers", loc="left")
@@ -74,13 +74,14 @@ def _styles(axes: Axes, found: Sequence[Retention]) -> dict[str, Artist]:
     return {name: Patch(color=colours.get(name, style.BASE)) for name in names}
 
 
-def _dots(axes: Axes, found: Sequence[Retention], names: Sequence[str]) -> dict[str, Artist]:
+def _dots(axes: Axes, measured: Sequence[Retention], names: Sequence[str]) -> dict[str, Artist]:
+    """Draw the named numbers of each arm as marks on lines of their intervals; returns the legend entries."""
     handles: dict[str, Artist] = {}
     for name in names:
         mark, colour = DOTS.get(name.partition("@")[0], ("x", style.OTHER))
         handles[name] = Line2D([], [], marker=mark, linestyle="", color=colour)
-        for row, each in enumerate(found):
-            cell = each.cells.get(name)
+        for row, retention in enumerate(measured):
+            cell = retention.cells.get(name)
             if cell is None or not math.isfinite(cell.mean):
                 continue
             record = cell.record()

@@ -1,4 +1,4 @@
-"""How large advantages and updates are along training (LAD, Figure 6), and what a token costs (LAD, Figure 5)."""
+"""The size of advantages and updates along training (LAD, Figure 6), and the cost of a token (LAD, Figure 5)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from analysis.scores.arm import Arm, arms
 from analysis.scores.study import swept
 
 QUESTION = "How large are advantages and log-ratios along training, and what does a token cost each arm?"
-# LAD takes both to be small (App. B): e^(A/η) and π/π_old are then near 1.
+# LAD assumes both to be small (App. B): e^(A/η) and π/π_old are then near 1.
 CURVES = {"advantage/abs_mean": "mean |advantage|", "policy/abs_log_ratio": "mean |log π/π_old|, nats"}
 COST = "throughput/gpu_s_per_token"
 
 
 def figure(frames: Frames) -> Figure | None:
-    """None if no run logged any of them."""
+    """None if no run logged any of the metrics."""
     logged = frames.drawn([*CURVES, COST])
-    parts = {str(name): own.astype({"run_id": str}) for name, own in logged.groupby("name", observed=True)}
+    parts = {str(name): part.astype({"run_id": str}) for name, part in logged.groupby("name", observed=True)}
     panels = [name for name in (*CURVES, COST) if name in parts]
     if not panels:
         return None
@@ -52,7 +52,7 @@ def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str])
 
 
 def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> dict[str, Artist]:
-    """The mean over the arm's seeds."""
+    """Draw the mean over the seeds of an arm; returns its legend entry."""
     mean = part[part["run_id"].isin(arm.run_ids)].groupby("step")["value"].mean()
     if mean.empty:
         return {}
@@ -60,8 +60,8 @@ def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> di
 
 
 def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Artist]:
-    """A box per arm over the steps of its runs (of a long run: means of some steps each): median, quartiles, whiskers
-    at 5 and 95 %."""
+    """Draw a box per arm over the steps of its runs (of a long run: over means of several steps): median, quartiles,
+    whiskers at 5 and 95 %. Returns the legend entries."""
     values = [1e6 * part.loc[part["run_id"].isin(arm.run_ids), "value"].to_numpy() for arm in shown]
     boxes = axes.boxplot(values, orientation="horizontal", whis=(5, 95), showfliers=False, patch_artist=True)
     for box, median, (colour, _, _) in zip(boxes["boxes"], boxes["medians"], looks_of(shown), strict=True):
@@ -74,8 +74,8 @@ def _costs(axes: Axes, part: pd.DataFrame, shown: Sequence[Arm]) -> dict[str, Ar
 
 
 def _short(arm: Arm) -> str:
-    """`lad js eta=1`: its knobs by the last word of their names; whole in the legend."""
+    """`lad js eta=1`: the knobs of an arm without the path of their names, cut at 22 characters; the legend has all."""
     first = [arm.knobs[key] for key in ("loss", "divergence") if key in arm.knobs]
-    rest = [f"{k.rpartition('.')[2]}={v}" for k, v in arm.knobs.items() if k not in ("loss", "divergence")]
-    name = " ".join([*first, *rest]) or arm.label
+    others = [f"{k.rpartition('.')[2]}={v}" for k, v in arm.knobs.items() if k not in ("loss", "divergence")]
+    name = " ".join([*first, *others]) or arm.label
     return name if len(name) <= 22 else f"{name[:21]}…"

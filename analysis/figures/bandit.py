@@ -21,23 +21,23 @@ QUESTION = "Which methods learn the target density over the arms, and which coll
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run stored a bandit policy."""
-    found = matches(frames)
-    return style.drawn(lambda: _draw(found)) if found else None
+    all_matches = matches(frames)
+    return style.drawn(lambda: _draw(all_matches)) if all_matches else None
 
 
-def _draw(found: list[Match]) -> Figure:
-    columns = min(len(found), 3)
-    rows = math.ceil(len(found) / columns)
+def _draw(all_matches: list[Match]) -> Figure:
+    columns = min(len(all_matches), 3)
+    rows = math.ceil(len(all_matches) / columns)
     drawing = Figure(figsize=(style.WIDTH, 1.9 * rows + 0.4), layout="constrained")
     grid = drawing.subplots(rows, columns, squeeze=False)
-    for axes, match in zip(grid.ravel(), found, strict=False):
+    for axes, match in zip(grid.ravel(), all_matches, strict=False):
         _panel(axes, match)
-    for axes in grid.ravel()[len(found) :]:
+    for axes in grid.ravel()[len(all_matches) :]:
         axes.set_visible(False)
     for axes in grid[:, 0]:
         axes.set_ylabel("probability")
     for j in range(columns):
-        lowest = max(i for i in range(rows) if i * columns + j < len(found))
+        lowest = max(i for i in range(rows) if i * columns + j < len(all_matches))
         grid[lowest, j].set_xlabel("arm")
     handles = [
         Patch(color="#D0D0D0"),

@@ -19,16 +19,16 @@ QUESTION = "Which objective trades accuracy against diversity, and how?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless four families of objectives ran in one setting."""
-    found = rankings(frames)
-    return style.drawn(lambda: _draw(frames, found)) if found else None
+    all_rankings = rankings(frames)
+    return style.drawn(lambda: _draw(frames, all_rankings)) if all_rankings else None
 
 
-def _draw(frames: Frames, found: list[Ranking]) -> Figure:
-    heights = [0.2 * len(c.rows) + 0.6 for c in found]
+def _draw(frames: Frames, all_rankings: list[Ranking]) -> Figure:
+    heights = [0.2 * len(ranking.rows) + 0.6 for ranking in all_rankings]
     drawing = Figure(figsize=(style.WIDTH, sum(heights)), layout="constrained")
-    columns = [list(c.columns) for c in found]
-    grid = drawing.subplots(len(found), max(map(len, columns)), squeeze=False, height_ratios=heights)
-    for row, ranking, names in zip(grid, found, columns, strict=True):
+    columns = [list(ranking.columns) for ranking in all_rankings]
+    grid = drawing.subplots(len(all_rankings), max(map(len, columns)), squeeze=False, height_ratios=heights)
+    for row, ranking, names in zip(grid, all_rankings, columns, strict=True):
         for axes, column in zip(row, names, strict=False):
             _panel(axes, frames, ranking, column, labelled=axes is row[0])
         for axes in row[len(names) :]:
@@ -38,7 +38,7 @@ def _draw(frames: Frames, found: list[Ranking]) -> Figure:
 
 
 def _panel(axes: Axes, frames: Frames, ranking: Ranking, column: str, *, labelled: bool) -> None:
-    """Best on top; the base policy is the dotted line, and its own row."""
+    """Draw one column of a ranking, in its order; the base policy is a row, and a dotted line over all rows."""
     names = [row.label for row in ranking.rows]
     scale = 1.0 if column == ENTROPY_NATS else 100.0
     cells = [value(frames, row, ranking.columns[column]) for row in ranking.rows]

@@ -20,31 +20,32 @@ QUESTION = "At which β and k is PACS best?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless PACS ran with two β."""
-    found = lines(frames, "loss.beta", losses=("pacs",))
-    panels = [(setting, line) for setting, made in found for line in made]
+    lines_by_setting = lines(frames, "loss.beta", losses=("pacs",))
+    panels = [(setting, line) for setting, setting_lines in lines_by_setting for line in setting_lines]
     return style.drawn(lambda: _draw(frames, panels)) if panels else None
 
 
 def _draw(frames: Frames, panels: list[tuple[Comparable, Line]]) -> Figure:
-    """Left of each pair pass@k itself, right its gain over the base policy."""
+    """A row per line: pass@k on the left, its gain over the base policy on the right."""
     height = max(1.9, 0.34 * max(len(line.values) for _, line in panels) + 1.0)
     figure = Figure(figsize=(style.WIDTH, height * len(panels)), layout="constrained")
     grid = figure.subplots(len(panels), 2, squeeze=False)
     for (left, right), (setting, line) in zip(grid, panels, strict=True):
         shown = list(metrics(setting).values())
         values = np.array([[overall(frames, a, m, setting).mean for m in shown] for a in line.arms]) * 100
-        first = np.array([base(frames, m, setting).mean for m in shown]) * 100
+        base_scores = np.array([base(frames, m, setting).mean for m in shown]) * 100
         ks = [1 if m.kind == Kind.AVG else m.k for m in shown]
         _heat(left, values, line, ks, cmap="viridis")
         title = setting.titled(f"{line.name}, {setting.overall}: pass@k, %")
         left.set_title(textwrap.fill(title, 48), loc="left")
-        largest = float(np.nanmax(np.abs(values - first))) if np.isfinite(values - first).any() else 1.0
-        _heat(right, values - first, line, ks, cmap="RdBu", span=max(largest, 1e-9))
+        largest = float(np.nanmax(np.abs(values - base_scores))) if np.isfinite(values - base_scores).any() else 1.0
+        _heat(right, values - base_scores, line, ks, cmap="RdBu", span=max(largest, 1e-9))
         right.set_title("gain over the base policy, points", loc="left")
     return figure
 
 
 def _heat(axes: Axes, values: np.ndarray, line: Line, ks: list[int], *, cmap: str, span: float | None = None) -> None:
+    """Draw a heat map. values: [β, k], in per cent; span: colours reach from -span to span, or over all values."""
     low, high = (None, None) if span is None else (-span, span)
     image = axes.imshow(values, aspect="auto", cmap=cmap, vmin=low, vmax=high)
     for (i, j), value in np.ndenumerate(values):

@@ -26,13 +26,13 @@ QUESTION = "Do strict divergences end above weak ones?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless LAD ran under two divergences."""
-    found = [setting for setting in lad_settings(frames) if len({arm.divergence for arm in setting.lad}) > 1]
-    return style.drawn(lambda: _draw(frames, found)) if found else None
+    settings = [setting for setting in lad_settings(frames) if len({arm.divergence for arm in setting.lad}) > 1]
+    return style.drawn(lambda: _draw(frames, settings)) if settings else None
 
 
-def _draw(frames: Frames, found: list[Comparable]) -> Figure:
-    drawing, panels = style.panels(found, height=2.7)
-    summaries = {setting.name: summarise(frames, setting) for setting in found}
+def _draw(frames: Frames, settings: list[Comparable]) -> Figure:
+    drawing, panels = style.panels(settings, height=2.7)
+    summaries = {setting.name: summarise(frames, setting) for setting in settings}
     handles: dict[str, Artist] = {}
     for axes, setting, metric in panels:
         summary = summaries[setting.name]
@@ -44,7 +44,7 @@ def _draw(frames: Frames, found: list[Comparable]) -> Figure:
 
 
 def _over(summary: Summary) -> str:
-    """What the bars show, in words."""
+    """What the bars show, as the label of the x axis."""
     if not summary.etas:
         return "best 1/η of each"
     listed = ", ".join(inverse(e) for e in summary.etas)
@@ -52,7 +52,10 @@ def _over(summary: Summary) -> str:
 
 
 def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summary: Summary) -> dict[str, Artist]:
-    """Bars of the mean over η (of the best η if none is shared), family means, and the best η as a mark."""
+    """Draw bars of the mean over η (of the best η if none is shared), family means, and the best η as a mark.
+
+    Returns the legend entries.
+    """
     column = Column(metric, tuple(setting.sources), setting.overall)
     shown = {g.name: summary.over(g) if summary.etas else (g.best or g.arms[0],) for g in summary.groups}
     handles: dict[str, Artist] = {}
@@ -77,13 +80,13 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric, summ
     return handles
 
 
-def _bar(axes: Axes, x: int, own: Cell, colour: str) -> None:
-    """One bar with its interval; where there is no result, the reason stands in its place."""
-    if own.empty:
+def _bar(axes: Axes, x: int, scored: Cell, colour: str) -> None:
+    """Draw a bar with its interval; without a result, the reason in its place."""
+    if scored.empty:
         axes.text(
             x,
             0.04,
-            own.state,
+            scored.state,
             rotation=90,
             ha="center",
             va="bottom",
@@ -92,20 +95,20 @@ def _bar(axes: Axes, x: int, own: Cell, colour: str) -> None:
             fontsize=7.5,
         )
         return
-    low, high = (100 * end for end in own.interval())
-    mean = 100 * own.mean
+    low, high = (100 * end for end in scored.interval())
+    mean = 100 * scored.mean
     axes.bar(x, mean, width=0.7, color=style.lighter(colour, 0.35), edgecolor=colour, linewidth=0.8)
     if math.isfinite(low):
         axes.errorbar(x, mean, yerr=[[mean - low], [high - mean]], color="#222222", linewidth=1.1, capsize=2.5)
 
 
 def _reference(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
-    """Every GRPO dashed in its own way, base policy dotted, as in the η figure."""
+    """Draw each GRPO arm as a dashed line across, the base policy dotted; returns the legend entries."""
     handles: dict[str, Artist] = {}
     for i, arm in enumerate(setting.grpo):
-        own = cell(frames, arm, metric, setting.sources)
-        if not own.empty:
-            line = axes.axhline(100 * own.mean, linewidth=1.1, **reference(i))
+        scored = cell(frames, arm, metric, setting.sources)
+        if not scored.empty:
+            line = axes.axhline(100 * scored.mean, linewidth=1.1, **reference(i))
             handles[label("GRPO", arm)] = line
     if not handles:
         handles["GRPO: missing"] = Line2D([], [], alpha=0.35, **reference(0))

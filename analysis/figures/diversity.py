@@ -1,7 +1,7 @@
 """Right answers of two policies in the plane of their principal components (PACS, arXiv:2509.02522, Figure 5b).
 
-Each problem has a plane of its own, fitted to the right answers of all policies together after each policy's own mean
-is taken away, so that what is seen is how far the answers of one policy lie apart.
+Each problem has its own plane, fitted to the right answers of all policies together after the mean of each policy was
+subtracted: the figure shows how far apart the answers of a policy are, not how far apart the policies are.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ Array = NDArray[np.float64]
 
 def figure(frames: Frames) -> Figure | None:
     """None unless the right answers of some problem were embedded."""
-    found = _embeddings(frames)
-    shown = _problems(found)
-    return style.drawn(lambda: _draw(found, shown)) if shown else None
+    embeddings = _embeddings(frames)
+    shown = _problems(embeddings)
+    return style.drawn(lambda: _draw(embeddings, shown)) if shown else None
 
 
 def _embeddings(frames: Frames) -> dict[str, pd.DataFrame]:
-    """By policy, of its first seed that has some; of one embedder."""
-    found: dict[str, pd.DataFrame] = {}
-    chosen = ""
+    """By policy, the embeddings of its first seed that has some, all of the same embedder."""
+    by_policy: dict[str, pd.DataFrame] = {}
+    embedder_file = ""
     if frames.home is None:
-        return found
+        return by_policy
     for arm in evaluations(frames):
         for run in arm.runs:
             files = {file.name: file for file in layout.all_embeddings(layout.run(frames.home, run.run_id))}
-            chosen = chosen or next(iter(files), "")
-            if chosen in files and label(arm) not in found:
-                found[label(arm)] = pd.read_parquet(files[chosen])
-    return found
+            embedder_file = embedder_file or next(iter(files), "")  # the file is named after its embedder
+            if embedder_file in files and label(arm) not in by_policy:
+                by_policy[label(arm)] = pd.read_parquet(files[embedder_file])
+    return by_policy
 
 
-def _problems(found: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
-    """The first problems to which every policy has enough right answers."""
-    if not found:
+def _problems(embeddings: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
+    """The first PANELS problems, as (source, id), to which every policy has at least LEAST right answers."""
+    if not embeddings:
         return []
-    sizes = [frame.groupby(["source", "problem_id"], sort=False).size() for frame in found.values()]
-    enough = [{key for key, size in each.items() if size >= LEAST} for each in sizes]
-    return [key for key in sizes[0].index if all(key in each for each in enough)][:PANELS]
+    sizes = [frame.groupby(["source", "problem_id"], sort=False).size() for frame in embeddings.values()]
+    enough = [{key for key, size in policy_sizes.items() if size >= LEAST} for policy_sizes in sizes]
+    return [key for key in sizes[0].index if all(key in keys for keys in enough)][:PANELS]
 
 
 def projected(groups: Mapping[str, Array]) -> dict[str, Array]:
@@ -65,7 +65,7 @@ def projected(groups: Mapping[str, Array]) -> dict[str, Array]:
     return {name: rows @ directions[:2].T for name, rows in centred.items()}
 
 
-def _draw(found: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) -> Figure:
+def _draw(embeddings: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) -> Figure:
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
     drawing = Figure(figsize=(style.WIDTH, 2.3 * rows + 0.35), layout="constrained")
@@ -78,12 +78,14 @@ def _draw(found: Mapping[str, pd.DataFrame], shown: list[tuple[str, str]]) -> Fi
             name: np.array(
                 frame.loc[(frame["source"] == source) & (frame["problem_id"] == problem), "embedding"].tolist(), float
             )
-            for name, frame in found.items()
+            for name, frame in embeddings.items()
         }
         for number, (name, points) in enumerate(projected(groups).items()):
             colour, marker = look(number)
             handles[name] = axes.scatter(points[:, 0], points[:, 1], color=colour, marker=marker, s=12, alpha=0.7)
         axes.set_title(problem, loc="left")
-        axes.set_aspect("equal", adjustable="datalim")  # else rounding fills an axis along which nothing varies
+        axes.set_aspect(
+            "equal", adjustable="datalim"
+        )  # otherwise rounding errors fill an axis along which nothing varies
     legend(drawing, handles)
     return drawing

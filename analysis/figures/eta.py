@@ -1,4 +1,4 @@
-"""The η figure: accuracy and coverage against 1/η, a line per divergence, GRPO and the base policy beside."""
+"""The η figure: accuracy and coverage against 1/η, a line per divergence; GRPO and the base policy are horizontal."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ QUESTION = "How do avg@k and pass@k move with 1/η under each divergence?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless LAD runs have two η to compare."""
-    found = lad_settings(frames, etas=2)
-    return style.drawn(lambda: _draw(frames, found)) if found else None
+    settings = lad_settings(frames, etas=2)
+    return style.drawn(lambda: _draw(frames, settings)) if settings else None
 
 
-def _draw(frames: Frames, found: list[Comparable]) -> Figure:
-    drawing, panels = style.panels(found, height=2.75)
+def _draw(frames: Frames, settings: list[Comparable]) -> Figure:
+    drawing, panels = style.panels(settings, height=2.75)
     handles: dict[str, Artist] = {}
     for axes, setting, metric in panels:
         handles |= _panel(axes, frames, setting, metric)
@@ -61,31 +61,34 @@ def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> d
 
 
 def _line(axes: Axes, x: Sequence[float], cells: Sequence[Cell], divergence: str, dashes: Any) -> Line2D:
+    """Draw one divergence with its interval; a cross at the bottom marks an η without a result."""
     y, low, high = ([100 * c.record()[end] for c in cells] for end in ("mean", "low", "high"))
     colour, marker = style.colour(divergence), style.marker(divergence)
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
     absent = [a for a, value in zip(x, y, strict=True) if not math.isfinite(value)]
-    if absent:  # x in data, y in shares of the axis: where a value is missing, not what it is
+    if absent:  # x in data, y in shares of the axis: the mark has no value
         place = axes.get_xaxis_transform()
-        axes.plot(absent, [0.03] * len(absent), "x", color=colour, transform=place, clip_on=False)[0].set_in_layout(
-            False
-        )
-    own = {"color": colour, "marker": marker, "linestyle": dashes}
-    return axes.plot(x, y, markeredgecolor="white", markeredgewidth=0.5, **own)[0]
+        (crosses,) = axes.plot(absent, [0.03] * len(absent), "x", color=colour, transform=place, clip_on=False)
+        crosses.set_in_layout(False)
+    look = {"color": colour, "marker": marker, "linestyle": dashes}
+    return axes.plot(x, y, markeredgecolor="white", markeredgewidth=0.5, **look)[0]
 
 
 def _reference(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
-    """Every GRPO dashed in its own way, base policy dotted. A missing GRPO run is named in the legend."""
+    """Draw each GRPO arm as a dashed line across, the base policy dotted; returns the legend entries.
+
+    The legend names a missing GRPO run.
+    """
     scores = {label("GRPO", a): cell(frames, a, metric, setting.sources) for a in setting.grpo}
     handles: dict[str, Artist] = {}
-    for i, (name, own) in enumerate((scores or {"GRPO": Cell()}).items()):
-        if own.empty:
-            handles[f"{name}: {own.state}"] = Line2D([], [], alpha=0.35, **reference(i))
+    for i, (name, scored) in enumerate((scores or {"GRPO": Cell()}).items()):
+        if scored.empty:
+            handles[f"{name}: {scored.state}"] = Line2D([], [], alpha=0.35, **reference(i))
             continue
-        low, high = (100 * end for end in own.interval())
+        low, high = (100 * end for end in scored.interval())
         if math.isfinite(low):
             axes.axhspan(low, high, color=reference(i)["color"], alpha=0.07, linewidth=0)
-        handles[name] = axes.axhline(100 * own.mean, linewidth=1.2, **reference(i))
+        handles[name] = axes.axhline(100 * scored.mean, linewidth=1.2, **reference(i))
     base = base_cell(frames, setting.arms, metric, setting.sources)
     if math.isfinite(base.mean):
         handles["base policy"] = axes.axhline(100 * base.mean, color=style.BASE, linestyle=":", linewidth=1.4)

@@ -1,4 +1,4 @@
-"""Evaluation against step: a line per arm, the mean over its seeds, with its 95 % band over them."""
+"""Evaluation scores against the training step: a line per arm, the mean over its seeds, with a 95 % band over them."""
 
 from __future__ import annotations
 
@@ -24,36 +24,39 @@ QUESTION = "How do accuracy and coverage move along training?"
 
 
 def figure(frames: Frames) -> Figure | None:
-    """None unless some run was evaluated in between."""
-    found = evaluated_between(frames)
-    return style.drawn(lambda: _draw(frames, found)) if found else None
+    """None unless some run was evaluated during training."""
+    settings = evaluated_between(frames)
+    return style.drawn(lambda: _draw(frames, settings)) if settings else None
 
 
-def _draw(frames: Frames, found: Sequence[Comparable]) -> Figure:
-    drawing, panels = style.panels(found, height=2.9)
+def _draw(frames: Frames, settings: Sequence[Comparable]) -> Figure:
+    drawing, panels = style.panels(settings, height=2.9)
     handles: dict[str, Artist] = {}
-    more = ""
+    remarks: list[str] = []
     for axes, setting, metric in panels:
-        shown, more = legible(setting.arms, swept(frames))
+        shown, remark = legible(setting.arms, swept(frames))
+        remarks += [remark] if remark and remark not in remarks else []
         for arm, look in zip(shown, looks_of(shown), strict=True):
             line = _line(axes, frames, setting, metric, arm, look)
             handles |= {arm.label: line} if line is not None else {}
         focus(axes)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    several = any(len(arm.run_ids) > 1 for setting in found for arm in setting.arms)
-    legend(drawing, handles, "; ".join(filter(None, (more, BAND if several else ""))))
+    several = any(len(arm.run_ids) > 1 for setting in settings for arm in setting.arms)
+    legend(drawing, handles, "; ".join([*remarks, *([BAND] if several else [])]))
     return drawing
 
 
 def _line(
     axes: Axes, frames: Frames, setting: Comparable, metric: Metric, arm: Arm, look: tuple[str, str, Any]
 ) -> Artist | None:
-    found = curve(frames, arm, metric, setting.sources)
-    if not found.steps:
+    trajectory = curve(frames, arm, metric, setting.sources)
+    if not trajectory.steps:
         return None
     colour, marker, dashes = look
-    low, high, mean = ([100 * v for v in values] for values in (found.low, found.high, found.mean))
+    low, high, mean = ([100 * v for v in values] for values in (trajectory.low, trajectory.high, trajectory.mean))
     if all(map(math.isfinite, low)):
-        axes.fill_between(found.steps, low, high, color=colour, alpha=0.12, linewidth=0)
-    return axes.plot(found.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dashes, linewidth=1.2)[0]
+        axes.fill_between(trajectory.steps, low, high, color=colour, alpha=0.12, linewidth=0)
+    return axes.plot(
+        trajectory.steps, mean, color=colour, marker=marker, markersize=3.5, linestyle=dashes, linewidth=1.2
+    )[0]

@@ -1,4 +1,4 @@
-"""The likelihood figure: accuracy in training and against rollouts, and gradient against pass rate (MaxRL, 2, 8, 9)."""
+"""The likelihood figure: accuracy in training and by rollouts, and gradient by pass rate (MaxRL, figures 2, 8, 9)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SMOOTH = 5  # steps over which pass rate and gradient norm are averaged before t
 
 def figure(frames: Frames) -> Figure | None:
     """None unless exact likelihood ran beside another objective."""
-    found = contests(frames)
-    return style.drawn(lambda: _draw(frames, found)) if found else None
+    all_contests = contests(frames)
+    return style.drawn(lambda: _draw(frames, all_contests)) if all_contests else None
 
 
-def _draw(frames: Frames, found: list[Contest]) -> Figure:
-    drawing = Figure(figsize=(style.WIDTH, 2.3 * len(found) + 0.5), layout="constrained")
-    for row, contest in zip(drawing.subplots(len(found), 3, squeeze=False), found, strict=True):
+def _draw(frames: Frames, all_contests: list[Contest]) -> Figure:
+    drawing = Figure(figsize=(style.WIDTH, 2.3 * len(all_contests) + 0.5), layout="constrained")
+    for row, contest in zip(drawing.subplots(len(all_contests), 3, squeeze=False), all_contests, strict=True):
         _training(row[0], frames, contest)
         _scaling(row[1], frames, contest)
         _gradients(row[2], frames, contest)
-    known = objective.ordered(name for c in found for name in c.objectives)
+    known = objective.ordered(name for contest in all_contests for name in contest.objectives)
     handles = [Line2D([], [], **_look(name)) for name in known] + [Line2D([], [], color=style.BASE, linestyle=":")]
     drawing.legend(
         handles,
@@ -47,17 +47,18 @@ def _draw(frames: Frames, found: list[Contest]) -> Figure:
 
 
 def _look(name: str) -> dict[str, Any]:
+    """The look of an objective; exact likelihood is dashed, without markers."""
     look = style.objective_look(name)
     return {**look, "linestyle": "--", "marker": ""} if name == EXACT else look
 
 
 def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
-    """Held-out accuracy at every evaluation, a line per objective and G."""
+    """Draw held-out accuracy at every evaluation, a line per objective and G."""
     name = f"evaluation/{contest.source}/{contest.metric.kind}_at_{contest.metric.k}"
     logged = frames.history([name])
     for learner in contest.learners:
         part = logged[logged["run_id"].isin(list(learner.arm.run_ids))].groupby("step")["value"].mean()
-        sizes = sorted({x.samples for x in contest.learners if x.objective == learner.objective})
+        sizes = sorted({other.samples for other in contest.learners if other.objective == learner.objective})
         share = 1 - (sizes.index(learner.samples) + 1) / len(sizes)
         look = _look(learner.objective)
         axes.plot(
@@ -72,22 +73,22 @@ def _training(axes: Axes, frames: Frames, contest: Contest) -> None:
 
 
 def _scaling(axes: Axes, frames: Frames, contest: Contest) -> None:
-    """Final accuracy against rollouts per prompt."""
+    """Draw final accuracy against rollouts per prompt; horizontal: exact likelihood and the base policy."""
     sources = [contest.source]
-    for name in objective.ordered(x.objective for x in contest.rewarded):
-        line = [x for x in contest.rewarded if x.objective == name]
-        cells = [cell(frames, x.arm, contest.metric, sources) for x in line]
+    for name in objective.ordered(learner.objective for learner in contest.rewarded):
+        learners = [learner for learner in contest.rewarded if learner.objective == name]
+        cells = [cell(frames, learner.arm, contest.metric, sources) for learner in learners]
         mean = np.array([100 * c.mean for c in cells])
         low, high = (100 * np.array(end) for end in zip(*(c.interval() for c in cells), strict=True))
-        G = [x.samples for x in line]
+        G = [learner.samples for learner in learners]
         axes.fill_between(G, low, high, color=style.objective_look(name)["color"], alpha=0.12, linewidth=0)
         axes.plot(G, mean, markersize=4, linewidth=1.2, **style.objective_look(name))
     for learner in contest.exact:
         mean = cell(frames, learner.arm, contest.metric, sources).mean
         axes.axhline(100 * mean, color=style.OBJECTIVE_COLOURS[EXACT], linestyle="--", linewidth=1.2)
-    base = base_cell(frames, [x.arm for x in contest.learners], contest.metric, sources).mean
+    base = base_cell(frames, [learner.arm for learner in contest.learners], contest.metric, sources).mean
     axes.axhline(100 * base, color=style.BASE, linestyle=":", linewidth=1.2)
-    sizes = sorted({x.samples for x in contest.rewarded})
+    sizes = sorted({learner.samples for learner in contest.rewarded})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, list(map(str, sizes)))
     axes.minorticks_off()
@@ -96,9 +97,11 @@ def _scaling(axes: Axes, frames: Frames, contest: Contest) -> None:
 
 
 def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
-    """Gradient norm against the pass rate that training saw, at the largest G of each objective."""
+    """Draw the gradient norm against the pass rate in training, at the largest G of each objective."""
     for name in reversed(contest.objectives):
-        largest = max((x for x in contest.learners if x.objective == name), key=lambda x: x.samples)
+        largest = max(
+            (learner for learner in contest.learners if learner.objective == name), key=lambda learner: learner.samples
+        )
         for pairs in _pairs(frames, largest):
             axes.plot(
                 100 * pairs["pass_rate"],
@@ -115,14 +118,18 @@ def _gradients(axes: Axes, frames: Frames, contest: Contest) -> None:
 
 
 def _pairs(frames: Frames, learner: Learner) -> list[pd.DataFrame]:
-    """Per seed: pass_rate and norm by step, both averaged over SMOOTH steps; steps without a success are left out."""
+    """Per seed: pass_rate and norm by step, both averaged over SMOOTH steps; without steps where either is 0."""
     wanted = {"reward/accuracy": "pass_rate", "optim/grad_norm": "norm"}
-    m = frames.history(wanted)
-    m = m[m["step"] > 0]
-    found = []
+    logged = frames.history(wanted)
+    logged = logged[logged["step"] > 0]
+    by_seed = []
     for run_id in learner.arm.run_ids:
-        wide = m[m["run_id"] == run_id].pivot(index="step", columns="name", values="value").rename(columns=wanted)
+        wide = (
+            logged[logged["run_id"] == run_id]
+            .pivot(index="step", columns="name", values="value")
+            .rename(columns=wanted)
+        )
         if set(wanted.values()) <= set(wide.columns):
             smooth = wide.rolling(SMOOTH, min_periods=1).mean()
-            found.append(smooth[(smooth["pass_rate"] > 0) & (smooth["norm"] > 0)])
-    return found
+            by_seed.append(smooth[(smooth["pass_rate"] > 0) & (smooth["norm"] > 0)])
+    return by_seed

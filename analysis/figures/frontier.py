@@ -22,43 +22,46 @@ QUESTION = "Which arm keeps more coverage and entropy at equal accuracy?"
 
 
 def figure(frames: Frames) -> Figure | None:
-    """None unless some run was evaluated in between, by avg@n and by something else."""
-    found = [(s, others) for s in evaluated_between(frames) if (others := _others(frames, s))]
-    return style.drawn(lambda: _draw(frames, found)) if found else None
+    """None unless some run was evaluated during training, by avg@n and another metric."""
+    with_others = [(setting, _others(frames, setting)) for setting in evaluated_between(frames)]
+    rows = [(setting, others) for setting, others in with_others if others]
+    return style.drawn(lambda: _draw(frames, rows)) if rows else None
 
 
 def _others(frames: Frames, setting: Comparable) -> list[Metric]:
-    """What stands against avg@n; [] where that was not measured."""
+    """The metrics that are drawn against avg@n; [] where avg@n was not measured."""
     if not any(m.kind == Kind.AVG for m in setting.shown):
         return []
     logged = trained(frames, [i for arm in setting.arms for i in arm.run_ids])
     return [*(m for m in setting.shown if m.kind == Kind.PASS), *([ENTROPY] if ENTROPY.key in logged else [])]
 
 
-def _draw(frames: Frames, found: Sequence[tuple[Comparable, list[Metric]]]) -> Figure:
-    drawing = Figure(figsize=(style.WIDTH, 2.9 * len(found) + 0.35), layout="constrained")
-    columns = max(len(others) for _, others in found)
+def _draw(frames: Frames, rows: Sequence[tuple[Comparable, list[Metric]]]) -> Figure:
+    drawing = Figure(figsize=(style.WIDTH, 2.9 * len(rows) + 0.35), layout="constrained")
+    columns = max(len(others) for _, others in rows)
     handles: dict[str, Artist] = {}
-    more = ""
-    for row, (setting, others) in zip(drawing.subplots(len(found), columns, squeeze=False), found, strict=True):
-        for axes in row[len(others) :]:
+    remarks: list[str] = []
+    grid = drawing.subplots(len(rows), columns, squeeze=False)
+    for row_axes, (setting, others) in zip(grid, rows, strict=True):
+        for axes in row_axes[len(others) :]:
             axes.set_visible(False)
-        judge = next(m for m in setting.shown if m.kind == Kind.AVG)
-        shown, more = legible(setting.arms, swept(frames))
-        for axes, metric in zip(row, others, strict=False):
+        accuracy = next(m for m in setting.shown if m.kind == Kind.AVG)
+        shown, remark = legible(setting.arms, swept(frames))
+        remarks += [remark] if remark and remark not in remarks else []
+        for axes, metric in zip(row_axes, others, strict=False):
             for arm, look in zip(shown, looks_of(shown), strict=True):
-                path = _path(axes, frames, setting, (judge, metric), arm, look)
+                path = _path(axes, frames, setting, (accuracy, metric), arm, look)
                 handles |= {arm.label: path} if path is not None else {}
             axes.set_title(f"{metric}" + (f"  ({setting.name})" if setting.name else ""), loc="left")
-            axes.set(xlabel=f"{judge}, %", ylabel=f"{metric}, {metric.unit}")
-    legend(drawing, handles, "; ".join(filter(None, (more, "large mark: the last evaluation"))))
+            axes.set(xlabel=f"{accuracy}, %", ylabel=f"{metric}, {metric.unit}")
+    legend(drawing, handles, "; ".join([*remarks, "large mark: the last evaluation"]))
     return drawing
 
 
 def _path(
     axes: Axes, frames: Frames, setting: Comparable, pair: tuple[Metric, Metric], arm: Arm, look: tuple[str, str, Any]
 ) -> Artist | None:
-    """Evaluations in their order; the last one is the large mark."""
+    """Draw the evaluations of an arm in their order, the last one as a large mark. pair: the metrics of x and y."""
     x, y = (curve(frames, arm, metric, setting.sources) for metric in pair)
     steps = [step for step in x.steps if step in y.steps]
     if not steps:

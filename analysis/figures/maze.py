@@ -1,4 +1,4 @@
-"""Mazes with a walk of a policy: one that reaches the goal and one that does not (MaxRL, figure 10)."""
+"""Mazes with walks of a policy: one that reaches the goal and one that does not (MaxRL, figure 10)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Square = tuple[int, int]  # row, column
 
 @dataclass(frozen=True)
 class MazeGrid:
-    """A maze as its prompt poses it. walls: 1 where a wall is."""
+    """A maze as its prompt describes it. walls: [rows, columns], true where a wall is."""
 
     walls: np.ndarray
     start: Square
@@ -36,14 +36,14 @@ class MazeGrid:
 
 @dataclass(frozen=True)
 class Walk:
-    """The squares that a response visits, in order. blocked: the wall that it ran into, where it did."""
+    """The squares that a response visits, in order. blocked: the wall that ended the walk; None if none did."""
 
     squares: tuple[Square, ...]
     blocked: Square | None
 
 
 def figure(frames: Frames) -> Figure | None:
-    """None unless a policy answered mazes, and its samples are at hand."""
+    """None unless a policy was evaluated on mazes and its samples are available."""
     policies = [arm for arm in arms(frames) if arm.first.task == TASK and not arm.control]
     pairs = ((arm, _pair(frames, arm)) for arm in policies[:MOST_ARMS])
     shown = [(arm, pair) for arm, pair in pairs if pair]
@@ -51,35 +51,38 @@ def figure(frames: Frames) -> Figure | None:
 
 
 def _pair(frames: Frames, arm: Arm) -> list[Response]:
-    """A right and a wrong answer of the last evaluation of its first run with samples."""
+    """A right and a wrong answer, or only one of them: of the last evaluation of an arm's first run with samples."""
     sources, _ = benchmarks(frames, arm.run_ids)
     for run_id, point in last_points(frames, arm).items():
-        asked = _problems(frames, run_id, point.after, sources)
-        answers = [r for r in frames.responses(run_id, point.after, asked) if "GRID_START" in r.prompt]
+        problems = _problems(frames, run_id, point.after, sources)
+        answers = [r for r in frames.responses(run_id, point.after, problems) if "GRID_START" in r.prompt]
         chosen = [[r for r in answers if r.outcome == outcome] for outcome in ("correct", "wrong")]
         if any(chosen):
-            return [max(own, key=_telling) for own in chosen if own]
+            return [max(same_outcome, key=_interest) for same_outcome in chosen if same_outcome]
     return []
 
 
-def _telling(answer: Response) -> tuple[bool, int]:
-    """Of wrong walks those that never come to the goal say more than those that leave it again; then the longest."""
+def _interest(answer: Response) -> tuple[bool, int]:
+    """The largest for the answer to show: first walks that never reach the goal, then the longest ones."""
     grid = grid_of(answer.prompt)
     squares = walk_of(answer.response, grid).squares
     return grid.goal not in squares, len(squares)
 
 
 def _problems(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> list[tuple[str, str]]:
-    """Some that were solved, and some that were not always."""
-    judged = [found for source in sources if (found := frames.judged(run_id, step, source)) is not None]
-    counted = [row for found in judged for row in zip(found.problems, found.n.tolist(), found.c.tolist(), strict=True)]
+    """Problems, as (source, id): the first that were solved, and the first that were not always solved."""
+    counted = []
+    for source in sources:
+        judged = frames.judged(run_id, step, source)
+        if judged is not None:
+            counted += zip(judged.problems, judged.n.tolist(), judged.c.tolist(), strict=True)
     solved = [problem for problem, _, c in counted if c > 0][:MOST_PROBLEMS]
     missed = [problem for problem, n, c in counted if c < n][:MOST_PROBLEMS]
     return list(dict.fromkeys([*solved, *missed]))
 
 
 def grid_of(prompt: str) -> MazeGrid:
-    """Of a prompt's words: rows of WALL, PATH, START and GOAL, each ended by NEWLINE."""
+    """The maze of a prompt, whose words are rows of WALL, PATH, START and GOAL, each ended by NEWLINE."""
     words = prompt.split()
     squares = words[words.index("GRID_START") + 1 : words.index("GRID_END")]
     rows = [row.split() for row in " ".join(squares).split("NEWLINE") if row.strip()]
@@ -88,15 +91,15 @@ def grid_of(prompt: str) -> MazeGrid:
 
 
 def walk_of(response: str, grid: MazeGrid) -> Walk:
-    """Up to the first wall, the first word that is no move, or the end."""
+    """The walk of a response, up to the first wall, the first word that is not a move, or the end."""
     squares = [grid.start]
     for word in response.split():
         if word not in MOVES:
             break
-        here = (squares[-1][0] + MOVES[word][0], squares[-1][1] + MOVES[word][1])
-        if grid.walls[here]:
-            return Walk(tuple(squares), here)
-        squares.append(here)
+        square = (squares[-1][0] + MOVES[word][0], squares[-1][1] + MOVES[word][1])
+        if grid.walls[square]:
+            return Walk(tuple(squares), square)
+        squares.append(square)
     return Walk(tuple(squares), None)
 
 
@@ -113,7 +116,7 @@ def _draw(shown: Sequence[tuple[Arm, Sequence[Response]]]) -> Figure:
 
 
 def _maze(axes: Axes, answer: Response) -> None:
-    """Walls grey; start a circle, goal a star; the walk, a cross where it ran into a wall, a square where it ends."""
+    """A maze and a walk: walls grey, start a circle, goal a star; the walk ends in a square, at a wall in a cross."""
     grid = grid_of(answer.prompt)
     walk = walk_of(answer.response, grid)
     colour = RIGHT if answer.outcome == "correct" else WRONG

@@ -15,5 +15,6 @@ QUESTION = "Whose pass@k keeps growing with the number of rollouts per prompt?"
 
 def figure(frames: Frames) -> Figure | None:
     """None unless some objective ran with two numbers of rollouts per prompt."""
-    found = lines(frames, KNOB)
-    return style.drawn(lambda: against_knob(frames, found, Axis("rollouts per prompt N"))) if found else None
+    lines_by_setting = lines(frames, KNOB)
+    axis = Axis("rollouts per prompt N")
+    return style.drawn(lambda: against_knob(frames, lines_by_setting, axis)) if lines_by_setting else None

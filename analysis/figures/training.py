@@ -1,5 +1,5 @@
-"""Training curves: a line per arm, the mean over its seeds, with its 95 % band over them. LAD's are coloured by
-divergence, darker for larger 1/η, with a marker of the divergence and a dash of what else tells them apart."""
+"""Training curves: a line per arm, the mean over its seeds, with its 95 % band over them. Lines of LAD have the colour
+and marker of their divergence, darker for larger 1/η, and a dash per variant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 QUESTION = "What happens during training: reward, entropy, distance to the base policy, gradients, length?"
-# First name that is logged counts: a continuous reward has no accuracy.
+# Each panel: metric names, of which the first logged one is drawn (a continuous reward has no accuracy), and the title.
 PANELS = (
     (("reward/accuracy", "reward/mean"), "accuracy of training samples"),
     (("reward/solved_fraction",), "problems with a success"),
@@ -41,36 +41,38 @@ PANELS = (
     (("optim/grad_norm",), "gradient norm"),
     (("response/length",), "response length, tokens"),
 )
-MOST_BANDS = 20  # arms: the bands of more cover one another
+MOST_BANDS = 20  # arms; the bands of more cover each other
 SPAN = 20  # a positive quantity whose values span more than this factor is drawn on a logarithmic axis
 
 
 def figure(frames: Frames) -> Figure | None:
     """None if no run has logged a step of training."""
     logged = set(trained(frames, [run.run_id for run in frames.rows]))
-    panels = [(name, title) for names, title in PANELS if (name := next((n for n in names if n in logged), None))]
+    panels: list[tuple[str, str]] = []
+    for names, title in PANELS:
+        panels += [(name, title) for name in names if name in logged][:1]
     return style.drawn(lambda: _draw(frames, panels)) if panels else None
 
 
 def plain(value: float, position: int | None) -> str:
-    """A tick of a logarithmic axis as a number; of the minor ones 2 and 5 alone."""
+    """The label of a tick of a logarithmic axis: plain numbers, and only at 1, 2 and 5 times a power of ten."""
     del position
     return f"{value:g}" if f"{value:e}"[0] in "125" else ""
 
 
 def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
     rows = math.ceil(len(panels) / 3)
-    found = ordered(arms(frames), swept(frames))
-    names, looks = _names(found), _looks(found)
+    shown = ordered(arms(frames), swept(frames))
+    names, looks = _names(shown), _looks(shown)
     drawing = Figure(figsize=(style.WIDTH, 1.95 * rows + 0.5), layout="constrained")
     grid = drawing.subplots(rows, 3, squeeze=False).ravel()
     logged = _logged(frames)
     window = 1
     for axes, (name, title) in zip(grid, panels, strict=False):
         curves = logged.get(name, {})
-        for arm, look in zip(found, looks, strict=True):
+        for arm, look in zip(shown, looks, strict=True):
             parts = [curves[run_id] for run_id in arm.run_ids if run_id in curves]
-            window = max(window, _curve(axes, parts, look, band=len(found) <= MOST_BANDS)) if parts else window
+            window = max(window, _curve(axes, parts, look, band=len(shown) <= MOST_BANDS)) if parts else window
         low, high = _span(values for _, values in curves.values())
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
@@ -82,20 +84,20 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
         focus(axes)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    _legend(drawing, found, names, window)
+    _legend(drawing, shown, names, window)
     return drawing
 
 
 def _logged(frames: Frames) -> dict[str, dict[str, tuple[Steps, Values]]]:
-    """By metric and run: its steps, ascending, and the values there."""
+    """By metric and run id: the steps, ascending, and the values at them."""
     drawn = frames.drawn(DRAWN)
     steps, values = drawn["step"].to_numpy(np.int64), drawn["value"].to_numpy(np.float64)
     rows = drawn.groupby(["name", "run_id"], observed=True, sort=False).indices
-    found: dict[str, dict[str, tuple[Steps, Values]]] = {}
-    for key, own in rows.items():
+    by_metric: dict[str, dict[str, tuple[Steps, Values]]] = {}
+    for key, positions in rows.items():
         name, run_id = cast("tuple[object, object]", key)
-        found.setdefault(str(name), {})[str(run_id)] = (steps[own], values[own])
-    return found
+        by_metric.setdefault(str(name), {})[str(run_id)] = (steps[positions], values[positions])
+    return by_metric
 
 
 def _span(parts: Iterable[Values]) -> tuple[float, float]:
@@ -105,17 +107,17 @@ def _span(parts: Iterable[Values]) -> tuple[float, float]:
 
 
 def _curve(axes: Axes, parts: Sequence[tuple[Steps, Values]], look: dict[str, Any], *, band: bool) -> int:
-    """Draw the mean over seeds, smoothed by a centred mean over a tenth of its length; returns that mean's width.
+    """Draw the mean over seeds, smoothed by a centred mean over a tenth of its steps; returns that number of steps.
 
-    band: draw that of the smoothed curves, where there are three seeds or more.
+    parts: the curve of each seed; band: draw the 95 % band of the smoothed curves, where there are three seeds or more.
     """
-    at = np.unique(np.concatenate([steps for steps, _ in parts]))
-    by_seed = np.full((len(at), len(parts)), np.nan)
+    all_steps = np.unique(np.concatenate([steps for steps, _ in parts]))
+    by_seed = np.full((len(all_steps), len(parts)), np.nan)
     for seed, (steps, values) in enumerate(parts):
-        by_seed[np.searchsorted(at, steps), seed] = values
-    window = max(1, len(at) // 10)
+        by_seed[np.searchsorted(all_steps, steps), seed] = values
+    window = max(1, len(all_steps) // 10)
     line = smoothed(mean_of(by_seed, 1)[:, None], window)[:, 0]
-    axes.plot(at, line, linewidth=1.0, **look)
+    axes.plot(all_steps, line, linewidth=1.0, **look)
     if not band:
         return window
     of_seeds = smoothed(by_seed, window)
@@ -126,61 +128,62 @@ def _curve(axes: Axes, parts: Sequence[tuple[Steps, Values]], look: dict[str, An
         spread = np.nanstd(of_seeds[several], axis=1, ddof=1) / np.sqrt(count)
         half = student.quantile((1 + LEVEL) / 2, count - 1) * spread
         axes.fill_between(
-            at[several], line[several] - half, line[several] + half, color=look["color"], alpha=0.12, linewidth=0
+            all_steps[several], line[several] - half, line[several] + half, color=look["color"], alpha=0.12, linewidth=0
         )
     return window
 
 
 def smoothed(curves: Values, window: int) -> Values:
-    """The mean over a centred window of steps, of what is there in it; NaN where nothing is. curves: [steps, seeds]."""
+    """The mean of the known values in a centred window of steps; NaN without any. curves and result: [steps, seeds]."""
     before, after = window // 2, (window - 1) // 2
     padded = np.pad(curves, ((before, after), (0, 0)), constant_values=np.nan)
     return mean_of(np.lib.stride_tricks.sliding_window_view(padded, window, axis=0), 2)
 
 
 def mean_of(values: Values, axis: int) -> Values:
-    """Over what is not NaN; NaN where nothing is."""
+    """The mean over an axis of the values that are not NaN; NaN without any."""
     known = ~np.isnan(values)
     total, count = np.where(known, values, 0.0).sum(axis), known.sum(axis)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
-def _names(found: list[Arm]) -> list[str]:
-    """What the legend calls each arm: its loss, LAD's divergence, and what tells it apart within them but for η."""
-    pairs = {(a.loss, a.beta) for a in found if math.isfinite(a.beta)}
+def _names(shown: list[Arm]) -> list[str]:
+    """The name of each arm in the legend: its loss, the divergence of LAD, and what else distinguishes it, except η."""
+    pairs = {(a.loss, a.beta) for a in shown if math.isfinite(a.beta)}
     several = {loss for loss, count in Counter(loss for loss, _ in pairs).items() if count > 1}
-    return [f"{_objective(arm)} {_rest(arm, arm.loss in several)}".rstrip() for arm in found]
+    return [f"{_objective(arm)} {_remark(arm, beta_swept=arm.loss in several)}".rstrip() for arm in shown]
 
 
 def _objective(arm: Arm) -> str:
     return f"LAD {arm.divergence}" if arm.loss == "lad" else arm.loss.upper()
 
 
-def _rest(arm: Arm, beta_swept: bool) -> str:
-    told = [f"β={arm.beta:g}"] if beta_swept else []
+def _remark(arm: Arm, *, beta_swept: bool) -> str:
+    """`β=2, lr=1e-4`: the swept β and the variant of an arm, without the path of knobs."""
+    parts = [f"β={arm.beta:g}"] if beta_swept else []
     for knob in filter(None, arm.variant.split(", ")):
         key, equals, value = knob.partition("=")
-        told.append(key.rpartition(".")[2] + equals + value)
-    return ", ".join(told)
+        parts.append(key.rpartition(".")[2] + equals + value)
+    return ", ".join(parts)
 
 
-def _looks(found: list[Arm]) -> list[dict[str, Any]]:
-    """LAD: colour and marker by divergence, darker for larger 1/η, a dash per variant. GRPO black, the others in turn
-    in other colours; beside LAD as dashes."""
-    names = _names(found)
-    etas = sorted({a.eta for a in found if a.eta > 0}, reverse=True)
-    variants = list(dict.fromkeys(a.variant for a in found if a.loss == "lad"))
-    others = list(dict.fromkeys(n for a, n in zip(found, names, strict=True) if a.loss != "lad" and n != "GRPO"))
+def _looks(shown: list[Arm]) -> list[dict[str, Any]]:
+    """Matplotlib's keywords for each arm. LAD: colour and marker by divergence, darker for larger 1/η, dash by variant.
+    GRPO is black, other objectives take the remaining colours in turn; they are dashed where LAD is shown too."""
+    names = _names(shown)
+    etas = sorted({a.eta for a in shown if a.eta > 0}, reverse=True)
+    variants = list(dict.fromkeys(a.variant for a in shown if a.loss == "lad"))
+    others = list(dict.fromkeys(n for a, n in zip(shown, names, strict=True) if a.loss != "lad" and n != "GRPO"))
     dashes = DASHES[1:] if variants else DASHES
-    taken = {style.colour(a.divergence) for a in found if a.loss == "lad"}
+    taken = {style.colour(a.divergence) for a in shown if a.loss == "lad"}
     cycle = [colour for colour in CYCLE if colour not in taken]
     looks = list[dict[str, Any]]()
-    for arm, name in zip(found, names, strict=True):
+    for arm, name in zip(shown, names, strict=True):
         if arm.loss == "lad":
             share = 1 - (etas.index(arm.eta) + 1) / len(etas) if arm.eta > 0 else 0.0
             colour = style.lighter(style.colour(arm.divergence), 0.75 * share)
             line = DASHES[variants.index(arm.variant) % len(DASHES)]
-            marker = style.marker(arm.divergence)  # a light colour is like another divergence's
+            marker = style.marker(arm.divergence)  # a light colour alone could be another divergence's
             looks.append({"color": colour, "linestyle": line, "marker": marker, "markersize": 3, "markevery": 0.2})
         else:
             turn, i = divmod(others.index(name), len(cycle)) if name in others else (0, None)
@@ -189,11 +192,11 @@ def _looks(found: list[Arm]) -> list[dict[str, Any]]:
     return looks
 
 
-def _legend(drawing: Figure, found: list[Arm], names: list[str], window: int) -> None:
-    full = _looks([replace(arm, eta=math.nan) for arm in found])
+def _legend(drawing: Figure, shown: list[Arm], names: list[str], window: int) -> None:
+    full = _looks([replace(arm, eta=math.nan) for arm in shown])
     handles: dict[str, Artist] = {name: Line2D([], [], **look) for name, look in zip(names, full, strict=True)}
-    said = ["darker: larger 1/η"] if len({a.eta for a in found if a.eta > 0}) > 1 else []
-    several = any(len(arm.run_ids) > 1 for arm in found)
-    said += [BAND if len(found) <= MOST_BANDS else "mean over seeds"] if several else []
-    said += [f"smoothed over {window} steps"] if window > 1 else []
-    legend(drawing, handles, "; ".join(said))
+    remarks = ["darker: larger 1/η"] if len({a.eta for a in shown if a.eta > 0}) > 1 else []
+    several = any(len(arm.run_ids) > 1 for arm in shown)
+    remarks += [BAND if len(shown) <= MOST_BANDS else "mean over seeds"] if several else []
+    remarks += [f"smoothed over {window} steps"] if window > 1 else []
+    legend(drawing, handles, "; ".join(remarks))

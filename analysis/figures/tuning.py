@@ -16,39 +16,40 @@ QUESTION = "How does each arm depend on the tuned knob, and is its best value in
 
 
 def figure(frames: Frames) -> Figure | None:
-    """None where nothing was tuned, or no tuned knob is a number."""
-    found, metric = tuned(frames), judge(tuning_runs(frames))
-    if not found or metric is None:
+    """None where no arm was tuned, or no tuned knob is a number."""
+    tunings, metric = tuned(frames), judge(tuning_runs(frames))
+    if not tunings or metric is None:
         return None
-    knobs = [key for key in found[0].values[0].knobs if not math.isnan(words.number(found[0].values[0].knobs[key]))]
+    knobs = [key for key, value in tunings[0].values[0].knobs.items() if not math.isnan(words.number(value))]
     if not knobs:
         return None
+    knob = knobs[0]
     drawing = Figure(figsize=(style.WIDTH, 3.1), layout="constrained")
     axes = drawing.subplots()
     handles = {}
-    for index, one in enumerate(found):
+    for index, tuning in enumerate(tunings):
         colour, marker = look(index)
-        x, y = _best_at_each(one, knobs[0])
-        handles[one.arm] = axes.plot(x, y, color=colour, marker=marker)[0]
-        if one.picked is not None:
-            at = words.number(one.picked.knobs[knobs[0]])
-            axes.plot([at], [100 * one.picked.mean], "o", ms=13, mfc="none", mec=colour)
-    values = sorted({words.number(tried.knobs[knobs[0]]) for one in found for tried in one.values})
+        x, y = _best_at_each(tuning, knob)
+        handles[tuning.arm] = axes.plot(x, y, color=colour, marker=marker)[0]
+        if tuning.picked is not None:
+            at = words.number(tuning.picked.knobs[knob])
+            axes.plot([at], [100 * tuning.picked.mean], "o", ms=13, mfc="none", mec=colour)
+    values = sorted({words.number(tried.knobs[knob]) for tuning in tunings for tried in tuning.values})
     if values[0] > 0 and values[-1] / values[0] >= 5:
         axes.set_xscale("log")
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
-    axes.set_xlabel(f"{knobs[0]} (circle: picked)")
+    axes.set_xlabel(f"{knob} (circle: picked)")
     axes.set_ylabel(f"{metric} of the validation split, %")
     legend(drawing, handles)
     return drawing
 
 
-def _best_at_each(one: Tuned, knob: str) -> tuple[list[float], list[float]]:
-    """By value of the knob, the best mean over all else that was tuned."""
+def _best_at_each(tuning: Tuned, knob: str) -> tuple[list[float], list[float]]:
+    """(the values of a knob, the best mean value each over all other tuned knobs, in per cent)."""
     best: dict[float, float] = {}
-    for tried in one.values:
-        at = words.number(tried.knobs[knob])
+    for tried in tuning.values:
+        value = words.number(tried.knobs[knob])
         if math.isfinite(tried.mean):
-            best[at] = max(best.get(at, -math.inf), 100 * tried.mean)
-    return sorted(best), [best[at] for at in sorted(best)]
+            best[value] = max(best.get(value, -math.inf), 100 * tried.mean)
+    return sorted(best), [best[value] for value in sorted(best)]

@@ -14,7 +14,7 @@ from rich.console import Console
 from analysis.frames import bundle
 from analysis.frames.frames import Frames
 from analysis.frames.load import catalogue, frames
-from analysis.paper.figures import Pictured, figures
+from analysis.paper.figures import PaperFigure, figures
 from analysis.paper.ours import table
 from analysis.paper.printed import tables
 from analysis.report import render
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   python -m analysis paper                          which tables and figures there are
-  python -m analysis paper lad_table_6              this one, with runs of every study
+  python -m analysis paper lad_table_6              this table, with runs of every study
   python -m analysis paper lad_figure_3             as PNG and PDF, in reports/paper/
   python -m analysis paper maxrl_figure_3 --study rollout_scaling
   python -m analysis paper lad_figure_1 docs/evidence/bandit_off_policy.rlvr     from a bundle
-  python -m analysis paper pacs --markdown          all of a paper, tables as Markdown
+  python -m analysis paper pacs --markdown          everything of a paper, tables as Markdown
 """
 
 
 def main(arguments: Sequence[str]) -> None:
-    """LookupError: there is no such table or figure, or nothing to draw it from."""
+    """Run the command. LookupError for an unknown table or figure, and for a single figure without data."""
     parser = terminal.Parser(
         "python -m analysis paper",
         description="Show tables and figures as papers print them, with runs of ours beside the rows that they "
-        "correspond to. Where a paper prints no number of a figure, draw the same of ours.",
+        "correspond to. Where a paper prints no number of a figure, the same is drawn from runs of ours.",
         epilog=EXAMPLES,
     )
     parser.add_argument(
         "names",
         nargs="*",
         metavar="NAME | FILE",
-        help="as in lad_table_6, pacs_figure_4, or lad: all of it; bundles (.rlvr), in the place of runs/",
+        help="such as lad_table_6, pacs_figure_4, or lad for all of a paper; bundles (.rlvr) are read instead of runs/",
     )
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--study", help="whose runs a figure without printed numbers shows (default: the newest)")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--markdown", action="store_true", help="tables as Markdown")
     options = parser.parse_args(arguments)
     files = [Path(word) for word in options.names if Path(word).suffix == layout.BUNDLE]
-    chosen = [name for word in options.names if Path(word) not in files for name in _named(word)]
+    chosen = [name for word in options.names if Path(word) not in files for name in _matching_names(word)]
     if not chosen:
         _list()
         return
@@ -65,17 +65,20 @@ def main(arguments: Sequence[str]) -> None:
     studies = _of_files(files) if files else _of_home(home, options.study)
     _show([name for name in chosen if name in tables()], studies.everything, as_markdown=options.markdown)
     out = (options.out or layout.reports(home) / "paper").expanduser()
-    for pictured in (figures()[name] for name in chosen if name in figures()):
-        _draw(pictured, studies, out, required=len(chosen) == 1)
+    for paper_figure in (figures()[name] for name in chosen if name in figures()):
+        _draw(paper_figure, studies, out, required=len(chosen) == 1)
 
 
 @dataclass(frozen=True)
 class Studies:
-    """everything: all runs; None where there are none. each: (name, runs) of the studies that figures of ours show,
-    the first first, loaded as they are asked for."""
+    """The runs of ours that are shown.
+
+    everything: all runs; None without any. in_turn: iterates over (name, runs) of the studies that a figure may show,
+    in order of preference; a study is loaded when it is reached.
+    """
 
     everything: Frames | None
-    each: Callable[[], Iterator[tuple[str, Frames]]]
+    in_turn: Callable[[], Iterator[tuple[str, Frames]]]
 
 
 def _of_home(home: Path, study: str | None) -> Studies:
@@ -87,74 +90,79 @@ def _of_home(home: Path, study: str | None) -> Studies:
 
 
 def _of_files(files: Sequence[Path]) -> Studies:
-    """Of bundles, each a study."""
+    """The runs of bundles, each a study."""
     named = [(file.stem, bundle.read(file)) for file in files]
-    return Studies(bundle.merged([found for _, found in named]), lambda: iter(named))
+    return Studies(bundle.merged([runs for _, runs in named]), lambda: iter(named))
 
 
 def _list() -> None:
+    """Print every table and figure, with what a figure is drawn from."""
     for name, printed in tables().items():
         print(f"{name:18} {printed.says} ({printed.of})")
-    for name, pictured in figures().items():
+    for name, paper_figure in figures().items():
         if name not in tables():
-            drawn = "printed numbers" if pictured.printed else pictured.command or f"ours: {', '.join(pictured.ours)}"
-            print(f"{name:18} {pictured.says} ({drawn})")
+            source = "printed numbers" if paper_figure.printed else paper_figure.command
+            source = source or f"ours: {', '.join(paper_figure.ours)}"
+            print(f"{name:18} {paper_figure.says} ({source})")
 
 
-def _named(asked: str) -> list[str]:
+def _matching_names(word: str) -> list[str]:
+    """The tables and figures that a word of the command line names: one, or all of a paper."""
     known = list(dict.fromkeys([*tables(), *figures()]))
-    found = [name for name in known if name == asked or name.startswith((f"{asked}_table", f"{asked}_figure"))]
-    if not found:
+    matching = [name for name in known if name == word or name.startswith((f"{word}_table", f"{word}_figure"))]
+    if not matching:
         raise LookupError(
-            f"paper {asked}: there is no such {'figure' if 'figure' in asked else 'table'}. "
+            f"paper {word}: there is no such {'figure' if 'figure' in word else 'table'}. "
             f"Tables: {', '.join(tables())}. Figures: {', '.join(figures())}."
         )
-    return found
+    return matching
 
 
 def _show(names: Sequence[str], everything: Frames | None, *, as_markdown: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    for made in (table(everything, tables()[name]) for name in names):
+    for name in names:
+        with_ours = table(everything, tables()[name])
         if as_markdown:
-            print(render.markdown(made))
+            print(render.markdown(with_ours))
         else:
-            render.terminal(made, console)
+            render.terminal(with_ours, console)
 
 
 # --- figures
 
 
-def _draw(pictured: Pictured, studies: Studies, out: Path, *, required: bool) -> None:
-    """Write what there is of it. required: LookupError if that is nothing."""
-    files = [file for name, drawing in _drawings(pictured, studies) for file in _written(drawing, out / name)]
+def _draw(paper_figure: PaperFigure, studies: Studies, out: Path, *, required: bool) -> None:
+    """Write the drawings of a figure, or print how to get one. required: LookupError where there is none."""
+    files = [file for name, drawing in _drawings(paper_figure, studies) for file in _write(drawing, out / name)]
     if not files and required:
-        raise LookupError(f"{pictured.paper}, {pictured.title}: {_remedy(pictured)}")
-    for line in (*pictured.notes, *map(str, files)) if files else (_remedy(pictured),):
-        print(f"{pictured.name}: {line}")
+        raise LookupError(f"{paper_figure.paper}, {paper_figure.title}: {_remedy(paper_figure)}")
+    for line in (*paper_figure.notes, *map(str, files)) if files else (_remedy(paper_figure),):
+        print(f"{paper_figure.name}: {line}")
 
 
-def _drawings(pictured: Pictured, studies: Studies) -> Iterator[tuple[str, Figure]]:
-    """(name, figure) of the printed numbers, then of ours, of the first study that has it."""
+def _drawings(paper_figure: PaperFigure, studies: Studies) -> Iterator[tuple[str, Figure]]:
+    """(name, drawing) of the printed numbers, then of our runs: of the first study that has the figure."""
     from analysis.paper.draw import figure  # matplotlib takes a third of a second
 
-    if pictured.printed is not None:
-        yield pictured.name, figure(pictured, table(studies.everything, pictured.printed))
-    for name in pictured.ours:
-        for study, runs in studies.each():
-            drawing = _ours(name, runs)
+    if paper_figure.printed is not None:
+        yield paper_figure.name, figure(paper_figure, table(studies.everything, paper_figure.printed))
+    for name in paper_figure.ours:
+        for study, runs in studies.in_turn():
+            drawing = _figure_of_runs(name, runs)
             if drawing is not None:
-                yield f"{pictured.name}-{name}-{study}", drawing
+                yield f"{paper_figure.name}-{name}-{study}", drawing
                 break
 
 
-def _ours(name: str, frames: Frames) -> Figure | None:
-    from analysis import figures as room
+def _figure_of_runs(name: str, frames: Frames) -> Figure | None:
+    from analysis import figures as figure_package
     from analysis.report.drawing import available
 
-    return available(room)[name].figure(frames)
+    return available(figure_package)[name].figure(frames)
 
 
-def _written(drawing: Figure, path: Path) -> list[Path]:
+def _write(drawing: Figure, path: Path) -> list[Path]:
+    """Write `path` with the suffixes .png and .pdf."""
     from analysis.report import style
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,9 +172,9 @@ def _written(drawing: Figure, path: Path) -> list[Path]:
     return files
 
 
-def _remedy(pictured: Pictured) -> str:
-    """What to type, where there is nothing to draw it from."""
-    if pictured.command:
-        return f"the paper prints no number of it. Ours: {pictured.command}"
-    run = f" python -m rlvr.run study={pictured.study} makes some." if pictured.study else ""
-    return f"the paper prints no number of it, and no runs here show it ({', '.join(pictured.ours)}).{run}"
+def _remedy(paper_figure: PaperFigure) -> str:
+    """Why there is nothing to draw, and what to type."""
+    if paper_figure.command:
+        return f"the paper prints no number of it. Ours: {paper_figure.command}"
+    run = f" python -m rlvr.run study={paper_figure.study} makes some." if paper_figure.study else ""
+    return f"the paper prints no number of it, and no runs here show it ({', '.join(paper_figure.ours)}).{run}"

@@ -1,4 +1,4 @@
-"""Draws a figure of a paper from its printed numbers, in lines or bars by series, with ours beside them."""
+"""Draws a figure of a paper from its printed numbers, as lines or bars by series, with ours beside them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.paper.figures import Layout, Pictured, part_of, series_of
-from analysis.paper.printed import RAW, Place
+from analysis.paper.figures import Layout, PaperFigure, part_of, series_of
+from analysis.paper.printed import RAW, PrintedCell
 from analysis.report import style
 from analysis.report.grid import OURS
 from analysis.report.lines import DASHES, legend, look
 from analysis.report.table import Table
 
 COLUMNS = 3
-HATCHES = ("////", "....", "xxxx", "----")  # of several arms of ours beside one printed row
-WIDE = 12  # bars of a panel that needs the whole width
-CUT = 0.8  # bars that all reach this share of the highest do not start at zero
+HATCHES = ("////", "....", "xxxx", "----")  # distinguish several arms of ours beside one printed row
+WIDE = 12  # a panel with more bars takes the whole width
+CUT = 0.8  # where all bars reach this share of the highest, the axis does not start at zero
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A printed number or one of ours, in the unit of the paper. low, high: of its interval, NaN without one."""
+    """A printed number or one of ours, in the unit of the paper.
+
+    low, high: the ends of its interval, NaN without one. across: drawn as a line over all x.
+    """
 
     panel: str
     series: str
@@ -40,104 +43,107 @@ class Mark:
     across: bool = False
 
 
-def figure(pictured: Pictured, shown: Table) -> Figure:
-    """Of a figure whose numbers are printed. shown: their table, with ours."""
-    return style.drawn(lambda: _draw(pictured, marks(pictured, shown)))
+def figure(paper_figure: PaperFigure, table: Table) -> Figure:
+    """Draw a figure whose numbers are printed. table: their table, with our rows."""
+    return style.drawn(lambda: _draw(paper_figure, marks(paper_figure, table)))
 
 
-def has_ours(pictured: Pictured, shown: Table) -> bool:
-    """Whether some run corresponds to a row that it shows."""
-    return pictured.printed is not None and any(mark.ours for mark in marks(pictured, shown))
+def has_ours(paper_figure: PaperFigure, table: Table) -> bool:
+    """Whether some run of ours corresponds to a row that the figure shows."""
+    return paper_figure.printed is not None and any(mark.ours for mark in marks(paper_figure, table))
 
 
-def marks(pictured: Pictured, shown: Table) -> list[Mark]:
-    """What is drawn: of every printed cell its number, then ours of the same cell. shown: the table with ours."""
-    assert pictured.layout is not None
-    assert pictured.printed is not None
+def marks(paper_figure: PaperFigure, table: Table) -> list[Mark]:
+    """What is drawn: for each printed cell its number, then ours of the same cell. table: with our rows."""
+    assert paper_figure.layout is not None
+    assert paper_figure.printed is not None
     ours: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for record in shown.records:
+    for record in table.records:
         line, _, label = str(record["row"]).partition(OURS)
         key = (record["block"], line, record["column"])
         ours.setdefault(key, []).append({**record, "label": f"{OURS}{label}"})
-    found: list[Mark] = []
-    for cell in pictured.layout.chosen(pictured.printed):
-        found.append(_mark(cell, pictured.layout, cell.number or 0.0))
+    all_marks: list[Mark] = []
+    for cell in paper_figure.layout.chosen(paper_figure.printed):
+        all_marks.append(_mark(cell, paper_figure.layout, cell.number or 0.0))
         for record in ours.get((cell.panel, cell.line, cell.head), ()):
-            scale = shown.format_of(record["metric"], record["column"]).scale
+            scale = table.format_of(record["metric"], record["column"]).scale
             mean, low, high = (record[end] * scale for end in ("mean", "low", "high"))
             if math.isfinite(mean):
-                found.append(_mark(cell, pictured.layout, mean, low, high, label=record["label"]))
-    return found
+                all_marks.append(_mark(cell, paper_figure.layout, mean, low, high, label=record["label"]))
+    return all_marks
 
 
 def _mark(
-    cell: Place, layout: Layout, value: float, low: float = math.nan, high: float = math.nan, *, label: str = ""
+    cell: PrintedCell, layout: Layout, value: float, low: float = math.nan, high: float = math.nan, *, label: str = ""
 ) -> Mark:
-    place = part_of(cell, layout.panel), f"{series_of(cell, layout)}{label}", part_of(cell, layout.x)
-    return Mark(*place, value, low, high, ours=bool(label), across=cell.row in layout.across)
+    position = part_of(cell, layout.panel), f"{series_of(cell, layout)}{label}", part_of(cell, layout.x)
+    return Mark(*position, value, low, high, ours=bool(label), across=cell.row in layout.across)
 
 
 # --- drawing
 
 
-def _draw(pictured: Pictured, found: Sequence[Mark]) -> Figure:
-    assert pictured.layout is not None
-    assert pictured.printed is not None
-    panels = list(dict.fromkeys(mark.panel for mark in found))
-    bars = max(sum(mark.panel == panel for mark in found) for panel in panels)
-    columns = 1 if pictured.layout.kind == "bars" and bars > WIDE else min(COLUMNS, len(panels))
+def _draw(paper_figure: PaperFigure, marks: Sequence[Mark]) -> Figure:
+    assert paper_figure.layout is not None
+    assert paper_figure.printed is not None
+    panels = list(dict.fromkeys(mark.panel for mark in marks))
+    bars = max(sum(mark.panel == panel for mark in marks) for panel in panels)
+    columns = 1 if paper_figure.layout.kind == "bars" and bars > WIDE else min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    hidden = {m.series for m in found if m.ours and m.series.endswith(OURS)}  # they look like the printed ones
+    # Left out of the legend: with one arm of ours per row, its series look like the printed ones.
+    hidden = {mark.series for mark in marks if mark.ours and mark.series.endswith(OURS)}
     drawing = Figure(figsize=(style.WIDTH, 2.1 * rows + 0.7), layout="constrained")
-    drawing.suptitle(f"{pictured.paper}, {pictured.title}: {pictured.says}", fontsize=9, x=0.01, ha="left")
+    drawing.suptitle(f"{paper_figure.paper}, {paper_figure.title}: {paper_figure.says}", fontsize=9, x=0.01, ha="left")
     grid = drawing.subplots(rows, columns, squeeze=False).ravel()
-    colours = _colours(found)
+    colours = _colours(marks)
     handles: dict[str, Artist] = {}
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     for axes, panel in zip(grid, panels, strict=False):
-        here = [mark for mark in found if mark.panel == panel]
-        handles |= PANELS[pictured.layout.kind](axes, here, pictured.layout, colours)
+        panel_marks = [mark for mark in marks if mark.panel == panel]
+        handles |= PANELS[paper_figure.layout.kind](axes, panel_marks, paper_figure.layout, colours)
         axes.set_title(panel, loc="left")
-        axes.set_ylabel(_unit(pictured, panel))
-    shown = {name: handle for name, handle in handles.items() if name not in hidden}
-    ours = "; ours dashed or hatched" if any(mark.ours for mark in found) else ""
-    legend(drawing, shown, f"as printed, {pictured.printed.title}{ours}")
+        axes.set_ylabel(_y_label(paper_figure, panel))
+    in_legend = {name: handle for name, handle in handles.items() if name not in hidden}
+    ours = "; ours dashed or hatched" if any(mark.ours for mark in marks) else ""
+    legend(drawing, in_legend, f"as printed, {paper_figure.printed.title}{ours}")
     return drawing
 
 
-def _colours(found: Sequence[Mark]) -> dict[str, Any]:
-    """Of every series; of ours that of the printed one."""
-    names = list(dict.fromkeys(mark.series.partition(OURS)[0] for mark in found))
-    return {mark.series: look(names.index(mark.series.partition(OURS)[0])) for mark in found}
+def _colours(marks: Sequence[Mark]) -> dict[str, Any]:
+    """(colour, marker) of every series; ours has those of the printed series."""
+    names = list(dict.fromkeys(mark.series.partition(OURS)[0] for mark in marks))
+    return {mark.series: look(names.index(mark.series.partition(OURS)[0])) for mark in marks}
 
 
-def _unit(pictured: Pictured, panel: str) -> str:
-    assert pictured.layout is not None
-    assert pictured.printed is not None
-    own = [c for c in pictured.layout.chosen(pictured.printed) if part_of(c, pictured.layout.panel) == panel]
-    metrics = list(dict.fromkeys(c.metric for c in own))
+def _y_label(paper_figure: PaperFigure, panel: str) -> str:
+    """The metric of a panel, unless the panel is named after it, and the unit."""
+    assert paper_figure.layout is not None
+    assert paper_figure.printed is not None
+    layout, cells = paper_figure.layout, paper_figure.layout.chosen(paper_figure.printed)
+    metrics = list(dict.fromkeys(cell.metric for cell in cells if part_of(cell, layout.panel) == panel))
+    metric = metrics[0] if len(metrics) == 1 and metrics[0] != panel else ""
     unit = "" if metrics[0] in RAW else "%"
-    return ", ".join(filter(None, (metrics[0] if len(metrics) == 1 and metrics[0] != panel else "", unit)))
+    return ", ".join(part for part in (metric, unit) if part)
 
 
-def _lines(axes: Axes, found: Sequence[Mark], layout: Layout, colours: Mapping[str, Any]) -> dict[str, Artist]:
-    """A line for each series over numbers; `across` as a line over all of them."""
+def _lines(axes: Axes, marks: Sequence[Mark], layout: Layout, colours: Mapping[str, Any]) -> dict[str, Artist]:
+    """Draw a line per series over numeric x, or over all x where a mark is `across`; returns the legend entries."""
     handles: dict[str, Artist] = {}
-    names = list(dict.fromkeys(mark.series for mark in found))
-    ticks = {number_of(mark.x): mark.x for mark in found if not mark.across}
+    names = list(dict.fromkeys(mark.series for mark in marks))
+    ticks = {number_of(mark.x): mark.x for mark in marks if not mark.across}
     for name in names:
-        own = sorted((mark for mark in found if mark.series == name), key=lambda mark: number_of(mark.x))
+        series = sorted((mark for mark in marks if mark.series == name), key=lambda mark: number_of(mark.x))
         colour, marker = colours[name]
-        beside = [each for each in names if each.startswith(f"{name.partition(OURS)[0]}{OURS}")]
-        dashes = DASHES[1 + beside.index(name) % (len(DASHES) - 1)] if own[0].ours else "-"
-        if own[0].across:
-            handles[name] = axes.axhline(own[0].value, color=style.GRPO, linestyle=dashes, linewidth=1.1)
+        beside = [other for other in names if other.startswith(f"{name.partition(OURS)[0]}{OURS}")]
+        dashes = DASHES[1 + beside.index(name) % (len(DASHES) - 1)] if series[0].ours else "-"
+        if series[0].across:
+            handles[name] = axes.axhline(series[0].value, color=style.GRPO, linestyle=dashes, linewidth=1.1)
             continue
-        x, y = [number_of(mark.x) for mark in own], [mark.value for mark in own]
-        face = "white" if own[0].ours else colour
+        x, y = [number_of(mark.x) for mark in series], [mark.value for mark in series]
+        face = "white" if series[0].ours else colour
         handles[name] = axes.plot(x, y, color=colour, marker=marker, markerfacecolor=face, linestyle=dashes)[0]
-        axes.fill_between(x, [m.low for m in own], [m.high for m in own], color=colour, alpha=0.12, linewidth=0)
+        axes.fill_between(x, [m.low for m in series], [m.high for m in series], color=colour, alpha=0.12, linewidth=0)
     if min(ticks) > 0 and max(ticks) >= 4 * min(ticks):
         axes.set_xscale("log", base=2)
     axes.set_xticks(list(ticks), list(ticks.values()))
@@ -146,48 +152,50 @@ def _lines(axes: Axes, found: Sequence[Mark], layout: Layout, colours: Mapping[s
     return handles
 
 
-def _bars(axes: Axes, found: Sequence[Mark], layout: Layout, colours: Mapping[str, Any]) -> dict[str, Artist]:
-    """Grouped by x, a bar for each series in a group; ours hatched, with its interval."""
+def _bars(axes: Axes, marks: Sequence[Mark], layout: Layout, colours: Mapping[str, Any]) -> dict[str, Artist]:
+    """Draw bars grouped by x, one per series; ours are hatched and have their interval. Returns the legend entries."""
     handles: dict[str, Artist] = {}
-    places, names = (list(dict.fromkeys(getattr(mark, part) for mark in found)) for part in ("x", "series"))
+    positions, names = (list(dict.fromkeys(getattr(mark, part) for mark in marks)) for part in ("x", "series"))
     width = 0.84 / len(names)
     family = {x: name for name, group in layout.means.items() for x in group}
-    for mark in found:
-        at = places.index(mark.x) + (names.index(mark.series) - (len(names) - 1) / 2) * width
+    for mark in marks:
+        position = positions.index(mark.x) + (names.index(mark.series) - (len(names) - 1) / 2) * width
         colour = style.FAMILY[family[mark.x]] if family else colours[mark.series][0]
         face = style.lighter(colour, 0.75 if mark.ours else 0.2)
         beside = [name for name in names if name.startswith(f"{mark.series.partition(OURS)[0]}{OURS}")]
         hatch = HATCHES[beside.index(mark.series) % len(HATCHES)] if mark.ours else None
-        drawn = axes.bar(at, mark.value, width=0.92 * width, color=[face], edgecolor=colour, linewidth=0.6, hatch=hatch)
+        drawn = axes.bar(
+            position, mark.value, width=0.92 * width, color=[face], edgecolor=colour, linewidth=0.6, hatch=hatch
+        )
         if len(names) > 1:
             handles[mark.series] = drawn.patches[0]
         if math.isfinite(mark.low):
             ends = [[mark.value - mark.low], [mark.high - mark.value]]
-            axes.errorbar(at, mark.value, yerr=ends, color="#222222", linewidth=0.9, capsize=2)
-    handles |= _means(axes, found, places, layout)
-    axes.set_xticks(range(len(places)), places)
-    axes.set_xlim(-0.6, len(places) - 0.4)
+            axes.errorbar(position, mark.value, yerr=ends, color="#222222", linewidth=0.9, capsize=2)
+    handles |= _means(axes, marks, positions, layout)
+    axes.set_xticks(range(len(positions)), positions)
+    axes.set_xlim(-0.6, len(positions) - 0.4)
     axes.grid(visible=False, axis="x")
-    _from_below(axes, [mark.value for mark in found])
+    _cut_axis(axes, [mark.value for mark in marks])
     return handles
 
 
-def _means(axes: Axes, found: Sequence[Mark], places: Sequence[str], layout: Layout) -> dict[str, Artist]:
-    """Of the printed numbers of each group of x."""
+def _means(axes: Axes, marks: Sequence[Mark], positions: Sequence[str], layout: Layout) -> dict[str, Artist]:
+    """Draw the mean of the printed numbers of each group of x, dashed; returns the legend entries."""
     handles: dict[str, Artist] = {}
     for name, group in layout.means.items():
-        own = [mark.value for mark in found if mark.x in group and not mark.ours]
-        spots = [places.index(x) for x in group if x in places]
-        if own:
+        values = [mark.value for mark in marks if mark.x in group and not mark.ours]
+        spots = [positions.index(x) for x in group if x in positions]
+        if values:
             ends = [min(spots) - 0.45, max(spots) + 0.45]
-            height = [float(np.mean(own))] * 2
+            height = [float(np.mean(values))] * 2
             dashed = axes.plot(ends, height, color=style.FAMILY[name], linestyle=(0, (3, 1.5)), linewidth=1.4)
             handles[f"mean of {name} divergences"] = dashed[0]
     return handles
 
 
-def _from_below(axes: Axes, values: Sequence[float]) -> None:
-    """Bars that are all high start where their differences are seen, as papers draw them; the axis says where."""
+def _cut_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Where all bars are high, start the y axis just below them, so that differences are visible, as papers do."""
     low, high = min(values), max(values)
     if low > CUT * high:
         axes.set_ylim(bottom=max(0.0, low - 1.5 * (high - low)))
@@ -197,7 +205,7 @@ PANELS = {"lines": _lines, "bars": _bars}
 
 
 def number_of(text: str) -> float:
-    """1/4 as 0.25, pass@8 as 8; NaN of no number."""
+    """The number in a text: 0.25 for 1/4, 8 for pass@8; NaN where there is none."""
     try:
         return float(Fraction(text.rpartition("@")[2]))
     except ValueError:

@@ -1,5 +1,5 @@
-"""The figures of papers, from the `figures` of the same files as their tables: which numbers of a table each shows, in
-which layout; or, where a paper prints no number of it, what draws ours (docs/papers.md)."""
+"""The figures of papers, from `figures` in the YAML file of each paper (docs/papers.md): which numbers of a table each
+shows, in which layout; or, where the paper prints no number of it, what draws the same of our runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any
 
 import yaml
 
-from analysis.paper.printed import FOLDER, LOADER, OfPaper, Place, Printed, tables
+from analysis.paper.printed import FOLDER, LOADER, PaperItem, PaperTable, PrintedCell, tables
 
 LAYOUTS = ("lines", "bars")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How cells of a table become marks. panel, x, series: of what each has one, a part of a cell (`part_of`).
+    """How the cells of a table are drawn.
 
-    only: the cells that are drawn, by part. across: rows that stand as a line over all x. means: groups of x whose mean
-    is dashed, by name.
+    kind: one of LAYOUTS. panel, x, series: the part of a cell (`part_of`) that determines its panel, place and series.
+    only: by part, the values of the cells that are drawn. across: rows that are drawn as a line over all x. means: by
+    name, groups of x of which a dashed line shows the mean.
     """
 
     kind: str
@@ -33,8 +34,8 @@ class Layout:
     across: Sequence[str] = ()
     means: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
-    def chosen(self, printed: Printed) -> list[Place]:
-        """The cells with a number that it shows."""
+    def chosen(self, printed: PaperTable) -> list[PrintedCell]:
+        """The cells of a table that have a number and are drawn."""
         wanted = {name: set(map(str, values)) for name, values in self.only.items()}
         return [
             cell
@@ -44,14 +45,15 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictured(OfPaper):
-    """A figure. printed, layout: the table that holds its numbers, and how they stand; None: there is none.
+class PaperFigure(PaperItem):
+    """A figure of a paper.
 
-    ours: figures of a report (`analysis/figures`) that show the same of our runs; command: what else does; study: the
-    sweep file whose runs have it.
+    printed, layout: the table with its numbers, and how they are drawn; both None where the paper prints no number.
+    ours: figures of a report (`analysis/figures`) that show the same of our runs; command: a command that does, "" for
+    none; study: the sweep file whose runs have the data, "" for none.
     """
 
-    printed: Printed | None
+    printed: PaperTable | None
     layout: Layout | None
     ours: tuple[str, ...]
     command: str
@@ -59,29 +61,29 @@ class Pictured(OfPaper):
 
 
 @cache
-def figures() -> Mapping[str, Pictured]:
+def figures() -> Mapping[str, PaperFigure]:
     """Every figure of every paper that shows data, by its name, such as `lad_figure_3`."""
-    return {each.name: each for file in sorted(FOLDER.glob("*.yaml")) for each in _paper(file)}
+    return {figure.name: figure for file in sorted(FOLDER.glob("*.yaml")) for figure in _paper(file)}
 
 
-def _paper(file: Path) -> Iterator[Pictured]:
+def _paper(file: Path) -> Iterator[PaperFigure]:
     paper: Mapping[str, Any] = yaml.load(file.read_text(encoding="utf-8"), LOADER)
-    for each in paper["figures"]:
-        table = each.get("table")
+    for entry in paper["figures"]:
+        table = entry.get("table")
         name = f"{file.stem}_{table}".replace(" ", "_") if isinstance(table, str) else f"{file.stem}_table_{table}"
-        yield Pictured(
-            name=f"{file.stem}_figure_{each['number']}",
+        yield PaperFigure(
+            name=f"{file.stem}_figure_{entry['number']}",
             paper=paper["paper"],
             source=paper["source"],
-            title=f"figure {each['number']}",
-            says=each["says"],
-            place=each["place"],
+            title=f"figure {entry['number']}",
+            says=entry["says"],
+            place=entry["place"],
             printed=tables()[name] if table else None,
-            layout=_layout(each["layout"]) if table else None,
-            ours=tuple(each.get("ours", "").split()),
-            command=each.get("command", ""),
-            study=each.get("study", ""),
-            notes=tuple(each.get("notes", ())),
+            layout=_layout(entry["layout"]) if table else None,
+            ours=tuple(entry.get("ours", "").split()),
+            command=entry.get("command", ""),
+            study=entry.get("study", ""),
+            notes=tuple(entry.get("notes", ())),
         )
 
 
@@ -90,16 +92,18 @@ def _layout(words: Mapping[str, Any]) -> Layout:
     return Layout(**words)
 
 
-def part_of(cell: Place, name: str) -> str:
-    """panel, row, column (the benchmark), metric; or the value of a knob that the row names: 4 of `LAD-JS, 1/η = 4`."""
+def part_of(cell: PrintedCell, name: str) -> str:
+    """A part of a cell: panel, row, column (the benchmark) or metric; else the value of the knob `name` in its row, as
+    4 in `LAD-JS, 1/η = 4`, "" where the row does not name it.
+    """
     parts = {"panel": cell.panel, "row": cell.row, "column": cell.benchmark, "metric": cell.metric}
     if name in parts:
         return parts[name]
-    found = re.search(rf"{re.escape(name)} = (\S+)", cell.row)
-    return found[1] if found else ""
+    value = re.search(rf"{re.escape(name)} = (\S+)", cell.row)
+    return value[1] if value else ""
 
 
-def series_of(cell: Place, layout: Layout) -> str:
-    """The name of its series: of a row whose knob stands along x without that knob."""
+def series_of(cell: PrintedCell, layout: Layout) -> str:
+    """The name of the series of a cell; of a row, without the knob that is along x."""
     name = part_of(cell, layout.series)
     return re.sub(rf",? *{re.escape(layout.x)} = \S+", "", name) if layout.series == "row" else name

@@ -1,4 +1,4 @@
-"""Runs of ours in the layout of a paper's table: beside each printed row the arms that correspond to it."""
+"""Our runs in the layout of a paper's table: below each printed row the arms that correspond to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.frames.frames import Frames
 from analysis.frames.run import Run
-from analysis.paper.printed import AVERAGE, MINUS, RAW, Place, Printed, as_published, tables
+from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, as_published, tables
 from analysis.report.grid import OURS
 from analysis.report.layout import frame, record
 from analysis.report.table import Format, Table, interval_notes
@@ -27,7 +27,7 @@ RUNS = (
     "Below a printed row: runs of the same objective, knobs and model, at their last evaluation. avg@k is of all "
     "samples that were drawn."
 )
-# What `rlvr.diagnostics.diversity` calls the measures of papers, from the beginning.
+# How the names of these measures of papers begin in `rlvr.diagnostics.diversity`.
 MEASURES = {
     "dist-3": "distinct-3 of",
     "dist-4": "distinct-4 of",
@@ -40,9 +40,10 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Counterpart:
-    """What corresponds to a printed row: an arm, or all that start from a base policy; and evaluations of the policy.
+    """What corresponds to a printed row: an arm and the evaluations of its policy; for a row of a base policy, all arms
+    that start from it, and its evaluations.
 
-    label: what tells it from other counterparts of the row.
+    label: distinguishes it from other counterparts of the row; "" for the only one.
     """
 
     label: str
@@ -52,24 +53,24 @@ class Counterpart:
 
 
 def of_runs(frames: Frames) -> dict[str, Table]:
-    """The tables that some run corresponds to, by name."""
+    """By name, the tables of papers with a row to which some run corresponds."""
     records = {name: _all_records(frames, printed) for name, printed in tables().items()}
-    return {name: _table(tables()[name], found) for name, found in records.items() if found}
+    return {name: _table(tables()[name], table_records) for name, table_records in records.items() if table_records}
 
 
-def table(frames: Frames | None, printed: Printed) -> Table:
+def table(frames: Frames | None, printed: PaperTable) -> Table:
     """The printed table with a row of ours, below the printed one, for every arm that corresponds to it."""
     return _table(printed, _all_records(frames, printed) if frames else [])
 
 
-def _table(printed: Printed, records: Sequence[Mapping[str, Any]]) -> Table:
-    seeds = max((int(found["seeds"]) for found in records), default=0)
+def _table(printed: PaperTable, records: Sequence[Mapping[str, Any]]) -> Table:
+    seeds = max((int(cell_record["seeds"]) for cell_record in records), default=0)
     return Table(
         printed.name,
         f"{printed.paper}, {printed.title}",
         printed.says,
         frame(records),
-        tuple(dict.fromkeys(each.metric for each in printed.cells)),
+        tuple(dict.fromkeys(place.metric for place in printed.cells)),
         (
             f"Printed: {printed.paper} ({printed.source}), {printed.title}, {printed.place}; {printed.of}.",
             *((RUNS, *(interval_notes(seeds) if seeds else ())) if records else ()),
@@ -80,73 +81,81 @@ def _table(printed: Printed, records: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _formats(printed: Printed) -> dict[str, Format]:
-    """Each column as it is printed."""
-    found: dict[str, Format] = {}
-    for each in printed.cells:
-        before = found[each.head].decimals or 0 if each.head in found else 0
-        decimals = max(before, len(each.text.partition(".")[2]))
-        found[each.head] = Format(1.0 if each.metric in RAW else 100.0, decimals)
-    return found
+def _formats(printed: PaperTable) -> dict[str, Format]:
+    """By head of a column, the format in which the paper prints it: with the most decimals of its cells."""
+    formats: dict[str, Format] = {}
+    for place in printed.cells:
+        before = formats[place.head].decimals or 0 if place.head in formats else 0
+        decimals = max(before, len(place.text.partition(".")[2]))
+        formats[place.head] = Format(1.0 if place.metric in RAW else 100.0, decimals)
+    return formats
 
 
-def _all_records(frames: Frames, printed: Printed) -> list[Mapping[str, Any]]:
-    rows: dict[tuple[str, str], list[Place]] = {}
-    for each in printed.cells:
-        rows.setdefault((each.panel, each.line), []).append(each)
-    return [found for row in rows.values() for found in _records(frames, printed, row)]
+def _all_records(frames: Frames, printed: PaperTable) -> list[Mapping[str, Any]]:
+    rows: dict[tuple[str, str], list[PrintedCell]] = {}
+    for place in printed.cells:
+        rows.setdefault((place.panel, place.line), []).append(place)
+    return [row_record for row in rows.values() for row_record in _records(frames, printed, row)]
 
 
-def _records(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[Mapping[str, Any]]:
-    """The cells of ours of one printed row, counterpart by counterpart; none of one that has no number."""
+def _records(frames: Frames, printed: PaperTable, row: Sequence[PrintedCell]) -> Iterator[Mapping[str, Any]]:
+    """Our cells of one printed row, counterpart by counterpart; none for a counterpart without any number."""
     for label, cells in _counterpart_cells(frames, printed, row):
-        if all(own.empty for own in cells.values()):
+        if all(scored.empty for scored in cells.values()):
             continue
         name = f"{row[0].line}{OURS}{f' ({label})' if label else ''}"
-        for each in row:
-            yield record(each.panel, name, (each.metric, each.head), cells[each.head])
+        for place in row:
+            yield record(place.panel, name, (place.metric, place.head), cells[place.head])
 
 
-def _counterpart_cells(frames: Frames, printed: Printed, row: Sequence[Place]) -> Iterator[tuple[str, dict[str, Cell]]]:
-    """(label, cells by head) of every counterpart."""
+def _counterpart_cells(
+    frames: Frames, printed: PaperTable, row: Sequence[PrintedCell]
+) -> Iterator[tuple[str, dict[str, Cell]]]:
+    """(label, cells by head) of every counterpart of a printed row."""
     selector = row[0].arm
     if MINUS in selector:
         yield "", _difference(frames, printed, selector)
         return
-    for found in counterparts(frames, selector) if selector else ():
-        yield found.label, _cells(frames, found, printed, row)
+    if not selector:
+        return
+    for counterpart in counterparts(frames, selector):
+        yield counterpart.label, _cells(frames, counterpart, printed, row)
 
 
-def _cells(frames: Frames, found: Counterpart, printed: Printed, row: Sequence[Place]) -> dict[str, Cell]:
+def _cells(
+    frames: Frames, counterpart: Counterpart, printed: PaperTable, row: Sequence[PrintedCell]
+) -> dict[str, Cell]:
+    """Our cells of a row, by head. An average is of the same benchmarks as the paper's."""
+    parts = [place for place in row if place.benchmark != AVERAGE]
     cells = {
-        each.head: _value(frames, found, each.metric, printed.benchmarks[each.benchmark])
-        for each in row
-        if each.benchmark != AVERAGE
+        place.head: _value(frames, counterpart, place.metric, printed.benchmarks[place.benchmark]) for place in parts
     }
-    for each in (each for each in row if each.benchmark == AVERAGE):
-        parts = [other for other in row if other.benchmark != AVERAGE]
-        sources = [source for other in parts for source in printed.benchmarks[other.benchmark]]
-        alike = {other.metric for other in parts} == {each.metric}
-        cells[each.head] = _value(frames, found, each.metric, sources) if alike else _mean(list(cells.values()))
+    for average in (place for place in row if place.benchmark == AVERAGE):
+        sources = [source for place in parts for source in printed.benchmarks[place.benchmark]]
+        if {place.metric for place in parts} == {average.metric}:
+            cells[average.head] = _value(frames, counterpart, average.metric, sources)
+        else:
+            cells[average.head] = _mean(list(cells.values()))
     return cells
 
 
-def _difference(frames: Frames, printed: Printed, rows: str) -> dict[str, Cell]:
-    """Of two rows of this table, those of the first counterparts."""
-    found: list[dict[str, Cell]] = []
+def _difference(frames: Frames, printed: PaperTable, rows: str) -> dict[str, Cell]:
+    """By head, the difference of two rows of the table, `ROW - ROW`, each by its first counterpart."""
+    by_row: list[dict[str, Cell]] = []
     for name in rows.split(MINUS):
-        row = [each for each in printed.cells if each.line == name]
-        found.append(next((cells for _, cells in _counterpart_cells(frames, printed, row)), {}))
-    first, second = found
+        row = [place for place in printed.cells if place.line == name]
+        by_row.append(next((cells for _, cells in _counterpart_cells(frames, printed, row)), {}))
+    first, second = by_row
     return {head: _plain(first[head].mean - second[head].mean if head in second else math.nan) for head in first}
 
 
 def _mean(cells: Sequence[Cell]) -> Cell:
-    """Of columns that measure different things: a number, whose uncertainty is not known."""
-    return _plain(float(np.mean([own.mean for own in cells])) if cells else math.nan)
+    """The mean of cells that measure different things: a number without uncertainty."""
+    return _plain(float(np.mean([scored.mean for scored in cells])) if cells else math.nan)
 
 
 def _plain(mean: float) -> Cell:
+    """A cell without uncertainty."""
     return Cell(mean, state="ok" if math.isfinite(mean) else "not evaluated")
 
 
@@ -154,22 +163,27 @@ def _plain(mean: float) -> Cell:
 
 
 def counterparts(frames: Frames, selector: str) -> list[Counterpart]:
-    """selector: `model=Qwen2.5-7B task=math loss=grpo`, the model first; `key!=value` too; `base`: before training.
+    """What corresponds to a printed row.
 
-    model: the last part of a path or of a name on the hub, or the option of the group.
+    selector: `model=Qwen2.5-7B task=math loss=grpo`, the model first; `key!=value` excludes a value; the word `base`
+    selects the policy before training. The model is the last part of a path or of a name on the hub, or the option of
+    the config group.
     """
     first, *wanted = (word for word in selector.split() if word != BASE)
     evaluated = evaluations(frames)
     trained = [arm for arm in _of_model(frames, first) if all(_has(arm, word) for word in wanted)]
-    own = {arm: _newest([e for e in evaluated if _policy(e)[0] == arm.own_group], arm) for arm in trained}
+    evaluations_of = {arm: _newest([e for e in evaluated if _policy(e)[0] == arm.own_group], arm) for arm in trained}
     if BASE in selector.split():
-        bases = _bases([e for found in own.values() for e in found], evaluated, first.removeprefix("model="))
+        of_trained = [evaluation for arm_evaluations in evaluations_of.values() for evaluation in arm_evaluations]
+        bases = _bases(of_trained, evaluated, first.removeprefix("model="))
         return [Counterpart("", tuple(trained), True, tuple(bases))] if trained or bases else []
-    return [Counterpart(arm.label if len(trained) > 1 else "", (arm,), False, tuple(own[arm])) for arm in trained]
+    return [
+        Counterpart(arm.label if len(trained) > 1 else "", (arm,), False, tuple(evaluations_of[arm])) for arm in trained
+    ]
 
 
 def _of_model(frames: Frames, word: str) -> list[Arm]:
-    """The arms that were trained from a model, `model=NAME`: of most studies none, which is to be found out at once."""
+    """The arms that were trained from a model, `model=NAME`; remembered, since every row of every table needs them."""
     if word not in frames.cache:
         trained = (arm for arm in arms(frames) if not (arm.control or is_evaluation(arm.first)))
         frames.cache[word] = [arm for arm in trained if _is_model(arm.first, word.removeprefix("model="))]
@@ -177,23 +191,24 @@ def _of_model(frames: Frames, word: str) -> list[Arm]:
 
 
 def _policy(evaluation: Arm) -> tuple[str, int]:
-    """(the group of the runs that trained it, after which step)."""
+    """(the group of the runs that trained the evaluated policy, the step of its checkpoint)."""
     group, _, step = str(evaluation.first.knob("policy.group")).partition("@")
     return group, int(step or 0)
 
 
 def _newest(evaluated: Sequence[Arm], arm: Arm) -> list[Arm]:
-    """Evaluations of the last policy that was evaluated, first those at the temperature of the arm's own."""
+    """The evaluations of the latest evaluated checkpoint, first those at the temperature that training evaluates at."""
     last = max((_policy(e)[1] for e in evaluated), default=0)
     usual = arm.first.knob("evaluation.temperature")
-    here = [e for e in evaluated if _policy(e)[1] == last]
-    return sorted(here, key=lambda e: e.first.knob("evaluation.temperature") != usual)
+    of_last = [e for e in evaluated if _policy(e)[1] == last]
+    return sorted(of_last, key=lambda e: e.first.knob("evaluation.temperature") != usual)
 
 
 def _bases(trained: Sequence[Arm], evaluations: Sequence[Arm], model: str) -> list[Arm]:
-    """Evaluations of the base policy: under the name of the model, or beside those of policies trained from it.
+    """Evaluations of the base policy: named after the model, or in the sweeps that evaluate policies trained from it.
 
-    trained: those. None where several base policies stand beside them: which is whose is not known.
+    trained: the evaluations of those policies. Where their sweeps evaluate several base policies, it is not known which
+    one belongs to the model, and only those named after it count.
     """
     sweeps = {run.sweep_id for arm in trained for run in arm.runs if run.sweep_id}
     beside = [e for e in evaluations if policy_of(e.first) == BASE and e.first.sweep_id in sweeps]
@@ -202,9 +217,10 @@ def _bases(trained: Sequence[Arm], evaluations: Sequence[Arm], model: str) -> li
 
 
 def _has(arm: Arm, word: str) -> bool:
+    """Whether an arm satisfies a word of a selector, `key=value` or `key!=value`."""
     key, _, value = word.partition("=")
-    own = arm.divergence if key == "divergence" else value_of(arm, key.removesuffix("!"))
-    return own is not None and words.equal(own, value) != key.endswith("!")
+    arm_value = arm.divergence if key == "divergence" else value_of(arm, key.removesuffix("!"))
+    return arm_value is not None and words.equal(arm_value, value) != key.endswith("!")
 
 
 def _is_model(run: Run, name: str) -> bool:
@@ -212,19 +228,19 @@ def _is_model(run: Run, name: str) -> bool:
 
 
 def _names(path: str, model: str) -> bool:
-    """Whether a path, or a name on the hub, is of this model."""
+    """Whether a path, or a name on the hub, is that of a model."""
     return any(part == model or part.endswith(f"--{model}") for part in Path(path).parts)
 
 
 # --- what they measured
 
 
-def _value(frames: Frames, found: Counterpart, name: str, sources: Sequence[str]) -> Cell:
-    """A metric by its printed name, averaged over benchmarks."""
+def _value(frames: Frames, counterpart: Counterpart, name: str, sources: Sequence[str]) -> Cell:
+    """What a counterpart scores by a metric with its printed name, averaged over benchmarks."""
     kind, _, k = name.partition("@")
-    evaluated = [e for e in found.evaluations if _is_greedy(e) == (kind == "greedy")]
+    evaluated = [e for e in counterpart.evaluations if _is_greedy(e) == (kind == "greedy")]
     if kind in MEASURES:
-        options = [_measure(frames, e, MEASURES[kind], sources) for e in found.evaluations]
+        options = [_measure(frames, e, MEASURES[kind], sources) for e in counterpart.evaluations]
     elif kind == "majority":
         metric = Metric(Kind.EVALUATION, name, f"evaluation/{sources[0]}/maj_at_{k}")
         options = [cell(frames, e, metric, sources) for e in evaluated]
@@ -233,23 +249,23 @@ def _value(frames: Frames, found: Counterpart, name: str, sources: Sequence[str]
         metric = pass_at(size) if kind in ("pass", "score") else avg(size)
         options = [cell(frames, e, metric, sources) for e in evaluated]
         if kind != "greedy":
-            options = [_trained(frames, found, metric, sources), *options]
-    return next((own for own in options if not own.empty), Cell(state="not evaluated"))
+            options = [_trained(frames, counterpart, metric, sources), *options]
+    return next((scored for scored in options if not scored.empty), Cell(state="not evaluated"))
 
 
 def _is_greedy(evaluation: Arm) -> bool:
     return float(evaluation.first.knob("evaluation.temperature") or 0) == 0
 
 
-def _trained(frames: Frames, found: Counterpart, metric: Metric, sources: Sequence[str]) -> Cell:
-    """What training's own evaluations measured: the last one, or that of step 0."""
-    if found.base:
-        return base_cell(frames, found.arms, metric, sources)
-    return cell(frames, found.arms[0], metric, sources)
+def _trained(frames: Frames, counterpart: Counterpart, metric: Metric, sources: Sequence[str]) -> Cell:
+    """What the evaluations within training measured: the last one, or for a base policy that of step 0."""
+    if counterpart.base:
+        return base_cell(frames, counterpart.arms, metric, sources)
+    return cell(frames, counterpart.arms[0], metric, sources)
 
 
 def _measure(frames: Frames, evaluation: Arm, name: str, sources: Sequence[str]) -> Cell:
     """What `rlvr.diagnostics.diversity` measured of the samples of an evaluation."""
     measured = diversity(frames, evaluation)
-    own = [next((c for key, c in measured.get(s, {}).items() if key.startswith(name)), Cell()) for s in sources]
-    return own[0] if len(own) == 1 else _mean(own)
+    by_source = [next((c for key, c in measured.get(s, {}).items() if key.startswith(name)), Cell()) for s in sources]
+    return by_source[0] if len(by_source) == 1 else _mean(by_source)

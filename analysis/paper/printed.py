@@ -15,20 +15,22 @@ import yaml
 from analysis.report.table import Published, mark_of, ranked
 
 FOLDER = Path(__file__).parent
-AVERAGE = "Average"  # a column: the mean of the others
-MINUS = " - "  # between two rows: their difference
+AVERAGE = "Average"  # the name of a column: the mean of the other columns
+MINUS = " - "  # in an arm: the difference of the two rows that it names
 MARKS = {"**": "best", "_": "second", "": ""}
-RAW = ("rating", "dist-3", "dist-4", "GPT4-Judge", "S_div")  # metrics that are no percentages
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of libyaml, ten times faster, where it is built in
+RAW = ("rating", "dist-3", "dist-4", "GPT4-Judge", "S_div")  # metrics that are not percentages
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of libyaml where it is available: ten times faster
 _CELL = re.compile(r"(?P<mark>\*\*|_|)(?P<text>[^\s*_]*)(?P=mark)(?: \[(?P<mean>.*)\])?")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A printed cell, where the table has it (panel, line, head), and what it is (row, benchmark, metric: `avg@32`).
+class PrintedCell:
+    """A cell of a table as printed.
 
-    text: as printed, `-` where the paper has no number; mark: best, second or ""; mean: of the columns, where a printed
-    average is not that. arm: what corresponds among runs, as a selector with the model, or `ROW - ROW`; "": nothing.
+    panel, line, head: where the table has it; row, benchmark, metric (such as `avg@32`): what it is. text: as
+    printed, `-` where the paper has no number; mark: "best", "second" or "". mean: of a misprinted average, the true
+    mean of the columns, else "". arm: the arms of ours that correspond to it, as a selector with the model, or
+    `ROW - ROW`; "": none.
     """
 
     panel: str
@@ -48,10 +50,11 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfPaper:
+class PaperItem:
     """A table or figure of a paper.
 
-    name: among those of all papers; title: in its own. says: what it shows; place: where it stands.
+    name: unique among all papers, such as `lad_table_1`; title: in its paper, such as `table 1`. says: what it shows;
+    place: the section or page where the paper prints it.
     """
 
     name: str
@@ -64,21 +67,21 @@ class OfPaper:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Printed(OfPaper):
-    """A table.
+class PaperTable(PaperItem):
+    """A table of a paper.
 
-    benchmarks: names among runs by the paper's; unmarked: columns whose printed marks are not those of the best and the
-    second.
+    of: the models or the task that it is about. benchmarks: our names of the benchmarks, by the paper's name.
+    unmarked: columns whose printed marks are not on the best and the second best.
     """
 
     of: str
     benchmarks: Mapping[str, tuple[str, ...]]
-    cells: tuple[Place, ...]
+    cells: tuple[PrintedCell, ...]
     unmarked: tuple[str, ...]
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """The notes, and what is known of misprints."""
+        """The notes, and the misprints that are known."""
         averages = [
             f"{cell.line if cell.line != cell.row else f'{cell.panel}, {cell.line}'}: {cell.text} is printed, the mean "
             f"of the columns is {cell.mean}."
@@ -90,18 +93,18 @@ class Printed(OfPaper):
 
 
 @cache
-def tables() -> Mapping[str, Printed]:
+def tables() -> Mapping[str, PaperTable]:
     """Every table of every paper by its name, such as `lad_table_1`."""
     return {table.name: table for file in sorted(FOLDER.glob("*.yaml")) for table in _paper(file)}
 
 
 def published(paper: str, *numbers: int) -> Published:
-    """Tables of a paper as one, to stand beside one of ours: `published("lad", 6)`."""
+    """Tables of a paper as one, to be shown beside one of ours: `published("lad", 6)`."""
     return as_published(*(tables()[f"{paper}_table_{number}"] for number in numbers))
 
 
-def as_published(*chosen: Printed) -> Published:
-    """The cells of one table, or of several in the order given, each as a block."""
+def as_published(*chosen: PaperTable) -> Published:
+    """The cells of one table, or of several tables in the order given, with a block for each."""
     first, several = chosen[0], len(chosen) > 1
     title = f"tables {first.title.split()[-1]} to {chosen[-1].title.split()[-1]}" if several else first.title
     unit = "" if any(cell.metric in RAW for cell in first.cells) else ", %"
@@ -110,15 +113,15 @@ def as_published(*chosen: Printed) -> Published:
     return Published(label, pd.DataFrame(rows), tuple(note for table in chosen for note in table.footnotes))
 
 
-def _record(cell: Place, block: str) -> dict[str, str]:
-    named = {"block": block, "line": cell.line, "head": cell.head, "row": cell.row, "metric": cell.metric}
-    return {**named, "column": cell.benchmark, "text": cell.text, "mark": cell.mark}
+def _record(cell: PrintedCell, block: str) -> dict[str, str]:
+    position = {"block": block, "line": cell.line, "head": cell.head, "row": cell.row, "metric": cell.metric}
+    return {**position, "column": cell.benchmark, "text": cell.text, "mark": cell.mark}
 
 
 # --- the files
 
 
-def _paper(file: Path) -> Iterator[Printed]:
+def _paper(file: Path) -> Iterator[PaperTable]:
     paper: Mapping[str, Any] = yaml.load(file.read_text(encoding="utf-8"), LOADER)
     benchmarks = {name: tuple(sources.split()) for name, sources in paper["benchmarks"].items()}
     for table in paper["tables"]:
@@ -128,7 +131,7 @@ def _paper(file: Path) -> Iterator[Printed]:
             cells = with_marks(cells, marks)
             notes.append(f"The paper marks the best {'two ' * (marks > 1)}of each column: marks by this rule.")
         title = table["number"] if isinstance(table["number"], str) else f"table {table['number']}"
-        yield Printed(
+        yield PaperTable(
             name=f"{file.stem}_{title.replace(' ', '_')}",
             paper=paper["paper"],
             source=paper["source"],
@@ -143,38 +146,41 @@ def _paper(file: Path) -> Iterator[Printed]:
         )
 
 
-def _panel(table: Mapping[str, Any], panel: Mapping[str, Any], arms: Mapping[str, str]) -> Iterator[Place]:
-    """Its cells, row by row. `label: metric` names a metric where the panel has not one for all."""
+def _panel(table: Mapping[str, Any], panel: Mapping[str, Any], arms: Mapping[str, str]) -> Iterator[PrintedCell]:
+    """The cells of a panel, row by row. A row or a head `label: metric` names its metric; else the panel does."""
     runs = f"{panel.get('runs', '')} {table.get('runs', '')}".strip()
     header, *rows = ([part.strip() for part in line.split("|")] for line in panel["cells"].splitlines())
     for line, *texts in rows:
         row, _, of_row = line.partition(": ")
         for head, text in zip(header[1:], texts, strict=True):
             benchmark, _, of_column = head.partition(": ")
-            found = _CELL.fullmatch(text)
-            assert found is not None, (table["number"], line, head, text)
-            yield Place(
+            parsed = _CELL.fullmatch(text)
+            assert parsed is not None, (table["number"], line, head, text)
+            yield PrintedCell(
                 panel=panel["title"],
                 line=line.replace(": ", ", "),
                 head=head.replace(": ", " "),
                 row=row,
                 benchmark=benchmark,
                 metric=of_row or of_column or panel.get("metric", ""),
-                text=found["text"],
-                mark=MARKS[found["mark"]],
-                mean=found["mean"] or "",
+                text=parsed["text"],
+                mark=MARKS[parsed["mark"]],
+                mean=parsed["mean"] or "",
                 arm=_selector(arms.get(row, ""), runs),
             )
 
 
 def _selector(arm: str, runs: str) -> str:
-    """runs: of the whole table; a difference of two rows, `A - B`, has none of its own."""
-    return f"{arm} {runs}" if arm.startswith("model=") else f"{runs} {arm}" if arm and MINUS not in arm else arm
+    """The selector of a row: that of its arm with that of the table, `runs`, the model first. A difference of two rows,
+    `A - B`, stays as it is."""
+    if not arm or MINUS in arm:
+        return arm
+    return f"{arm} {runs}" if arm.startswith("model=") else f"{runs} {arm}"
 
 
-def with_marks(cells: Sequence[Place], count: int) -> list[Place]:
-    """The same with the best, and for count=2 the second, of each column and metric marked."""
-    columns: dict[tuple[str, str, str], list[Place]] = {}
+def with_marks(cells: Sequence[PrintedCell], count: int) -> list[PrintedCell]:
+    """The cells with the best, and for count=2 the second best, of each column and metric marked."""
+    columns: dict[tuple[str, str, str], list[PrintedCell]] = {}
     for cell in cells:
         columns.setdefault((cell.panel, cell.head, cell.metric), []).append(cell)
     best = {key: ranked(cell.number for cell in column)[:count] for key, column in columns.items()}

@@ -1,1 +1,1 @@
-"""Tables and the page that people read."""
+"""The reports that a study gets: tables in every format, figures, and one HTML page."""

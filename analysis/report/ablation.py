@@ -1,4 +1,4 @@
-"""The layout of an ablation: a block per line of arms that differ by one knob, a row per value of it."""
+"""The table of an ablation: a block per line of arms that differ by one knob alone, a row per value of the knob."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from analysis.scores.comparable import Comparable
 
 def ablation(
     frames: Frames,
-    found: Sequence[tuple[Comparable, Sequence[Line]]],
+    lines_by_setting: Sequence[tuple[Comparable, Sequence[Line]]],
     *,
     name: str,
     title: str,
@@ -24,13 +24,17 @@ def ablation(
     label: Callable[[Any], str],
     published: tuple[Published, ...] = (),
 ) -> Table:
-    """The base policy, then a row per value; avg@n and every pass@k, over all benchmarks, as columns."""
+    """One block per line: the base policy, then a row per value of the knob. Columns: avg@n and every pass@k over all
+    benchmarks.
+
+    lines_by_setting: from `analysis.scores.ablation.lines`; label: the text of a row, from its value of the knob.
+    """
     parts: list[pd.DataFrame] = []
-    for setting, lines in found:
+    for setting, lines in lines_by_setting:
         columns = [Column(metric, tuple(setting.sources), "") for metric in metrics(setting).values()]
         parts.append(fill(frames, [_block(setting, line, label) for line in lines], columns))
     cells = pd.concat(parts, ignore_index=True)
-    cells = cells.assign(column=cells["metric"], metric="")  # side by side, however many k there are
+    cells = cells.assign(column=cells["metric"], metric="")  # all metrics stand side by side in one grid
     notes = ("Runs count at their last evaluation; no checkpoint is selected. avg@n is pass@1.",)
     return with_notes(Table(name, title, question, cells, ("",), notes, published), frames)
 

@@ -1,4 +1,4 @@
-"""Every figure that a study has, here or in a process beside this one: drawing takes as long as all the tables."""
+"""Draws every figure of a study, in this process and a second one: figures take as long as all the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from analysis import figures as room
+from analysis import figures as figure_package
 from analysis.frames.frames import Frames
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Drawn:
-    """A figure, or the files of one that another process has drawn."""
+class RenderedFigure:
+    """A figure of a report: as a matplotlib figure, or as encoded files where another process has drawn it."""
 
     name: str
     question: str
@@ -30,7 +30,7 @@ class Drawn:
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
     def encoded(self, kind: str) -> bytes:
-        """As "png" or "pdf"."""
+        """The bytes of the figure as "png" or "pdf", encoded once."""
         if kind not in self.files:
             from analysis.report import style  # matplotlib takes a third of a second, and only figures need it
 
@@ -39,65 +39,68 @@ class Drawn:
         return self.files[kind]
 
 
-def available(room: Any) -> dict[str, ModuleType]:
-    """The tables or figures there are: every module of the folder. Adding one is adding a file."""
-    names = sorted(m.name for m in pkgutil.iter_modules(room.__path__))
-    return {name: importlib.import_module(f"{room.__name__}.{name}") for name in names}
+def available(package: Any) -> dict[str, ModuleType]:
+    """Every module of a package of tables or figures, by name: a new file is a new table or figure."""
+    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    return {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
 
 
-def draw(frames: Frames, besides: Sequence[str] = ()) -> list[Drawn]:
-    """Those that have runs, by name, but for those of names in `besides`."""
-    drawn = (_draw(name, module, frames) for name, module in available(room).items() if name not in besides)
-    return [each for each in drawn if each is not None]
+def draw(frames: Frames, skip: Sequence[str] = ()) -> list[RenderedFigure]:
+    """The figures that have runs, in the order of their names, except those named in `skip`."""
+    modules = {name: module for name, module in available(figure_package).items() if name not in skip}
+    drawn = (_draw(name, module, frames) for name, module in modules.items())
+    return [figure for figure in drawn if figure is not None]
 
 
-def _draw(name: str, module: ModuleType, frames: Frames) -> Drawn | None:
+def _draw(name: str, module: ModuleType, frames: Frames) -> RenderedFigure | None:
     figure = module.figure(frames)
-    return None if figure is None else Drawn(name, module.QUESTION, figure)
+    return None if figure is None else RenderedFigure(name, module.QUESTION, figure)
 
 
 class Beside:
-    """Figures that a process beside this one draws, from `start` on; this one helps once it waits for them."""
+    """Draws the figures in a second process from construction on; `figures` draws along until all are done."""
 
     def __init__(self, frames: Frames) -> None:
-        # A fork has the frames already. Elsewhere than on Linux it is not safe with what numpy links.
+        # A forked process has the frames already. Except on Linux, forking is not safe with the libraries that numpy
+        # links; there this process draws all figures itself.
         self._frames = frames
         self._process = None
         if sys.platform == "linux":
-            self._open, put = os.pipe()  # who reads the number of a figure draws it
-            os.write(put, bytes(range(len(available(room)))))
-            os.close(put)
+            self._queue, queue_end = os.pipe()  # one byte per figure: the process that reads its number draws it
+            os.write(queue_end, bytes(range(len(available(figure_package)))))
+            os.close(queue_end)
             context = multiprocessing.get_context("fork")
-            self._answer, send = context.Pipe(duplex=False)
-            self._process = context.Process(target=_send, args=(frames, self._open, send), daemon=True)
+            self._receiver, sender = context.Pipe(duplex=False)
+            self._process = context.Process(target=_send_drawn, args=(frames, self._queue, sender), daemon=True)
             self._process.start()
-            send.close()
+            sender.close()
 
-    def figures(self) -> list[Drawn]:
-        """All of them, once they are drawn."""
+    def figures(self) -> list[RenderedFigure]:
+        """Every figure, in the order of names; returns once all are drawn."""
         if self._process is None:
             return draw(self._frames)
-        own = _draw_open(self._frames, self._open)
-        os.close(self._open)
+        drawn_here = _draw_from_queue(self._frames, self._queue)
+        os.close(self._queue)
         try:
-            others: list[Drawn] = self._answer.recv()
-        except EOFError:  # it died: whatever was wrong shows here
-            others = draw(self._frames, besides=[drawn.name for drawn in own])
+            drawn_there: list[RenderedFigure] = self._receiver.recv()
+        except EOFError:  # the second process was killed or failed: an error of a figure is raised here
+            drawn_there = draw(self._frames, skip=[figure.name for figure in drawn_here])
         self._process.join()
-        return sorted([*own, *others], key=lambda drawn: drawn.name)
+        return sorted([*drawn_here, *drawn_there], key=lambda figure: figure.name)
 
 
-def _draw_open(frames: Frames, numbers: int) -> list[Drawn]:
-    """The figures that nobody else has begun."""
-    known, found = list(available(room).items()), list[Drawn]()
-    while number := os.read(numbers, 1):
-        drawn = _draw(*known[number[0]], frames)
-        if drawn is not None:
-            drawn.files = {kind: drawn.encoded(kind) for kind in ("png", "pdf")}
-            drawn.figure = None
-            found.append(drawn)
-    return found
+def _draw_from_queue(frames: Frames, queue: int) -> list[RenderedFigure]:
+    """Draw and encode figures until the queue is empty. queue: the end of the pipe from which numbers are read."""
+    modules = list(available(figure_package).items())
+    rendered: list[RenderedFigure] = []
+    while number := os.read(queue, 1):
+        figure = _draw(*modules[number[0]], frames)
+        if figure is not None:
+            figure.files = {kind: figure.encoded(kind) for kind in ("png", "pdf")}
+            figure.figure = None  # the files alone are sent to the other process
+            rendered.append(figure)
+    return rendered
 
 
-def _send(frames: Frames, numbers: int, answer: Connection) -> None:
-    answer.send(_draw_open(frames, numbers))
+def _send_drawn(frames: Frames, queue: int, connection: Connection) -> None:
+    connection.send(_draw_from_queue(frames, queue))

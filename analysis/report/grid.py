@@ -1,4 +1,4 @@
-"""A table laid out: titled grids of short texts, the same for every format."""
+"""Lays a table out as titled grids of short texts, the same for every format."""
 
 from __future__ import annotations
 
@@ -14,97 +14,108 @@ import pandas as pd
 from analysis.report.table import Format, Published, Table, decimals_for, mark_of, ranked
 from analysis.scores import words
 
-WIDE = 126  # characters; a wider grid is split by metric
+WIDE = 126  # characters: a wider grid is split between metrics
 Record = Mapping[str, Any]
 Key = tuple[str, str]  # metric, column
 AVERAGE = "Average"
 MOST_DECIMALS = 6
-OURS = ", ours"  # ends the name of a printed row that a row of ours belongs to
+OURS = ", ours"  # stands between the name of a printed row and the label of our row that belongs to it
 
 
 @dataclass(frozen=True)
 class Grid:
+    """What every format renders: texts in rows and columns, and which of them are the best of their column."""
+
     title: str
-    header: tuple[str, ...]  # the first is the row labels'
+    header: tuple[str, ...]  # its first text heads the column of row labels
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of the best of each column
     second: frozenset[tuple[int, int]] = frozenset()
 
     def mark(self, row: int, column: int) -> str:
-        """best, second or ""."""
-        return "best" if (row, column) in self.best else "second" if (row, column) in self.second else ""
+        """The mark of a text: "best", "second" or ""."""
+        if (row, column) in self.best:
+            return "best"
+        return "second" if (row, column) in self.second else ""
 
     @property
     def width(self) -> int:
-        """Characters of its widest line, with three between columns."""
+        """Characters of the widest line, with three between columns."""
         lengths = [max(len(row[i]) for row in (self.header, *self.rows)) for i in range(len(self.header))]
         return sum(lengths) + 3 * len(lengths) + 1
 
 
-@lru_cache(maxsize=64)  # every format asks
+@lru_cache(maxsize=64)  # every format lays out the same tables
 def grids(table: Table, *, width: int = WIDE) -> list[Grid]:
-    """Our cells, block by block; a block wider than `width` characters is split, between metrics."""
+    """The grids of our cells, block by block; a block wider than `width` characters is split between metrics.
+
+    A table with `beside` set is laid out as its published table instead, at any width.
+    """
     if table.beside:
         return side_by_side(table)
     blocks: dict[str, list[Record]] = {}
     for cell in table.records:
         if cell["metric"] in table.shown:
             blocks.setdefault(cell["block"], []).append(cell)
-    found: list[Grid] = []
+    laid_out: list[Grid] = []
     for title, cells in blocks.items():
         compared = [c for c in cells if not math.isnan(c["difference"])]
         if table.scores:
-            found += _split(lambda part, t=title: _scores(t, part, table), cells, table, width)
+            laid_out += _split(lambda part, t=title: _score_grid(t, part, table), cells, table, width)
         if table.differences and compared:
-            found += _split(lambda part, t=title: _differences(t, part, table), compared, table, width)
-            found += _deciding(title, compared, table) if table.scores else []
-    return found
+            laid_out += _split(lambda part, t=title: _difference_grid(t, part, table), compared, table, width)
+            laid_out += _deciding(title, compared, table) if table.scores else []
+    return laid_out
 
 
 def _split(draw: Callable[[Sequence[Record]], Grid], cells: Sequence[Record], table: Table, width: int) -> list[Grid]:
-    """One grid, or as few as keep within the width with whole metrics in each."""
+    """One grid, or as few as keep within `width` characters; no metric is divided between two grids."""
     columns = {metric: {c["column"] for c in cells if c["metric"] == metric} for metric in table.shown}
     metrics = [metric for metric in table.shown if columns[metric]]
     parts: list[list[str]] = []
     for metric in metrics:
-        if parts and draw(_of(cells, [*parts[-1], metric])).width <= width:
+        if parts and draw(_cells_of_metrics(cells, [*parts[-1], metric])).width <= width:
             parts[-1].append(metric)
         else:
             parts.append([metric])
     if len(parts) > 1 and any(len(columns[metric]) > 1 for metric in metrics):
-        parts = [[metric] for metric in metrics]  # benchmarks side by side: a metric each, or all
-    return [draw(_of(cells, part)) for part in parts]
+        # With several benchmarks per metric: one grid for all metrics, or else one for each.
+        parts = [[metric] for metric in metrics]
+    return [draw(_cells_of_metrics(cells, part)) for part in parts]
 
 
-def _of(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
-    """Those of some metrics, in the order of these."""
+def _cells_of_metrics(cells: Sequence[Record], metrics: Sequence[str]) -> list[Record]:
+    """The cells of `metrics`, in that order."""
     return [c for metric in metrics for c in cells if c["metric"] == metric]
 
 
 def within(grid: Grid, width: int) -> list[Grid]:
-    """A grid with every number on one line of a terminal: its columns in as few grids as keep within the width, in
-    characters, the row labels before each. Labels may wrap, and heads are wrapped between words.
+    """The columns of a grid in as few grids as keep within `width` characters, each with the row labels: in a terminal
+    no number wraps. Row labels may wrap; heads are wrapped between words. The notes go with the last grid.
     """
     if grid.width <= width:
         return [grid]
     columns = zip(grid.header, *grid.rows, strict=True)
-    wide = [max(len(text) for text in (*head.split(), *cells)) for head, *cells in columns]
-    label = min(wide[0], width // 3)
+    widths = [max(len(text) for text in (*head.split(), *cells)) for head, *cells in columns]
+    label_width = min(widths[0], width // 3)
     parts: list[list[int]] = []
-    for column in range(1, len(wide)):
-        if parts and label + sum(wide[i] for i in (*parts[-1], column)) + 3 * len(parts[-1]) + 7 <= width:
+    for column in range(1, len(widths)):
+        # Borders and padding of n columns take 3 n + 1 characters; the labels and `column` are two more columns.
+        if parts and label_width + sum(widths[i] for i in (*parts[-1], column)) + 3 * len(parts[-1]) + 7 <= width:
             parts[-1].append(column)
         else:
             parts.append([column])
-    header = (textwrap.fill(head, most, break_on_hyphens=False) for head, most in zip(grid.header, wide, strict=True))
-    whole = replace(grid, header=tuple(header))
-    found = [_columns(whole, [0, *part]) for part in parts]
-    return [*(replace(part, notes=()) for part in found[:-1]), *found[-1:]]
+    header = tuple(
+        textwrap.fill(head, most, break_on_hyphens=False) for head, most in zip(grid.header, widths, strict=True)
+    )
+    wrapped = replace(grid, header=header)
+    narrow = [_columns(wrapped, [0, *part]) for part in parts]
+    return [*(replace(part, notes=()) for part in narrow[:-1]), *narrow[-1:]]
 
 
 def _columns(grid: Grid, chosen: Sequence[int]) -> Grid:
-    """These columns alone, with their marks."""
+    """The grid reduced to the chosen columns, with their marks."""
     rows = tuple(tuple(row[i] for i in chosen) for row in grid.rows)
     best, second = (
         frozenset((row, chosen.index(column)) for row, column in marks if column in chosen)
@@ -114,44 +125,46 @@ def _columns(grid: Grid, chosen: Sequence[int]) -> Grid:
 
 
 def published_grids(published: Published) -> list[Grid]:
-    """Printed values in the layout of the paper, with its marks."""
-    found = [
-        _marked(str(block), [(str(line), part) for line, part in own.groupby("line", sort=False)])
-        for block, own in published.cells.groupby("block", sort=False)
+    """Printed values in the layout of the paper, with the marks of the paper."""
+    blocks = [
+        _published_grid(str(block), [(str(line), line_cells) for line, line_cells in cells.groupby("line", sort=False)])
+        for block, cells in published.cells.groupby("block", sort=False)
     ]
-    return [*found[:-1], replace(found[-1], notes=published.notes)]
+    return [*blocks[:-1], replace(blocks[-1], notes=published.notes)]
 
 
 def side_by_side(table: Table) -> list[Grid]:
-    """The published table with each row of ours below the printed one; of either the best and the second are marked."""
+    """The published table with our rows below the printed ones. The best and the second best are marked among the
+    printed rows as the paper does, and separately among ours.
+    """
     (published,) = table.published
     ours = _as_printed(table)
-    found: list[Grid] = []
-    for block, own in published.cells.groupby("block", sort=False):
+    blocks: list[Grid] = []
+    for block, printed in published.cells.groupby("block", sort=False):
         lines: list[tuple[str, pd.DataFrame]] = []
-        for line, part in own.groupby("line", sort=False):
+        for line, cells in printed.groupby("line", sort=False):
+            lines.append((str(line), cells))
             below = ours[(ours["block"] == block) & ours["line"].str.startswith(f"{line}{OURS}")]
-            lines.append((str(line), part))
-            named = ((str(row).removeprefix(f"{line}, "), cells) for row, cells in below.groupby("line", sort=False))
-            lines += [(f"· {name}", cells) for name, cells in named]
-        found.append(_marked(str(block), lines))
-    return [*found[:-1], replace(found[-1], notes=published.notes)]
+            for row, own_cells in below.groupby("line", sort=False):
+                lines.append((f"· {str(row).removeprefix(f'{line}, ')}", own_cells))
+        blocks.append(_published_grid(str(block), lines))
+    return [*blocks[:-1], replace(blocks[-1], notes=published.notes)]
 
 
 def _as_printed(table: Table) -> pd.DataFrame:
-    """Our cells as those of a published table."""
+    """Our cells with the columns of `Published.cells`; of each column and metric the best and the second are marked."""
     rows: list[dict[str, Any]] = []
     for cell in table.records:
         form = table.format_of(cell["metric"], cell["column"])
-        known = math.isfinite(cell["mean"])
+        has_value = math.isfinite(cell["mean"])
         rows.append(
             {
                 "block": cell["block"],
                 "line": cell["row"],
                 "head": cell["column"],
                 "metric": cell["metric"],
-                "text": text_of(cell, form) if known else "",
-                "number": round(cell["mean"] * form.scale, form.decimals) if known else math.nan,
+                "text": text_of(cell, form) if has_value else "",
+                "number": round(cell["mean"] * form.scale, form.decimals) if has_value else math.nan,
             }
         )
     ours = pd.DataFrame(rows, columns=["block", "line", "head", "metric", "text", "number"])
@@ -160,8 +173,8 @@ def _as_printed(table: Table) -> pd.DataFrame:
     return ours.assign(mark=[mark_of(number, best[key]) for number, key in zip(ours["number"], keys, strict=True)])
 
 
-def _marked(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
-    """lines: how each is called, and its cells."""
+def _published_grid(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
+    """The grid of a block of a published table. lines: the label and the cells of each row."""
     heads = list(lines[0][1]["head"])
     rows: list[tuple[str, ...]] = []
     marks: dict[tuple[int, int], str] = {}
@@ -169,24 +182,29 @@ def _marked(title: str, lines: Sequence[tuple[str, pd.DataFrame]]) -> Grid:
         texts = dict(zip(cells["head"], cells["text"], strict=True))
         rows.append((label, *(texts.get(head) or "–" for head in heads)))
         marks |= {(number, 1 + heads.index(h)): m for h, m in zip(cells["head"], cells["mark"], strict=True)}
-    best, second = (frozenset(where for where, mark in marks.items() if mark == each) for each in ("best", "second"))
+    best, second = (
+        frozenset(position for position, mark in marks.items() if mark == kind) for kind in ("best", "second")
+    )
     return Grid(title, ("", *heads), tuple(rows), (), best, second)
 
 
 def published_averages(published: Published) -> Grid:
-    """The printed averages of every metric in one grid, without averages those of the first benchmark: what fits."""
+    """A short form for the terminal: every metric in one grid, as the printed average, or on the first benchmark where
+    the paper prints no averages.
+    """
     columns = list(published.cells["column"])
     chosen = AVERAGE if AVERAGE in columns else columns[0]
     part = published.cells[published.cells["column"] == chosen]
-    return _printed(f"{published.label}: {chosen}", part, "metric")
+    return _short_grid(f"{published.label}: {chosen}", part, "metric")
 
 
-def _printed(title: str, cells: pd.DataFrame, across: str) -> Grid:
+def _short_grid(title: str, cells: pd.DataFrame, across: str) -> Grid:
+    """Printed texts by row; across: the column of `cells` whose values become the columns of the grid."""
     columns = list(cells[across].drop_duplicates())
     rows: list[tuple[str, ...]] = []
     for row, part in cells.groupby("row", sort=False):
-        at = dict(zip(part[across], part["text"], strict=True))
-        rows.append((str(row), *(at.get(c) or "–" for c in columns)))
+        texts = dict(zip(part[across], part["text"], strict=True))
+        rows.append((str(row), *(texts.get(column) or "–" for column in columns)))
     return Grid(title, ("", *columns), tuple(rows))
 
 
@@ -194,14 +212,16 @@ def _printed(title: str, cells: pd.DataFrame, across: str) -> Grid:
 
 
 def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
-    """`41.2 ± 1.9 ▲`; a dagger and the seeds that count where some are not finished; the reason where empty."""
+    """A cell as text: `41.2 ± 1.9 ▲`. A partial cell has a dagger and the number of finished seeds; an empty one is
+    `—(reason)`.
+    """
     if not math.isfinite(cell["mean"]):
         return f"—({cell['state']})"
     text = f"{cell['mean'] * form.scale:.{form.decimals}f}"
     half = (cell["high"] - cell["low"]) / 2 * form.scale
-    if half >= 100 and form.unit == "%":  # of two problems, say: t of one degree of freedom is 12.7
+    if half >= 100 and form.unit == "%":  # with two problems, for instance: t of one degree of freedom is 12.7
         text += " (too few for ±)"
-    elif half > 0:  # NaN: nothing to repeat
+    elif half > 0:  # NaN where nothing was repeated
         text += f" ± {half:.{form.decimals}f}"
     if cell["state"] == "partial":
         text += f" †{cell['seeds']}/{cell['planned']}" if cell["seeds"] < cell["planned"] else " †"
@@ -209,7 +229,7 @@ def text_of(cell: Record, form: Format, *, marked: bool = True) -> str:
 
 
 def difference_text(cell: Record, form: Format) -> str:
-    """`+6.6 [3.5, 9.6] ▲`; with further decimals where it is decided and an end would be printed as zero."""
+    """A difference as text: `+6.6 [3.5, 9.6] ▲`. If decided, with enough decimals that no end reads zero."""
     values = [cell[name] * form.scale for name in ("difference", "difference_low", "difference_high")]
     decimals, decided = form.decimals or 0, cell["verdict"] in ("▲", "▼")
     while decided and decimals < MOST_DECIMALS and any(round(end, decimals) == 0 for end in values[1:]):
@@ -229,17 +249,22 @@ def _rounded(value: float, decimals: int) -> str:
 # --- grids ---
 
 
-def _scores(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    at = _placed(cells)
-    keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
-    forms = {key: _exact(table.format_of(*key), cells, key, "mean") for key in keys}
+def _score_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    cell_at = _by_position(cells)
+    keys = list(dict.fromkeys(key for _, key in cell_at))
+    labels = list(dict.fromkeys(label for label, _ in cell_at))
+    forms = {key: _with_decimals(table.format_of(*key), cells, key, "mean") for key in keys}
     marked = not table.differences
-    rows = [
-        (x, *(text_of(at[x, key], forms[key], marked=marked) if (x, key) in at else "—" for key in keys))
-        for x in labels
-    ]
+
+    def text(label: str, key: Key) -> str:
+        cell = cell_at.get((label, key))
+        return "—" if cell is None else text_of(cell, forms[key], marked=marked)
+
+    rows = [(label, *(text(label, key) for key in keys)) for label in labels]
     best = {
-        (labels.index(x), 1 + column) for column, key in enumerate(keys) for x in _best(at, labels, key, forms[key])
+        (labels.index(label), 1 + column)
+        for column, key in enumerate(keys)
+        for label in _best(cell_at, labels, key, forms[key])
     }
     hints = {c["row"]: c for c in cells if c["hint"]}
     notes = tuple(f"{row}: {c['state']} – run `{c['hint']}`" for row, c in hints.items())
@@ -248,48 +273,57 @@ def _scores(block: str, cells: Sequence[Record], table: Table) -> Grid:
     return _with_seeds(grid, cells) if table.differences else grid
 
 
-def _placed(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
-    """By row and column, rows in the order of the first column."""
+def _by_position(cells: Sequence[Record]) -> dict[tuple[str, Key], Record]:
+    """The cells by (row, (metric, column)), in the order given."""
     return {(c["row"], (c["metric"], c["column"])): c for c in cells}
 
 
 def _best(at: Mapping[tuple[str, Key], Record], labels: Sequence[str], key: Key, form: Format) -> list[str]:
-    """The arms that print the best value; none where there is one alone, or where neither more nor less is better."""
-    values = {x: at[x, key]["mean"] for x in labels if (x, key) in at and not at[x, key]["base"]}
+    """The labels of the rows that print the best value, never of the base policy; [] where all values print alike, or
+    where neither a larger nor a smaller value is better.
+    """
+    values = {row: at[row, key]["mean"] for row in labels if (row, key) in at and not at[row, key]["base"]}
     printed = {label: round(v * form.scale, form.decimals or 0) for label, v in values.items() if math.isfinite(v)}
     if not form.better or len(set(printed.values())) < 2:
         return []
-    first = max(printed.values()) if form.better > 0 else min(printed.values())
-    return [label for label, v in printed.items() if v == first]
+    best = max(printed.values()) if form.better > 0 else min(printed.values())
+    return [label for label, v in printed.items() if v == best]
 
 
 def _with_seeds(grid: Grid, cells: Sequence[Record]) -> Grid:
-    """A last column: the seeds that count, of those planned where some are missing, and how many of them diverged."""
+    """The grid with a last column: finished seeds (of those planned, where some are missing), and how many diverged."""
     rows: list[tuple[str, ...]] = []
     for row in grid.rows:
-        own = [c for c in cells if c["row"] == row[0]]
-        seeds, planned, diverged = (max(int(c[name]) for c in own) for name in ("seeds", "planned", "diverged"))
+        row_cells = [c for c in cells if c["row"] == row[0]]
+        seeds, planned, diverged = (max(int(c[name]) for c in row_cells) for name in ("seeds", "planned", "diverged"))
         text = str(seeds) if seeds >= planned else f"{seeds} of {planned}"
         rows.append((*row, f"{text} ({diverged} diverged)" if diverged else text))
     return replace(grid, header=(*grid.header, "seeds"), rows=tuple(rows))
 
 
-def _differences(block: str, cells: Sequence[Record], table: Table) -> Grid:
-    at = _placed(cells)
-    keys, labels = list(dict.fromkeys(key for _, key in at)), list(dict.fromkeys(label for label, _ in at))
-    forms = {key: _exact(table.format_of(*key), cells, key, "difference") for key in keys}
-    rows = [(x, *(difference_text(at[x, key], forms[key]) if (x, key) in at else "—" for key in keys)) for x in labels]
+def _difference_grid(block: str, cells: Sequence[Record], table: Table) -> Grid:
+    cell_at = _by_position(cells)
+    keys = list(dict.fromkeys(key for _, key in cell_at))
+    labels = list(dict.fromkeys(label for label, _ in cell_at))
+    forms = {key: _with_decimals(table.format_of(*key), cells, key, "difference") for key in keys}
+
+    def text(label: str, key: Key) -> str:
+        cell = cell_at.get((label, key))
+        return "—" if cell is None else difference_text(cell, forms[key])
+
+    rows = [(label, *(text(label, key) for key in keys)) for label in labels]
     against = words.together([c["reference"] for c in cells])
-    named = f"{block}: difference to {against}" if block else f"Difference to {against}"
-    return Grid(_title(named, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
+    title = f"{block}: difference to {against}" if block else f"Difference to {against}"
+    return Grid(_title(title, keys, table, "points"), ("", *_header(keys, table, "points")), tuple(rows))
 
 
-_SEEN = {
+# The columns of the grid of `_deciding` that the legend explains.
+_MEANINGS = {
     "seen from": "the smallest difference that is decided with 80 % chance",
     "same within": "the smallest margin at which the arms are equivalent (TOST, 5 %)",
     "P(improvement)": "the chance that a run of the arm beats a run of the reference (over all pairs of seeds)",
 }
-_KINDS = ("seeds", "problems", "samples")
+_NEEDED = ("seeds", "problems", "samples")
 _ONE_SEED = (
     "3 or more seeds: one does not say how much seeds differ. To runs of ours, `until=decided budget=RUNS` adds as "
     "many as it takes (docs/deciding.md)."
@@ -297,41 +331,43 @@ _ONE_SEED = (
 
 
 def _legend(header: Sequence[str]) -> str:
-    """What the columns that are there mean."""
-    seen = "; ".join(f"{name}: {what}" for name, what in _SEEN.items() if name in header)
-    kinds = ", ".join(kind for kind in _KINDS if kind in header)
+    """The note that explains the columns of the grid of `_deciding`, of which `header` may have only some."""
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in _MEANINGS.items() if name in header)
+    kinds = ", ".join(kind for kind in _NEEDED if kind in header)
     needed = (
         f"{kinds}: how many in all, of one kind alone, would decide a difference of the size seen; – where none would"
     )
-    said = ["Points", *([seen] if seen else []), *([needed] if kinds else [])]
-    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
+    sentences = ["Points", *([meanings] if meanings else []), *([needed] if kinds else [])]
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _deciding(block: str, cells: Sequence[Record], table: Table) -> list[Grid]:
-    """What is known of each difference of a metric of problems, and what would decide those that are not decided."""
+    """What is known of each difference of a per-problem metric, and what would decide those that are undecided."""
     cells = [c for c in cells if c["paired_problems"] > 0]
     average = [c for c in cells if c["column"].startswith(AVERAGE)]
     rows = [_deciding_row(c, table) for c in average or cells]
     header = ("", "verdict", "seen from", "same within", "P(improvement)", "seeds", "problems", "samples", "cheapest")
+    if not rows:
+        return []
     shown = [i for i in range(len(header)) if i < 2 or any(row[i] not in ("–", "") for row in rows)]
     title = f"{block}: what decides" if block else "What decides"
-    kept = tuple(tuple(row[i] for i in shown) for row in rows)
-    kept_header = tuple(header[i] for i in shown)
-    notes = (_legend(kept_header), *([_ONE_SEED] if any(c["paired_seeds"] == 1 for c in cells) else []))
-    return [Grid(title, kept_header, kept, notes)] if rows else []
+    shown_rows = tuple(tuple(row[i] for i in shown) for row in rows)
+    shown_header = tuple(header[i] for i in shown)
+    notes = (_legend(shown_header), *([_ONE_SEED] if any(c["paired_seeds"] == 1 for c in cells) else []))
+    return [Grid(title, shown_header, shown_rows, notes)]
 
 
 def _deciding_row(cell: Record, table: Table) -> tuple[str, ...]:
     form = table.format_of(cell["metric"], cell["column"])
-    seen, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
+    detectable, same = (_number(cell[name] * form.scale, form.decimals or 0) for name in ("detectable", "same_within"))
     decided = cell["verdict"] in ("▲", "▼")
-    needed = ["", "", ""] if decided else [_count(cell[f"needed_{k}"]) for k in ("seeds", "problems", "samples")]
+    needed = ["", "", ""] if decided else [_count(cell[f"needed_{kind}"]) for kind in _NEEDED]
     if not decided and cell["paired_seeds"] == 1:
         needed[0] = "3 or more"
     arm = f"{cell['row']} {cell['column'].removeprefix(AVERAGE)}".strip()
     verdict = {"▲": "above", "▼": "below"}.get(cell["verdict"], "undecided")
     improvement = _number(cell["improvement"], 2)
-    return (f"{arm}: {cell['metric']}", verdict, seen, same, improvement, *needed, cell["cheapest"])
+    return (f"{arm}: {cell['metric']}", verdict, detectable, same, improvement, *needed, cell["cheapest"])
 
 
 def _number(value: float, decimals: int) -> str:
@@ -343,12 +379,15 @@ def _count(value: float | None) -> str:
 
 
 def _header(keys: Sequence[Key], table: Table, per_cent: str = "%") -> list[str]:
-    """The benchmark, the metric where there are several, the unit where columns differ in it."""
-    alone = len({metric for metric, _ in keys}) == 1 and len(keys) > 1
+    """The head of each column: the benchmark; the metric where there are several; the unit where columns differ in it.
+
+    per_cent: the unit of columns in per cent, "points" for differences.
+    """
+    one_metric = len({metric for metric, _ in keys}) == 1 and len(keys) > 1
     several_units = len(_units(keys, table)) > 1
     header: list[str] = []
     for metric, column in keys:
-        name = column if alone or not metric else f"{column} {metric}".strip()
+        name = column if one_metric or not metric else f"{column} {metric}".strip()
         unit = table.format_of(metric, column).unit
         unit = per_cent if unit == "%" else unit
         header.append(f"{name}, {unit}" if several_units and unit not in ("", name) else name)
@@ -360,18 +399,18 @@ def _units(keys: Sequence[Key], table: Table) -> set[str]:
 
 
 def _title(block: str, keys: Sequence[Key], table: Table, per_cent: str = "%") -> str:
-    """With the metric where it is the only one, and the unit where all columns share it."""
+    """The title of a grid: the block, the metric where it is the only one, and the unit that all columns share."""
     units, metrics = _units(keys, table), {metric for metric, _ in keys}
     unit = units.pop() if len(units) == 1 else ""
     unit = per_cent if unit == "%" else unit
-    alone = metrics.pop() if len(metrics) == 1 and len(keys) > 1 else ""
-    named = ": ".join(part for part in (block, alone) if part)
-    return f"{named}, {unit}" if named and unit else named or unit
+    only_metric = metrics.pop() if len(metrics) == 1 and len(keys) > 1 else ""
+    title = ": ".join(part for part in (block, only_metric) if part)
+    return f"{title}, {unit}" if title and unit else title or unit
 
 
-def _exact(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:
-    """With as many decimals as the column needs."""
+def _with_decimals(form: Format, cells: Sequence[Record], key: Key, value: str) -> Format:
+    """The format with as many decimals as the values of the column need. value: the name of the number in a cell."""
     if form.decimals is not None:
         return form
-    own = [c[value] * form.scale for c in cells if (c["metric"], c["column"]) == key]
-    return replace(form, decimals=decimals_for(own))
+    numbers = [c[value] * form.scale for c in cells if (c["metric"], c["column"]) == key]
+    return replace(form, decimals=decimals_for(numbers))

@@ -1,4 +1,4 @@
-"""What the page's scripts draw: curves by arm, samples side by side, runs by knob. Plain data, for JSON."""
+"""The data that the scripts of a page draw: curves by arm, samples side by side, runs by knob; plain data, for JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ from analysis.scores.selection import ordered
 from analysis.scores.study import swept
 from analysis.scores.trajectory import curve, evaluated_between
 
-MOST_CURVES = 2500  # runs times metrics: of a larger study the page shows DRAWN alone
+MOST_CURVES = 2500  # runs times metrics; of a larger study the page shows the metrics DRAWN alone
 MOST_TEXT = 4000  # characters of a prompt or a response
 
 
 def interactive(frames: Frames) -> dict[str, Any]:
-    """arms: labels; panels: curves; readers: samples; search: runs by knob, None where fewer than two were varied."""
+    """The data of a page.
+
+    arms: labels, to whose positions the panels refer; panels: curves; readers: samples; search: runs by knob, or None
+    (`explored`).
+    """
     shown = ordered(arms(frames), swept(frames))
     return {
         "arms": [arm.label + (f", {arm.setting}" if arm.setting else "") for arm in shown],
@@ -39,7 +43,7 @@ def interactive(frames: Frames) -> dict[str, Any]:
 
 
 def script(data: Any) -> str:
-    """As JSON that can stand in a page: nothing in it ends a script or opens a comment."""
+    """JSON that is safe in a page: nothing in it ends a script or opens a comment. ValueError for NaN and infinity."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -50,48 +54,53 @@ def script(data: Any) -> str:
 
 
 def _evaluations(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
-    place = {arm.group_id: number for number, arm in enumerate(shown)}
+    """A panel per setting and metric, in per cent; each line an arm's mean with its interval."""
+    position = {arm.group_id: number for number, arm in enumerate(shown)}
     panels: list[dict[str, Any]] = []
     for setting in evaluated_between(frames):
         for metric in setting.shown:
             lines: list[dict[str, Any]] = []
             for arm in setting.arms:
-                found = curve(frames, arm, metric, setting.sources)
-                if found.steps:
-                    ends = (found.low, found.high) if all(map(math.isfinite, found.low)) else ((), ())
-                    values = [_rounded(100 * np.array(part, float)) for part in (found.mean, *ends)]
-                    lines.append(_line(place[arm.group_id], list(found.steps), *values))
+                trajectory = curve(frames, arm, metric, setting.sources)
+                if trajectory.steps:
+                    ends = (trajectory.low, trajectory.high) if all(map(math.isfinite, trajectory.low)) else ((), ())
+                    values = [_rounded(100 * np.array(part, float)) for part in (trajectory.mean, *ends)]
+                    lines.append(_line(position[arm.group_id], list(trajectory.steps), *values))
             title = setting.titled(f"{metric}, {setting.overall}, %")
             panels += [{"title": title, "lines": lines, "evaluation": True}] if lines else []
     return panels
 
 
 def _training(frames: Frames, shown: Sequence[Arm]) -> list[dict[str, Any]]:
+    """A panel per training metric, those DRAWN first."""
     names = trained(frames, [run.run_id for run in frames.rows])
-    many = len(frames.rows) * len(names) > MOST_CURVES
-    chosen = [n for n in DRAWN if n in names] + ([] if many else [n for n in names if n not in DRAWN])
-    drawn = frames.drawn(DRAWN if many else None)
-    if not chosen or drawn.empty:
+    too_many = len(frames.rows) * len(names) > MOST_CURVES
+    chosen = [name for name in DRAWN if name in names]
+    if not too_many:
+        chosen += [name for name in names if name not in DRAWN]
+    logged = frames.drawn(DRAWN if too_many else None)
+    if not chosen or logged.empty:
         return []
     arm_of = {run_id: number for number, arm in enumerate(shown) for run_id in arm.run_ids}
-    drawn = drawn[drawn["run_id"].isin(list(arm_of))]
-    numbers = drawn["run_id"].map(arm_of).astype(int)
-    groups = drawn.assign(arm=numbers, name=drawn["name"].astype(str)).groupby(["name", "arm", "step"], sort=True)
+    logged = logged[logged["run_id"].isin(list(arm_of))]
+    numbers = logged["run_id"].map(arm_of).astype(int)
+    groups = logged.assign(arm=numbers, name=logged["name"].astype(str)).groupby(["name", "arm", "step"], sort=True)
     stats = groups["value"].agg(["mean", "std", "count"]).reset_index()
     by_name = dict(iter(stats.groupby("name")))
     return [{"title": name, "lines": _lines(by_name[name])} for name in chosen if name in by_name]
 
 
 def _lines(stats: pd.DataFrame) -> list[dict[str, Any]]:
+    """A line per arm. stats: columns arm, step, mean, std and count over seeds, of one metric."""
     lines: list[dict[str, Any]] = []
-    for number, own in stats.groupby("arm"):
-        mean, count = own["mean"].to_numpy(float), own["count"].to_numpy(int)
+    for number, arm_stats in stats.groupby("arm"):
+        mean, count = arm_stats["mean"].to_numpy(float), arm_stats["count"].to_numpy(int)
         ends: list[list[float]] = [[], []]
         if count.min() >= LEAST_SEEDS:
             quantile = student.quantile((1 + LEVEL) / 2, (count - 1).astype(float))
-            half = quantile * own["std"].to_numpy(float) / np.sqrt(count)
+            half = quantile * arm_stats["std"].to_numpy(float) / np.sqrt(count)
             ends = [_rounded(mean - half), _rounded(mean + half)]
-        lines.append(_line(int(str(number)), own["step"].tolist(), _rounded(mean), *ends))
+        lines.append(_line(int(str(number)), arm_stats["step"].tolist(), _rounded(mean), *ends))
     return lines
 
 
@@ -100,7 +109,7 @@ def _line(arm: int, steps: list[int], mean: list[float], low: Sequence[float] = 
 
 
 def _rounded(values: NDArray[np.float64]) -> list[float]:
-    """Four significant digits of the largest."""
+    """Rounded to four significant digits of the largest value; NaN becomes 0."""
     largest = float(np.abs(values).max(initial=0))
     if not math.isfinite(largest) or largest == 0:
         return [float(v) for v in np.nan_to_num(values)]
@@ -111,7 +120,7 @@ def _rounded(values: NDArray[np.float64]) -> list[float]:
 
 
 def _reader(excerpt: Excerpt) -> dict[str, Any]:
-    """Problems in their order; of each arm, by problem: samples right and judged, and responses."""
+    """Of each arm, by problem in order: [samples right, samples judged, [[outcome, tokens, response], ...]]."""
     prompts: dict[tuple[str, str], str] = {}
     columns: list[dict[str, Any]] = []
     for shown in excerpt.shown:
@@ -139,14 +148,14 @@ def _cut(text: str) -> str:
 
 
 def _search(frames: Frames) -> dict[str, Any] | None:
-    found = explored(frames)
-    if found is None:
+    search = explored(frames)
+    if search is None:
         return None
     return {
-        "knobs": list(found.knobs),
-        "importance": [[k, round(v, 4) if math.isfinite(v) else None] for k, v in found.importance.items()],
+        "knobs": list(search.knobs),
+        "importance": [[k, round(v, 4) if math.isfinite(v) else None] for k, v in search.importance.items()],
         "rows": [
             {"name": run.name, "values": list(values), "result": round(100 * result, 3)}
-            for run, values, result in zip(found.runs, found.values, found.results, strict=True)
+            for run, values, result in zip(search.runs, search.values, search.results, strict=True)
         ],
     }

@@ -1,7 +1,7 @@
-"""The engine of every table: rows of arms, columns of metrics and benchmarks, a reference → cells.
+"""From rows of arms, columns of metrics and benchmarks, and references to the cells of a table.
 
-A layout (a table of a paper, or the comparison that any sweep gets) says which arms stand in which row of which block,
-and against what; everything else is here.
+Every table is made here. A layout (a table of a paper, or the comparison that any sweep gets) defines which arms stand
+in which row of which block, and which row each one is compared to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASE = "base policy (step 0)"
 
 @dataclass(frozen=True)
 class Column:
-    """A metric on a benchmark, or averaged over several; `name`: of the column, where it is not the benchmark's."""
+    """A metric on the benchmarks `sources`, averaged where there are several. name: the head of the column."""
 
     metric: Metric
     sources: tuple[str, ...]
@@ -38,21 +38,25 @@ class Column:
 
 
 def columns(metrics: Sequence[Metric], sources: Sequence[str]) -> list[Column]:
-    """Every metric on every benchmark and, of several, on their average; of the whole run where it has no problems."""
-    found: list[Column] = []
+    """Each metric on each benchmark and, if there are several, on their average; a metric that is not measured by
+    problem has one column, without a name.
+    """
+    chosen: list[Column] = []
     for metric in metrics:
         if metric.per_problem:
-            found += [Column(metric, (source,), source) for source in sources]
+            chosen += [Column(metric, (source,), source) for source in sources]
         if not metric.per_problem or len(sources) > 1:
-            found.append(Column(metric, tuple(sources), AVERAGE if metric.per_problem else ""))
-    return found
+            chosen.append(Column(metric, tuple(sources), AVERAGE if metric.per_problem else ""))
+    return chosen
 
 
 @dataclass(frozen=True)
 class Row:
-    """arms: their mean where there are several. base: the base policy of these arms. Neither: never run, see `hint`.
+    """A row of a block.
 
-    against: label of the row of the block that this one is compared to; "": none.
+    arms: whose scores it shows, averaged where there are several. base: shows the base policy of `arms` instead.
+    against: the label of the row of the block that this one is compared to; "": none. hint: the command that runs what
+    the row lacks, where it has no arms.
     """
 
     label: str
@@ -60,7 +64,7 @@ class Row:
     base: bool = False
     against: str = ""
     hint: str = ""
-    groups: tuple[tuple[Arm, ...], ...] = ()  # a mean of means: each group's mean counts alike
+    groups: tuple[tuple[Arm, ...], ...] = ()  # in place of arms: the mean of the groups' means, each with equal weight
 
 
 @dataclass(frozen=True)
@@ -72,34 +76,37 @@ class Block:
 def fill(frames: Frames, blocks: Iterable[Block], columns: Sequence[Column]) -> pd.DataFrame:
     """The cells of all blocks, one row each, with the columns COLUMNS, `alike`, `base` and COMPARED.
 
-    The rows of all blocks that stand against another one are one family: how a table is cut does not change a verdict.
+    All rows that are compared to another one are one family of hypotheses, whatever their block: how a table is divided
+    into blocks does not change a verdict. ValueError for two rows of one name in a block.
     """
-    places = [(block, row) for block in blocks for row in block.rows]
-    by_column = [_column(frames, places, column) for column in columns]
-    return frame([records[i] for i in range(len(places)) for records in by_column])
+    placed_rows = [(block, row) for block in blocks for row in block.rows]
+    by_column = [_column(frames, placed_rows, column) for column in columns]
+    return frame([records[i] for i in range(len(placed_rows)) for records in by_column])
 
 
 def record(
-    block: str, row: str, column: tuple[str, str], own: Cell, compared: Compared | None = None, reference: str = ""
+    block: str, row: str, column: tuple[str, str], scored: Cell, compared: Compared | None = None, reference: str = ""
 ) -> dict[str, Any]:
-    """One cell. column: (metric, name); compared: to the row called `reference`."""
-    found = {**_BLANK, "block": block, "row": row, "metric": column[0], "column": column[1], **own.record()}
-    found["alike"] = own.alike
-    return found if compared is None else {**found, "reference": reference, **compared.record()}
+    """One row of a table's `cells`. column: (metric, name); compared: its difference to the row `reference`."""
+    values = {**_BLANK, "block": block, "row": row, "metric": column[0], "column": column[1], **scored.record()}
+    values["alike"] = scored.alike
+    return values if compared is None else {**values, "reference": reference, **compared.record()}
 
 
-def written(block: str, row: str, cells: Mapping[str, Cell]) -> list[dict[str, Any]]:
-    """The records of a row of cells that no metric of an arm stands for; cells: by column."""
-    return [record(block, row, ("", column), own) for column, own in cells.items()]
+def row_records(block: str, row: str, cells: Mapping[str, Cell]) -> list[dict[str, Any]]:
+    """The records of a row whose cells were computed outside of `fill`, without a metric. cells: by column."""
+    return [record(block, row, ("", column), scored) for column, scored in cells.items()]
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """ValueError for two rows of one name: whoever reads them would take one for the other."""
-    found = pd.DataFrame(records, columns=[*COLUMNS, "alike", "base", *COMPARED])
-    twice = found[found.duplicated(["block", "row", "metric", "column"])]
-    if len(twice):
-        raise ValueError(f"two rows of a table have one name: {twice['row'].iloc[0]!r} of {twice['block'].iloc[0]!r}")
-    return found
+    """The `cells` of a table. ValueError for two rows of one name: a reader could not distinguish them."""
+    cells = pd.DataFrame(records, columns=[*COLUMNS, "alike", "base", *COMPARED])
+    repeated = cells[cells.duplicated(["block", "row", "metric", "column"])]
+    if len(repeated):
+        raise ValueError(
+            f"two rows of a table have one name: {repeated['row'].iloc[0]!r} of {repeated['block'].iloc[0]!r}"
+        )
+    return cells
 
 
 _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
@@ -113,47 +120,51 @@ _BLANK: dict[str, Any] = dict.fromkeys(COMPARED, math.nan) | {
 }
 
 
-def _column(frames: Frames, places: Sequence[tuple[Block, Row]], column: Column) -> list[dict[str, Any]]:
-    """One record per place."""
-    labels = [(block.title, row.label) for block, row in places]
-    cells = {key: value(frames, row, column) for key, (_, row) in zip(labels, places, strict=True)}
-    against = {key: (key[0], row.against) for key, (_, row) in zip(labels, places, strict=True) if row.against}
-    wanted = {key: cells[key] for key in against}
-    rows = [row for _, row in places]
-    samples, level = samples_of(frames, rows, column), study.level(frames)
-    compared = compare(wanted, {key: cells[other] for key, other in against.items()}, samples, level)
+def _column(frames: Frames, placed_rows: Sequence[tuple[Block, Row]], column: Column) -> list[dict[str, Any]]:
+    """One record per row."""
+    labels = [(block.title, row.label) for block, row in placed_rows]
+    cells = {key: value(frames, row, column) for key, (_, row) in zip(labels, placed_rows, strict=True)}
+    against = {key: (key[0], row.against) for key, (_, row) in zip(labels, placed_rows, strict=True) if row.against}
+    arm_cells = {key: cells[key] for key in against}
+    reference_cells = {key: cells[reference] for key, reference in against.items()}
+    samples, level = samples_of(frames, [row for _, row in placed_rows], column), study.level(frames)
+    compared = compare(arm_cells, reference_cells, samples, level)
     records: list[dict[str, Any]] = []
-    for key, (_, row) in zip(labels, places, strict=True):
-        one = compared.get(key)
-        found = record(*key, column.key, cells[key], one, row.against)
-        if one is not None:
-            found["cheapest"] = cheapest(one, *costs(frames, row.arms))
-        records.append({**found, "base": row.base, "hint": row.hint})
+    for key, (_, row) in zip(labels, placed_rows, strict=True):
+        difference = compared.get(key)
+        values = record(*key, column.key, cells[key], difference, row.against)
+        if difference is not None:
+            values["cheapest"] = cheapest(difference, *costs(frames, row.arms))
+        records.append({**values, "base": row.base, "hint": row.hint})
     return records
 
 
 def value(frames: Frames, row: Row, column: Column) -> Cell:
+    """What a row scores in a column."""
     if row.base:
         if not column.metric.per_problem and column.metric.kind != Kind.EVALUATION:
             return Cell(state="not trained")
         return base_cell(frames, row.arms, column.metric, column.sources)
 
-    def of(arm: Arm) -> Cell:
+    def score(arm: Arm) -> Cell:
         return cell(frames, arm, column.metric, column.sources)
 
     if row.groups:
-        return combine([_mean(group, of) for group in row.groups])
-    return _mean(row.arms, of) if row.arms else Cell(state="missing")
+        return combine([_mean(group, score) for group in row.groups])
+    return _mean(row.arms, score) if row.arms else Cell(state="missing")
 
 
-def _mean(arms: Sequence[Arm], of: Callable[[Arm], Cell]) -> Cell:
-    return of(arms[0]) if len(arms) == 1 else combine([of(arm) for arm in arms])
+def _mean(arms: Sequence[Arm], score: Callable[[Arm], Cell]) -> Cell:
+    return score(arms[0]) if len(arms) == 1 else combine([score(arm) for arm in arms])
 
 
 def costs(frames: Frames, arms: Sequence[Arm]) -> tuple[float, float]:
-    """(hours of one run's steps, hours of one evaluation of it), as measured; NaN where it was not."""
+    """(hours of the training steps of a run, hours of one evaluation), measured on the first run with an evaluation;
+    (NaN, NaN) where no run has one.
+    """
     for run in (run for arm in arms for run in arm.runs):
-        if steps := frames.digest.steps(run.run_id):
+        steps = frames.digest.steps(run.run_id)
+        if steps:
             trained, evaluated = (
                 frames.digest.sum(run.run_id, name, steps[-1]) for name in ("time/step_s", "time/evaluation_s")
             )
@@ -162,12 +173,15 @@ def costs(frames: Frames, arms: Sequence[Arm]) -> tuple[float, float]:
 
 
 def samples_of(frames: Frames, rows: Sequence[Row], column: Column) -> int:
-    """Samples per problem of the evaluations behind these rows: the most of any problem."""
+    """Samples per problem of the evaluations behind the rows: the most of any problem of the first run with samples; 0
+    without samples, and for a metric that is not measured by sample.
+    """
     if column.metric.kind not in (Kind.AVG, Kind.PASS):
         return 0
     for run in (run for row in rows for arm in row.arms for run in arm.runs):
         steps = frames.digest.steps(run.run_id)
-        judged = [frames.judged(run.run_id, steps[-1], source) for source in column.sources] if steps else []
-        if any(j is not None for j in judged):
-            return max(int(j.n.max()) for j in judged if j is not None)
+        by_source = [frames.judged(run.run_id, steps[-1], source) for source in column.sources] if steps else []
+        judged = [counts for counts in by_source if counts is not None]
+        if judged:
+            return max(int(counts.n.max()) for counts in judged)
     return 0

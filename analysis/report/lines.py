@@ -1,11 +1,11 @@
-"""Lines that several figures draw: a metric against a knob, and pass@k against k."""
+"""What several figures share: a metric against a knob, pass@k against k, the looks of lines, legends."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,30 +23,31 @@ from analysis.scores.comparable import Comparable
 from analysis.scores.metric import AVERAGE, Kind
 from analysis.scores.selection import ordered
 
-# Okabe and Ito (2008); markers tell lines apart without colour.
+# Okabe and Ito (2008); markers distinguish lines without colour.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#767676")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 KNOWN = {"grpo": (style.GRPO, "s"), "maxrl": ("#0072B2", "o"), "rloo": ("#E69F00", "^"), "pacs": ("#009E73", "D")}
 
 
 def look(index: int) -> tuple[str, str]:
-    """(colour, marker)."""
+    """The colour and marker of line number `index`; they repeat after eight lines."""
     return CYCLE[index % len(CYCLE)], MARKERS[index % len(MARKERS)]
 
 
+# Line styles of matplotlib; ACROSS: of horizontal lines.
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 ACROSS: tuple[Any, ...] = ((0, (4, 2)), (0, (6, 1.5, 1, 1.5)), (0, (9, 2)))
 
 
 def dash(index: int) -> Any:
-    """Another line for each round of colours."""
+    """The dash of line number `index`: another one after each round of colours."""
     return DASHES[index // len(CYCLE) % len(DASHES)]
 
 
 def looks(losses: Sequence[str]) -> list[tuple[str, str, Any]]:
-    """(colour, marker, dash) of each line: of a well-known objective always the same, which no other line has then.
+    """(colour, marker, dash) of each line. A well-known objective (KNOWN) always has the same, which no other line has.
 
-    losses: "" for a line that is not its objective as such.
+    losses: of each line its objective, "" for one that is a variant of it.
     """
     known = [loss if loss in KNOWN and loss not in losses[:i] else "" for i, loss in enumerate(losses)]
     taken = {KNOWN[loss][0] for loss in known if loss}
@@ -56,56 +57,64 @@ def looks(losses: Sequence[str]) -> list[tuple[str, str, Any]]:
 
 
 def looks_of(arms: Sequence[Arm]) -> list[tuple[str, str, Any]]:
-    """The looks of lines that are arms: one with nothing else about it is its objective."""
+    """`looks` of arms: an arm has the look of its objective where its loss is all that it varies."""
     return looks([arm.loss if not arm.knobs.keys() - {"loss"} else "" for arm in arms])
 
 
 def reference(index: int) -> dict[str, Any]:
-    """Colour and dash of an objective that is a line across: black, brown once the dashes are used up.
-    Dots are the base policy's."""
+    """Colour and dash of horizontal line number `index`, as matplotlib's keywords: black, brown after the dashes are
+    used up. Dotted lines are the base policy's."""
     turn, i = divmod(index, len(ACROSS))
     return {"color": (style.GRPO, style.OTHER)[turn % 2], "linestyle": ACROSS[i]}
 
 
-def draw(axes: Axes, x: Sequence[float], found: Sequence[Cell], colour: str, marker: str, dashes: Any = "-") -> Artist:
-    """A line with its interval, in per cent; values that are missing leave a gap."""
-    mean, low, high = ([100 * c.record()[end] for c in found] for end in ("mean", "low", "high"))
+def draw(axes: Axes, x: Sequence[float], cells: Sequence[Cell], colour: str, marker: str, dashes: Any = "-") -> Artist:
+    """Draw a line with its interval, in per cent; a missing value leaves a gap."""
+    mean, low, high = ([100 * cell.record()[end] for cell in cells] for end in ("mean", "low", "high"))
     axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-    own = {"color": colour, "marker": marker, "linestyle": dashes}
-    return axes.plot(x, mean, markeredgecolor="white", markeredgewidth=0.5, **own)[0]
+    look = {"color": colour, "marker": marker, "linestyle": dashes}
+    return axes.plot(x, mean, markeredgecolor="white", markeredgewidth=0.5, **look)[0]
 
 
 def focus(axes: Axes) -> None:
-    """Show every line whole, and of the bands what lies within half the lines' span beyond them."""
-    lines = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines] or [np.zeros(0)])
-    lines = lines[np.isfinite(lines)]
-    if not len(lines) or lines.min() == lines.max():
+    """Limit y to the values and half their span above and below; bands may be cut off there."""
+    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines] or [np.zeros(0)])
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() == values.max():
         return
     if axes.get_yscale() == "log":
-        beyond = (lines.max() / lines.min()) ** 0.5
-        near = lines.min() / beyond, lines.max() * beyond
+        margin = (values.max() / values.min()) ** 0.5
+        limits = values.min() / margin, values.max() * margin
     else:
-        beyond = (lines.max() - lines.min()) / 2
-        near = lines.min() - beyond, lines.max() + beyond
+        margin = (values.max() - values.min()) / 2
+        limits = values.min() - margin, values.max() + margin
     bottom, top = axes.get_ylim()
-    axes.set_ylim(max(bottom, near[0]), min(top, near[1]))
+    axes.set_ylim(max(bottom, limits[0]), min(top, limits[1]))
 
 
-def against_k(frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]], label: Any) -> Figure:
-    """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted."""
-    panels = [(setting, line) for setting, made in found for line in made]
+def against_k(
+    frames: Frames, lines_by_setting: Sequence[tuple[Comparable, Sequence[Line]]], label: Callable[[Any], str]
+) -> Figure:
+    """pass@k against k: a panel per line, a curve per value of its knob, the base policy dotted.
+
+    label: the name of a curve, from its value of the knob.
+    """
+    panels = [(setting, line) for setting, lines in lines_by_setting for line in lines]
     figure = Figure(figsize=(style.WIDTH, 2.9 * math.ceil(len(panels) / 2) + 0.3), layout="constrained")
     grid = figure.subplots(math.ceil(len(panels) / 2), min(2, len(panels)), squeeze=False).ravel()
     handles: dict[str, Artist] = {}
     for axes, (setting, line) in zip(grid, panels, strict=False):
-        handles |= _passes(axes, frames, setting, line, label)
+        handles |= _pass_panel(axes, frames, setting, line, label)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     legend(figure, handles, f"band: {INTERVAL}")
     return figure
 
 
-def _passes(axes: Axes, frames: Frames, setting: Comparable, line: Line, label: Any) -> dict[str, Artist]:
+def _pass_panel(
+    axes: Axes, frames: Frames, setting: Comparable, line: Line, label: Callable[[Any], str]
+) -> dict[str, Artist]:
+    """Draw one panel of `against_k`; returns its legend entries."""
     handles: dict[str, Artist] = {}
     by_k = {1 if m.kind == Kind.AVG else m.k: m for m in metrics(setting).values()}
     ks = sorted(by_k)
@@ -127,25 +136,28 @@ def _passes(axes: Axes, frames: Frames, setting: Comparable, line: Line, label: 
 
 @dataclass(frozen=True)
 class Axis:
-    """The knob along x: its name there, and how a value is written. base: of its logarithm."""
+    """The axis of a knob: its label, and the base of its logarithmic scale."""
 
     label: str
     base: int = 2
 
 
 def against_knob(
-    frames: Frames, found: Sequence[tuple[Comparable, Sequence[Line]]], axis: Axis, beside: Sequence[Arm] = ()
+    frames: Frames,
+    lines_by_setting: Sequence[tuple[Comparable, Sequence[Line]]],
+    axis: Axis,
+    without_knob: Sequence[Arm] = (),
 ) -> Figure:
     """Each metric against the value of a knob: a line per objective, the base policy dotted.
 
-    beside: arms without the knob, of the same settings: dashed over all values.
+    without_knob: arms of the same settings that do not have the knob: horizontal dashed lines.
     """
-    drawing, panels = style.panels([setting for setting, _ in found], height=2.75)
-    of = {setting.name: made for setting, made in found}
+    drawing, panels = style.panels([setting for setting, _ in lines_by_setting], height=2.75)
+    lines_of = {setting.name: lines for setting, lines in lines_by_setting}
     handles: dict[str, Artist] = {}
     for axes, setting, metric in panels:
-        others = [arm for arm in beside if arm.setting == setting.name]
-        handles |= _knob_panel(axes, frames, setting, of[setting.name], str(metric), axis, others)
+        across = [arm for arm in without_knob if arm.setting == setting.name]
+        handles |= _knob_panel(axes, frames, setting, lines_of[setting.name], str(metric), axis, across)
     legend(drawing, handles, f"band: {INTERVAL}")
     return drawing
 
@@ -154,27 +166,28 @@ def _knob_panel(
     axes: Axes,
     frames: Frames,
     setting: Comparable,
-    made: Sequence[Line],
+    lines: Sequence[Line],
     metric: str,
     axis: Axis,
-    beside: Sequence[Arm],
+    across: Sequence[Arm],
 ) -> dict[str, Artist]:
+    """Draw one panel of `against_knob`; returns its legend entries."""
     handles: dict[str, Artist] = {}
-    if metric not in metrics(setting):  # pass@1 alone: the same number as avg@n
+    if metric not in metrics(setting):  # pass@1 alone is left out: it is the same number as avg@n
         axes.set_visible(False)
         return handles
-    for line, own in zip(made, looks([line.loss for line in made]), strict=True):
+    for line, line_look in zip(lines, looks([line.loss for line in lines]), strict=True):
         cells = [overall(frames, arm, metrics(setting)[metric], setting) for arm in line.arms]
-        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, *own)
-    for i, arm in enumerate(beside):
+        handles[line.name] = draw(axes, [float(v) for v in line.values], cells, *line_look)
+    for i, arm in enumerate(across):
         mean = overall(frames, arm, metrics(setting)[metric], setting).mean
         if math.isfinite(mean):
             name = f"{arm.method} ({arm.variant})" if arm.variant else arm.method
             handles[name] = axes.axhline(100 * mean, linewidth=1.1, **reference(i))
-    first = base(frames, metrics(setting)[metric], setting).mean
-    if math.isfinite(first):
-        handles["base policy"] = axes.axhline(100 * first, color=style.BASE, linestyle=":", linewidth=1.4)
-    ticks = sorted({v for line in made for v in line.values})
+    base_mean = base(frames, metrics(setting)[metric], setting).mean
+    if math.isfinite(base_mean):
+        handles["base policy"] = axes.axhline(100 * base_mean, color=style.BASE, linestyle=":", linewidth=1.4)
+    ticks = sorted({v for line in lines for v in line.values})
     axes.set_xscale("log", base=axis.base)
     axes.set_xticks(ticks, [f"{v:g}" for v in ticks])
     axes.minorticks_off()
@@ -182,14 +195,14 @@ def _knob_panel(
     return handles
 
 
-MOST_ARMS = 24  # of a figure: more cannot be told apart; the page's curves have them all
+MOST_ARMS = 24  # in a figure: more cannot be distinguished; the curves of the page have all
 
 
 def legible(arms: Sequence[Arm], swept: Mapping[str, Sequence[str]]) -> tuple[list[Arm], str]:
-    """(the arms that a figure shows, in order; what its legend says of the others)."""
-    found = ordered(arms, swept)
-    more = f"the first {MOST_ARMS} of {len(found)} arms" if len(found) > MOST_ARMS else ""
-    return found[:MOST_ARMS], more
+    """(the arms that a figure shows, in order; the remark for its legend where some are left out, else "")."""
+    in_order = ordered(arms, swept)
+    remark = f"the first {MOST_ARMS} of {len(in_order)} arms" if len(in_order) > MOST_ARMS else ""
+    return in_order[:MOST_ARMS], remark
 
 
 INTERVAL = "95 % interval over seeds and problems, as ± in the tables"
@@ -197,7 +210,7 @@ BAND = "mean over seeds; band: its 95 % interval (t) over them, from three on"
 
 
 def legend(drawing: Figure, handles: dict[str, Artist], title: str = "") -> None:
-    """Below, in as many columns as the longest name leaves room for; the figure grows by the rows after the first."""
+    """Add a legend below, in as many columns as its longest name has room for; each row after the first adds height."""
     columns = max(1, min(7, 112 // (max(map(len, handles), default=1) + 7)))
     rows = math.ceil(len(handles) / columns)
     drawing.set_figheight(drawing.get_figheight() + 0.16 * max(0, rows - 1))

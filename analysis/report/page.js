@@ -1,4 +1,4 @@
-// The interactive parts of a report. Everything that comes from runs is put in place as text, never as HTML.
+// The interactive parts of a report. Everything that comes from runs is inserted as text, never as HTML.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -43,7 +43,7 @@
         keyed.sort(([, a], [, b]) => {
           if (numeric) {
             const [x, y] = [number(a), number(b)];
-            if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // empty ones last
+            if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // empty cells last
             return down ? y - x : x - y;
           }
           return (down ? -1 : 1) * a.localeCompare(b, undefined, { numeric: true });
@@ -76,7 +76,7 @@
   const MOST_AT_FIRST = 24;
   const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
   const PRINTED = 330; // pixels: two charts side by side on A4 and letter paper
-  const state = { printed: false, window: 9, log: false, bands: data.arms.length <= 12 }; // of more arms they hide one another
+  const state = { printed: false, window: 9, log: false, bands: data.arms.length <= 12 }; // the bands of more arms hide one another
   const panels = [];
 
   function smoothed(values, window) {
@@ -127,11 +127,11 @@
       axes: [{ ...axis, size: 30 }, { ...axis, size: 52 }],
       cursor: { drag: { x: true, y: true, uni: 20 }, focus: { prox: 24 }, points: { size: 6 }, sync: { key: "step", setSeries: false } },
       focus: { alpha: 0.25 },
-      hooks: { setCursor: [(plot) => tell(panel, plot)], setSeries: [(plot, index) => { panel.focused = index; tell(panel, plot); }] },
+      hooks: { setCursor: [(plot) => showTip(panel, plot)], setSeries: [(plot, index) => { panel.focused = index; showTip(panel, plot); }] },
     }, joined, host);
   }
 
-  function tell(panel, plot) {
+  function showTip(panel, plot) {
     const { tip } = panel;
     const index = plot.cursor.idx;
     const series = panel.focused ? plot.series[panel.focused] : null;
@@ -156,9 +156,9 @@
     $("panels").append(node);
     watch.observe(node);
   }
-  const watch = new IntersectionObserver((entries) => { // drawn when they come into view
+  const watch = new IntersectionObserver((entries) => { // panels are drawn when they come into view
     for (const entry of entries) {
-      const panel = panels.find((each) => each.node === entry.target);
+      const panel = panels.find((candidate) => candidate.node === entry.target);
       if (entry.isIntersecting && !panel.plot) build(panel);
     }
   }, { rootMargin: "200px" });
@@ -193,12 +193,12 @@
   if ($("panels")) {
     const FIRST = 9;
     data.panels.slice(0, FIRST).forEach(addPanel);
-    const rest = data.panels.slice(FIRST);
+    const later = data.panels.slice(FIRST);
     const more = $("more");
-    if (rest.length) {
-      more.append(...rest.map((spec, i) => el("option", { value: i, textContent: spec.title })));
+    if (later.length) {
+      more.append(...later.map((spec, i) => el("option", { value: i, textContent: spec.title })));
       more.addEventListener("change", () => {
-        if (more.value !== "") addPanel(rest[Number(more.value)]);
+        if (more.value !== "") addPanel(later[Number(more.value)]);
         more.value = "";
       });
     } else more.parentElement.hidden = true;
@@ -208,7 +208,7 @@
     $("arm-filter").addEventListener("input", drawLegend);
     $("smooth").addEventListener("input", () => {
       state.window = Number($("smooth").value);
-      $("smooth-said").textContent = state.window > 1 ? `${state.window} points` : "off";
+      $("smooth-text").textContent = state.window > 1 ? `${state.window} points` : "off";
       redraw();
     });
     $("log").addEventListener("change", () => { state.log = $("log").checked; redraw(); });
@@ -276,7 +276,7 @@
     list();
   });
 
-  // --- parallel coordinates: a line per run; drag on an axis to keep a part of it
+  // --- parallel coordinates: a line per run; drag on an axis to show the runs of a part of it alone
 
   const search = data.search;
   if (search && $("coordinates")) {
@@ -304,14 +304,14 @@
     const [worst, best] = [Math.min(...results), Math.max(...results)];
     const shade = (value) => `hsl(${210 - 190 * (best > worst ? (value - worst) / (best - worst) : 0.5)} 75% ${dark.matches ? 62 : 42}%)`;
     const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "parallel coordinates of runs by knob" });
-    const said = $("coordinates-said");
+    const caption = $("coordinates-text");
     const kept = axes.map(() => null);
     const lines = search.rows.map((row, i) => {
       const points = axes.map((_, k) => `${x(k)},${scales[k].place(columns[k][i])}`).join(" ");
       const line = svg("polyline", { points, fill: "none", stroke: shade(row.result), "stroke-width": 1.5, "stroke-opacity": 0.75 });
       line.addEventListener("pointerenter", () => {
         line.setAttribute("stroke-width", 4);
-        said.textContent = `${row.name}: ${search.knobs.map((k, j) => `${k}=${row.values[j]}`).join(", ")} → ${row.result}`;
+        caption.textContent = `${row.name}: ${search.knobs.map((k, j) => `${k}=${row.values[j]}`).join(", ")} → ${row.result}`;
       });
       line.addEventListener("pointerleave", () => line.setAttribute("stroke-width", 1.5));
       drawing.append(line);
@@ -327,7 +327,7 @@
         line.setAttribute("visibility", inside ? "visible" : "hidden");
         shown += inside;
       });
-      said.textContent = `${shown} of ${lines.length} runs`;
+      caption.textContent = `${shown} of ${lines.length} runs`;
     }
     axes.forEach((name, k) => {
       const group = svg("g");

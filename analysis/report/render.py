@@ -1,4 +1,4 @@
-"""A table as Markdown, CSV, LaTeX, or in the terminal."""
+"""Renders a table as Markdown, CSV, LaTeX, or in the terminal."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def markdown(table: Table) -> str:
     parts += [_markdown_grid(g) for g in grids(table)]
     if table.notes:
         parts.append("\n".join(f"- {n}" for n in table.notes))
-    for paper in table.apart:
+    for paper in table.published_apart:
         parts.append(f"## Published: {paper.label}")
         parts += [_markdown_grid(g) for g in published_grids(paper)]
     return "\n\n".join(parts) + "\n"
 
 
 def _markdown_grid(grid: Grid) -> str:
-    header = [_bar(c) for c in grid.header]
+    header = [_escaped(c) for c in grid.header]
     rows = [
-        [_marked(_bar(c), grid.mark(i, j), "**{}**", "<u>{}</u>") for j, c in enumerate(r)]
+        [_with_mark(_escaped(c), grid.mark(i, j), "**{}**", "<u>{}</u>") for j, c in enumerate(r)]
         for i, r in enumerate(grid.rows)
     ]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
@@ -53,50 +53,54 @@ def _markdown_grid(grid: Grid) -> str:
     return "\n".join(lines + [f"\n{n}" for n in grid.notes])
 
 
-def _marked(text: str, mark: str, best: str, second: str) -> str:
-    """best, second: with {} where the text goes."""
+def _with_mark(text: str, mark: str, best: str, second: str) -> str:
+    """The text in the form of its mark. best, second: templates with {} in place of the text."""
     return {"best": best, "second": second}.get(mark, "{}").replace("{}", text)
 
 
-def _bar(text: str) -> str:
+def _escaped(text: str) -> str:
+    """The text with | escaped, which ends a cell in Markdown."""
     return text.replace("|", r"\|")
 
 
 def to_csv(table: Table) -> str:
-    """Every cell at full precision, as fractions: mean, interval, seeds, state; differences and verdicts."""
+    """Every cell at full precision, shares as fractions: COLUMNS, and COMPARED where a row has a reference."""
     compared = [c for c in COMPARED if (table.cells["reference"] != "").any()]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*COLUMNS, *compared])
     for cell in table.records:
-        writer.writerow([_exact(cell[c]) for c in (*COLUMNS, *compared)])
+        writer.writerow([_full_precision(cell[c]) for c in (*COLUMNS, *compared)])
     return out.getvalue()
 
 
-def _exact(value: Any) -> Any:
-    if isinstance(value, float):
-        return "" if math.isnan(value) else int(value) if value.is_integer() and abs(value) > 1 else repr(float(value))
-    return value
+def _full_precision(value: Any) -> Any:
+    """NaN as an empty cell, whole numbers above 1 without a decimal point."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return ""
+    return int(value) if value.is_integer() and abs(value) > 1 else repr(float(value))
 
 
 def latex(table: Table) -> str:
-    r"""One booktabs `table` per grid; needs \usepackage{booktabs,amssymb}."""
+    r"""One `table` environment per grid; the document needs \usepackage{booktabs,amssymb}."""
     parts = [f"% {table.title}: {table.question}".replace("\n", " ")]
     parts += [_latex_grid(g, f"tab:{table.name}-{i + 1}") for i, g in enumerate(grids(table))]
     parts += [f"% {note}" for note in table.notes]
-    for p, paper in enumerate(table.apart):
-        found = [replace(g, title=": ".join(filter(None, (paper.label, g.title)))) for g in published_grids(paper)]
-        parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(found)]
+    for p, paper in enumerate(table.published_apart):
+        titled = [replace(g, title=": ".join(filter(None, (paper.label, g.title)))) for g in published_grids(paper)]
+        parts += [_latex_grid(g, f"tab:{table.name}-published-{p + 1}-{i + 1}") for i, g in enumerate(titled)]
     return "\n".join(parts) + "\n"
 
 
 def _latex_grid(grid: Grid, label: str) -> str:
     def line(row: tuple[str, ...], number: int = -1) -> str:
         marks = [grid.mark(number, j) for j in range(len(row))]
-        cells = [_marked(tex(c), m, r"\textbf{{}}", r"\underline{{}}") for c, m in zip(row, marks, strict=True)]
+        cells = [_with_mark(tex(c), m, r"\textbf{{}}", r"\underline{{}}") for c, m in zip(row, marks, strict=True)]
         return "  " + " & ".join(cells) + r" \\"
 
-    caption = ". ".join(tex(said.removesuffix(".")) for said in (grid.title or "Scores", *grid.notes))
+    caption = ". ".join(tex(sentence.removesuffix(".")) for sentence in (grid.title or "Scores", *grid.notes))
     return "\n".join(
         [
             r"\begin{table}",
@@ -153,32 +157,32 @@ _TEX = {
 
 
 def tex(text: str) -> str:
-    """Text with everything that LaTeX would read as a command escaped; `code` becomes typewriter."""
+    """Text with every special character of LaTeX escaped; `code` is set in typewriter type."""
     pieces = re.split(r"`([^`]*)`", text)
     escaped = ["".join(_TEX.get(ch, ch) for ch in piece) for piece in pieces]
     return "".join(rf"\texttt{{{p}}}" if i % 2 else p for i, p in enumerate(escaped))
 
 
 def terminal(table: Table, console: Console) -> None:
-    """Our grids whole, the published one by its averages."""
+    """Print all of our grids, and each published table as its averages alone."""
     console.print(f"\n[bold]{escape(table.title)}[/bold]  [dim]{escape(table.question)}[/dim]")
     for grid in grids(table, width=console.width):
         _print_grid(grid, console)
     for note in table.notes:
         console.print(f"[dim]{escape(note)}[/dim]")
-    for paper in table.apart:
+    for paper in table.published_apart:
         _print_grid(published_averages(paper), console, style="dim")
 
 
 def claims(verdicts: Sequence[Verdict], console: Console) -> None:
-    """Each claim by its verdict, what was found, what it rests on, and what was printed."""
+    """Print each claim: its verdict, the finding, its basis, and what the paper prints."""
     colours = {"holds": "green", "contradicted": "red", "above": "green", "below": "red"}
     for verdict in verdicts:
         colour, claim = colours.get(verdict.outcome, "yellow"), verdict.claim
         console.print(f"\n[{colour}]{verdict.outcome}[/{colour}]: {escape(claim.says)}", highlight=False)
-        found = f"{verdict.found} ({verdict.basis})" if verdict.found else ""
+        finding = f"{verdict.found} ({verdict.basis})" if verdict.found else ""
         printed = f"printed: {claim.printed}" + (f" ({claim.source})" if claim.source else "") if claim.printed else ""
-        for line in filter(None, (found, verdict.more)):
+        for line in filter(None, (finding, verdict.more)):
             console.print(f"  {line}", markup=False)
         if printed:
             console.print(f"  {printed}", style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""A study's report: tables, figures and one self-contained page, put in place in one step."""
+"""The report of a study: tables, figures and one self-contained page, written in one step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from analysis import tables as table_room
+from analysis import tables as table_package
 from analysis.frames.frames import Frames
 from analysis.paper import printed
 from analysis.paper.figures import figures
 from analysis.paper.ours import of_runs
-from analysis.report.drawing import Beside, Drawn, available, draw
+from analysis.report.drawing import Beside, RenderedFigure, available, draw
 from analysis.report.grid import grids, published_grids
 from analysis.report.interactive import interactive, script
 from analysis.report.render import latex, markdown, to_csv
-from analysis.report.summary import headlines, run_table
+from analysis.report.summary import Headline, headlines, run_table
 from analysis.report.table import Table
 from analysis.scores.claim import Verdict
 from analysis.scores.findings import findings
@@ -31,20 +31,20 @@ from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import whole, write_json
 
-FIRST = "comparison"  # the table that is always made
-ASKED = (FIRST, "policies")  # tables that are told what the user asks of the comparison
+COMPARISON = "comparison"  # the table that every study has
+TAKE_ASK = (COMPARISON, "policies")  # the tables that take the options of the comparison
 PAGE = Path(__file__).parent / "page.html"
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a report holds: verdicts on the study's claims, what else is to be said first, in their form; tables,
-    figures; what the page's scripts draw."""
+    """What a report holds. claims: the verdicts on the claims of the study; findings: other findings, in the same form;
+    data: what the scripts of the page draw."""
 
     claims: tuple[Verdict, ...]
     findings: tuple[Verdict, ...]
     tables: tuple[Table, ...]
-    figures: tuple[Drawn, ...]
+    figures: tuple[RenderedFigure, ...]
     data: Mapping[str, Any]
 
     @property
@@ -60,12 +60,13 @@ def build(
     ask: Ask | None = None,
     beside: Beside | None = None,
 ) -> Content:
-    """Make every table (`only`: those named) and figure that has runs, the comparison first.
+    """Build every table and figure that has runs, the comparison first.
 
-    ask: of the comparison, and whose reference policies are held against. beside: draws the figures already. Raises
-    LookupError for an unknown table, metric, arm or knob.
+    only: the names of the tables to build. ask: the options of the comparison, whose reference the table of policies
+    takes too. beside: the process that is already drawing the figures. LookupError for an unknown table, metric, arm
+    or knob.
     """
-    known = available(table_room)
+    known = available(table_package)
     for name in only or ():
         if name not in (*known, *printed.tables()):
             raise LookupError(
@@ -73,39 +74,49 @@ def build(
                 f"{', '.join(printed.tables())}."
             )
     tables: list[Table] = []
-    in_order = only or sorted(known, key=lambda name: (name != FIRST, name))
+    in_order = only or sorted(known, key=lambda name: (name != COMPARISON, name))
     for name in (name for name in in_order if name in known):
-        found = known[name].table(frames, ask) if name in ASKED and ask else known[name].table(frames)
-        tables += [found] if found is not None else []
-    tables += [found for name, found in of_runs(frames).items() if not only or name in only]
+        table = known[name].table(frames, ask) if name in TAKE_ASK and ask else known[name].table(frames)
+        tables += [table] if table is not None else []
+    tables += [table for name, table in of_runs(frames).items() if not only or name in only]
     claims, others = tuple(verdicts(frames)), tuple(findings(frames))
-    data = interactive(frames)  # before the figures are waited for
-    drawn = () if not with_figures else beside.figures() if beside else draw(frames)
-    return Content(claims, others, tuple(tables), (*drawn, *(of_papers(tables) if with_figures else ())), data)
+    data = interactive(frames)  # while another process may still be drawing
+    if not with_figures:
+        return Content(claims, others, tuple(tables), (), data)
+    drawn = beside.figures() if beside else draw(frames)
+    return Content(claims, others, tuple(tables), (*drawn, *of_papers(tables)), data)
 
 
-def of_papers(tables: Sequence[Table]) -> list[Drawn]:
-    """Figures of papers in which some run corresponds to a row of one of these tables."""
+def of_papers(tables: Sequence[Table]) -> list[RenderedFigure]:
+    """The figures of papers that show a printed table of `tables` in which some run of ours has a row."""
     known = {table.name: table for table in tables}
-    numbered = [each for each in figures().values() if each.printed is not None and each.printed.name in known]
-    if not numbered:
+    with_table = [
+        (paper_figure, known[paper_figure.printed.name])
+        for paper_figure in figures().values()
+        if paper_figure.printed is not None and paper_figure.printed.name in known
+    ]
+    if not with_table:
         return []
     from analysis.paper.draw import figure, has_ours  # matplotlib takes a third of a second
 
-    shown = [(each, known[each.printed.name]) for each in numbered if each.printed is not None]
-    return [Drawn(each.name, each.says, figure(each, table)) for each, table in shown if has_ours(each, table)]
+    return [
+        RenderedFigure(paper_figure.name, paper_figure.says, figure(paper_figure, table))
+        for paper_figure, table in with_table
+        if has_ours(paper_figure, table)
+    ]
 
 
 def write(frames: Frames, content: Content, out: Path) -> list[Path]:
-    """Write the report to the folder `out`, replacing what stood there; returns the files, index.html first.
+    """Write the report to the folder `out` in place of any older one; returns the files, index.html first.
 
-    Everything is written aside and renamed: a reader sees the old report or the new one, never half of either.
+    Everything is written to a temporary folder that is then renamed: a reader sees the old report or the new one, never
+    a part of either.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole(out, durable=False) as aside:
-        aside.mkdir()
-        written = [p.relative_to(aside) for p in _write(frames, content, aside)]
-    return [out / p for p in written]
+    with whole(out, durable=False) as temporary:
+        temporary.mkdir()
+        names = [path.relative_to(temporary) for path in _write(frames, content, temporary)]
+    return [out / name for name in names]
 
 
 def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
@@ -126,19 +137,22 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
 
 
 def summary(frames: Frames, content: Content) -> dict[str, Any]:
-    """What other programs may want of a report: MLflow shows it with the sweep."""
+    """What other programs read of a report; MLflow shows it with the sweep."""
     verdicts = [{"outcome": str(v.outcome), "says": v.claim.says, "found": v.found} for v in content.verdicts]
-    found = [headline for table in content.tables if table.name == FIRST for headline in headlines(table)]
     return {
         "title": frames.title,
         "sweeps": [sweep.sweep_id for sweep in frames.sweeps],
         "verdicts": verdicts,
-        "headlines": [" ".join([f"{each.title}: {each.text}", "; ".join(each.arms)]).strip() for each in found],
+        "headlines": [" ".join([f"{h.title}: {h.text}", "; ".join(h.arms)]).strip() for h in _headlines(content)],
     }
 
 
+def _headlines(content: Content) -> list[Headline]:
+    return [headline for table in content.tables if table.name == COMPARISON for headline in headlines(table)]
+
+
 def page(frames: Frames, content: Content, images: Mapping[str, str], files: Mapping[str, bytes] | None = None) -> str:
-    """The self-contained HTML page. images: figure name to base64 PNG; files: what it carries to be saved, by path."""
+    """The self-contained HTML page. images: base64 PNG by name of figure; files: offered for download, by path."""
     environment = Environment(
         loader=FileSystemLoader(PAGE.parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -148,18 +162,18 @@ def page(frames: Frames, content: Content, images: Mapping[str, str], files: Map
         title=frames.title,
         question=frames.question,
         commands=frames.commands,
-        shas=_shas(frames),
+        shas=_commits(frames),
         origin=frames.origin,
         states=[(s, int((frames.runs["state"] == s).sum())) for s in State if (frames.runs["state"] == s).any()],
         run_columns=columns,
         runs=runs,
-        tables=[(t, grids(t), [(p, published_grids(p)) for p in t.apart]) for t in content.tables],
+        tables=[(t, grids(t), [(p, published_grids(p)) for p in t.published_apart]) for t in content.tables],
         figures={d.name: (d, images.get(d.name, "")) for d in content.figures},
         unplaced=[d.name for d in content.figures if d.name not in {t.name for t in content.tables}],
         notes=frames.notes,
         verdicts=content.verdicts,
-        headlines=[headline for t in content.tables if t.name == FIRST for headline in headlines(t)],
-        browse=browse_command(replace(frames, home=None)),  # a page names no path of a machine
+        headlines=_headlines(content),
+        browse=browse_command(replace(frames, home=None)),  # the page must not contain a path of this machine
         files={name: _as_link(name, content) for name, content in (files or {}).items()},
         data=content.data,
         script=Markup(script(content.data)),
@@ -174,27 +188,28 @@ def _asset(name: str) -> str:
 
 
 def _as_link(name: str, content: bytes) -> str:
-    """A file inside the page."""
+    """A data URL that holds the file."""
     kind = {"csv": "text/csv", "pdf": "application/pdf", "png": "image/png"}.get(name.rpartition(".")[2], "text/plain")
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def browse_command(frames: Frames) -> str:
-    """How to look at the runs in MLflow's own pages."""
-    if frames.origin.startswith("http"):
-        return frames.origin
-    where = frames.origin
-    if ":" not in where:
-        where = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
-    return f"mlflow ui --backend-store-uri {re.sub(r'//[^/@]+@', '//***@', where)}"
+    """The command, or the address, that shows the runs in MLflow; a user and password in it are replaced by ***."""
+    origin = re.sub(r"//[^/]*@", "//***@", frames.origin)
+    if origin.startswith("http"):
+        return origin
+    if ":" not in origin:
+        origin = f"sqlite:///{layout.mlflow_database(frames.home)}" if frames.home else "sqlite:///mlflow.db"
+    return f"mlflow ui --backend-store-uri {origin}"
 
 
 def _pieces(text: str) -> list[tuple[bool, str]]:
-    """`code` in a note: (is code, text) pieces, so that the template escapes both."""
+    """A note split at its `code`, as (is code, text): the template escapes both."""
     return [(i % 2 == 1, piece) for i, piece in enumerate(text.split("`")) if piece]
 
 
-def _shas(frames: Frames) -> list[str]:
+def _commits(frames: Frames) -> list[str]:
+    """The commits of the code that the runs were launched with."""
     pairs = frames.runs[["git_sha", "git_dirty"]].drop_duplicates()
     return sorted(
         f"{sha[:12]}{' with uncommitted changes' if dirty else ''}"

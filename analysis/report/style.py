@@ -1,4 +1,4 @@
-"""How every figure looks: sizes for a printed page, colours that colour-blind readers can tell apart, stable bytes."""
+"""The look of every figure: sizes for print, colours that colour-blind readers can distinguish, reproducible bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from analysis.scores.metric import AVERAGE, Metric
 WIDTH = 7.0  # inches: the text width of most papers' two columns
 DPI = 200
 
-# Okabe and Ito (2008). Strict divergences are cool, weak ones warm; markers tell them apart without colour.
+# Okabe and Ito (2008). Strict divergences have cool colours, weak ones warm; markers distinguish them without colour.
 COLOURS = {"tv": "#56B4E9", "hd": "#009E73", "js": "#0072B2", "kl": "#D55E00", "rkl": "#CC79A7", "jf": "#E69F00"}
 MARKERS = {"tv": "s", "hd": "^", "js": "o", "kl": "D", "rkl": "v", "jf": "P"}
 FAMILY = {"strict": "#0072B2", "weak": "#D55E00", "": "#767676"}
 GRPO = "#000000"
 BASE = "#767676"
 OTHER = "#8C6D31"
-# Of objectives (scores/objective.py), in the likelihood studies.
+# The objectives (scores/objective.py) of the likelihood studies.
 OBJECTIVE_COLOURS = {
     "cross_entropy": "#009E73",
     "maxrl": "#0072B2",
@@ -79,7 +79,7 @@ def _style() -> AbstractContextManager[None]:
 
 
 def drawn(draw: Callable[[], Figure]) -> Figure:
-    """Draw under the style, whatever the reader's own matplotlibrc says."""
+    """Draw under this style, independently of the matplotlibrc of the machine."""
     with _style():
         return draw()
 
@@ -93,7 +93,7 @@ def marker(divergence: str) -> str:
 
 
 def objective_look(objective: str) -> dict[str, Any]:
-    """Colour and marker, as matplotlib's keywords."""
+    """Colour and marker of an objective, as matplotlib's keywords."""
     return {"color": OBJECTIVE_COLOURS.get(objective, OTHER), "marker": OBJECTIVE_MARKERS.get(objective, "v")}
 
 
@@ -108,7 +108,7 @@ def encode(figure: Figure, kind: str) -> bytes:
     metadata = {"Software": None} if kind == "png" else {"CreationDate": None, "Creator": None, "Producer": None}
     out = io.BytesIO()
     with _style():
-        if figure.get_layout_engine() is not None:  # solved once: it takes as long as all the drawing
+        if figure.get_layout_engine() is not None:  # the layout is computed once: it takes as long as drawing
             figure.canvas = FigureCanvasAgg(figure)
             figure.set_dpi(DPI)
             figure.draw_without_rendering()
@@ -117,13 +117,16 @@ def encode(figure: Figure, kind: str) -> bytes:
     return out.getvalue()
 
 
-def panels(found: Sequence[Comparable], *, height: float) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:
-    """A figure with a row per setting and a panel per metric shown, titled; height of a row in inches."""
-    figure = Figure(figsize=(WIDTH, height * len(found) + 0.35), layout="constrained")
-    columns = max(len(s.shown) for s in found)
-    grid = figure.subplots(len(found), columns, squeeze=False)
+def panels(settings: Sequence[Comparable], *, height: float) -> tuple[Figure, list[tuple[Axes, Comparable, Metric]]]:
+    """(figure, its panels as (axes, setting, metric)): a row per setting, a titled panel per metric that it shows.
+
+    height: of a row, in inches.
+    """
+    figure = Figure(figsize=(WIDTH, height * len(settings) + 0.35), layout="constrained")
+    columns = max(len(s.shown) for s in settings)
+    grid = figure.subplots(len(settings), columns, squeeze=False)
     placed = []
-    for row, setting in zip(grid, found, strict=True):
+    for row, setting in zip(grid, settings, strict=True):
         for axes in row[len(setting.shown) :]:
             axes.set_visible(False)
         for axes, metric in zip(row, setting.shown, strict=False):

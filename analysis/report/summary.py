@@ -1,4 +1,4 @@
-"""The top of a page: which differences are decided; and its table of runs, with results, time and cost."""
+"""The top of a page, which differences are decided, and its table of runs, with results, time and cost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from analysis.scores.measured import hours
 from analysis.scores.metric import Metric
 from analysis.scores.trajectory import TOKENS, devices
 
-MOST_NAMED = 12  # arms of a headline
+MOST_NAMED = 12  # in a headline, of the arms that are above or below
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What is decided of one metric: a text, and the arms that are above or below their reference.
+    """What is decided for one metric: a sentence, and the arms that are above or below their reference.
 
-    direction: above or below, where all that is decided is; "" where some is either; undecided, where nothing is.
+    direction: "above" or "below" where all decided differences are; "" where there are both; "undecided" without any.
     """
 
     title: str
@@ -36,25 +36,28 @@ class Headline:
 
 
 def headlines(table: Table) -> list[Headline]:
-    """Of every metric that is measured by problem and shown, block by block."""
+    """A headline for each metric that is shown and measured by problem, block by block; where there is an average over
+    benchmarks, for that alone.
+    """
     cells = [c for c in table.records if c["metric"] in table.shown and c["paired_problems"] > 0]
     cells = [c for c in cells if c["reference"] and not math.isnan(c["difference"])]
     overall = [c for c in cells if c["column"].startswith("Average")] or cells
     keys = dict.fromkeys((c["block"], c["metric"], c["column"]) for c in overall)
-    found: list[Headline] = []
+    results: list[Headline] = []
     for block, metric, column in keys:
-        own = [c for c in overall if (c["block"], c["metric"], c["column"]) == (block, metric, column)]
+        metric_cells = [c for c in overall if (c["block"], c["metric"], c["column"]) == (block, metric, column)]
         form = table.format_of(metric, column)
-        decided = sorted((c for c in own if c["verdict"] in ("▲", "▼")), key=lambda c: -c["difference"])
+        decided = sorted((c for c in metric_cells if c["verdict"] in ("▲", "▼")), key=lambda c: -c["difference"])
         named = [f"{c['row']}: {difference_text(c, form)}" for c in decided[:MOST_NAMED]]
         named += [f"and {len(decided) - MOST_NAMED} more"] if len(decided) > MOST_NAMED else []
-        speaks = " These runs, not yet their arms: 1 seed." if max(c["paired_seeds"] for c in own) == 1 else ""
-        where = ", ".join(part for part in (block, column) if part)
-        where = f" ({where})" if where else ""
-        reference = words.together([c["reference"] for c in own])
-        text = f"{len(decided)} of {len(own)} differences to {reference} are decided{where}.{speaks}"
-        found.append(Headline(metric, text, tuple(named), _direction({c["verdict"] for c in decided})))
-    return found
+        is_one_seed = max(c["paired_seeds"] for c in metric_cells) == 1
+        one_seed = " These runs, not yet their arms: 1 seed." if is_one_seed else ""
+        place = ", ".join(part for part in (block, column) if part)
+        place = f" ({place})" if place else ""
+        reference = words.together([c["reference"] for c in metric_cells])
+        text = f"{len(decided)} of {len(metric_cells)} differences to {reference} are decided{place}.{one_seed}"
+        results.append(Headline(metric, text, tuple(named), _direction({c["verdict"] for c in decided})))
+    return results
 
 
 def _direction(marks: set[str]) -> str:
@@ -63,12 +66,12 @@ def _direction(marks: set[str]) -> str:
 
 # --- the table of runs
 
-# Of these keys the table of runs has columns, or they say nothing.
+# Config keys that "differs in" leaves out: the table has columns for them, or they follow from others.
 _IN_COLUMNS = ("choices.", "seed", "eta", "loss.eta", "divergence", "loss.divergence", "loss._", "beta", "loss.beta")
 
 
 def run_table(frames: Frames) -> tuple[list[tuple[str, bool]], list[dict[str, Any]]]:
-    """(header: name, whether it is text; rows)."""
+    """(header, as (name, whether the column is text); rows, as values by the names that page.html reads)."""
     metrics = {str(m): m for setting in by_setting(frames) for m in setting.shown}
     header = [("run", True), ("method", True), ("η", False), ("seed", False)]
     header += [(name, False) for name in (*metrics, "hours", "GPU-hours", "M tokens")]
@@ -88,13 +91,13 @@ def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]
             "name": run.name + (f" (study {run.study})" if run.borrowed else ""),
             "run_id": run.run_id,
             "method": method.get(run.run_id, run.loss),
-            "eta": _said(run.eta),
-            "seed": _said(row["seed"]),
+            "eta": _short_number(run.eta),
+            "seed": _short_number(row["seed"]),
             "results": [*(_number(v, "{:.1f}") for v in results), *(_number(v, "{:.3g}") for v in _cost(frames, run))],
             "state": run.state,
-            "told": state,
+            "state_text": state,
             "message": str(row["message"])[:300],
-            "at": frames.digest.last(run.run_id),
+            "last_step": frames.digest.last(run.run_id),
             "step": f"{frames.digest.last(run.run_id)}{planned}",
             "differs": describe(run, keys),
             "log": f"../../{row['log']}" if row["log"] else "",
@@ -103,7 +106,7 @@ def _rows(frames: Frames, metrics: Sequence[Metric]) -> Iterator[dict[str, Any]]
 
 
 def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) -> float:
-    """What its last evaluation logged, averaged over benchmarks; NaN where it logged nothing."""
+    """What the last evaluation of a run logged, averaged over benchmarks; NaN where it logged nothing."""
     steps = frames.digest.steps(run.run_id)
     if not steps or not sources:
         return math.nan
@@ -112,16 +115,16 @@ def _result(frames: Frames, run: Run, metric: Metric, sources: Sequence[str]) ->
 
 
 def _cost(frames: Frames, run: Run) -> tuple[float, float, float]:
-    """Hours of steps and evaluations, GPU-hours, millions of sampled tokens."""
+    """(hours of steps and evaluations, GPU-hours, millions of sampled tokens) of a run up to its last step."""
     last = frames.digest.last(run.run_id)
-    took = hours(frames, run.run_id, last)
-    return took, took * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6
+    run_hours = hours(frames, run.run_id, last)
+    return run_hours, run_hours * devices(frames, run.run_id), frames.digest.sum(run.run_id, TOKENS, last) / 1e6
 
 
 def _number(value: float, form: str) -> tuple[str, str]:
-    """(as it is printed, as it is sorted)."""
+    """(the text that is printed, the value by which the page sorts)."""
     return (form.format(value), repr(value)) if math.isfinite(value) else ("", "")
 
 
-def _said(value: float) -> str:
+def _short_number(value: float) -> str:
     return f"{value:g}" if math.isfinite(value) else ""

@@ -1,4 +1,4 @@
-"""What a table is: a title, its question, cells with uncertainty and state, notes, the published one beside."""
+"""What a table is: a title, its question, cells with uncertainty and state, notes, and published tables beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = (
     "state",
     "hint",
 )
-# Of a row that stands against another one; empty elsewhere.
+# Filled for a row that is compared to another one, its reference; empty otherwise.
 COMPARED = (
     "reference",
     "difference",
@@ -61,12 +61,12 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Format:
-    """How a column is printed: multiplied, rounded (decimals None: to what its values need), with its unit."""
+    """How a column is printed: multiplied by `scale`, rounded, with a unit. decimals: None for as many as needed."""
 
     scale: float = 100.0
     decimals: int | None = 1
     unit: str = "%"
-    better: int = 1  # −1: less is, 0: neither
+    better: int = 1  # +1: larger values are better, −1: smaller ones, 0: neither
 
 
 def format_of(metric: Metric) -> Format:
@@ -77,10 +77,10 @@ def format_of(metric: Metric) -> Format:
 
 @dataclass(frozen=True)
 class Published:
-    """A table of a paper as printed, beside ours and never subtracted from it: models and benchmarks differ.
+    """A table of a paper as printed. It is shown beside ours, never subtracted from it: models and benchmarks differ.
 
-    cells: row, metric, column, text (as printed), mark (best, second or ""), in the order of the paper; and where the
-    paper has them: block, line and head.
+    cells: columns row, metric, column, text (as printed), mark ("best", "second" or ""), in the order of the paper;
+    block, line and head: where the paper prints the cell.
     """
 
     label: str
@@ -90,11 +90,12 @@ class Published:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """cells: one row per cell, columns COLUMNS, and COMPARED where rows stand against another one.
+    """A table of a report, before it is laid out.
 
-    shown: the metrics that the narrow renderings print; the CSV holds all. formats: by column, else by metric.
-    differences: whether the differences to the reference are printed, not their marks alone; scores: or these alone.
-    beside: whether it is laid out as the one published table, each row of ours below the printed one.
+    cells: one row per cell, columns COLUMNS, and COMPARED where rows have a reference. shown: the metrics that are
+    printed; the CSV file holds all. formats: by name of a column, else of a metric; format: of all others.
+    differences: print the differences to the reference, not only their marks. scores: print the scores; without them
+    the differences alone. beside: lay the table out as its one published table, our rows below the printed ones.
     """
 
     name: str
@@ -111,13 +112,13 @@ class Table:
     beside: bool = False
 
     @property
-    def apart(self) -> tuple[Published, ...]:
-        """The published tables that are not part of its own grids."""
+    def published_apart(self) -> tuple[Published, ...]:
+        """The published tables that are rendered after our grids, not within them."""
         return () if self.beside else self.published
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The rows of `cells`."""
+        """The rows of `cells` as dictionaries."""
         return records(self.cells)
 
     def format_of(self, metric: str, column: str) -> Format:
@@ -125,18 +126,18 @@ class Table:
 
 
 def ranked(values: Iterable[float | None]) -> list[float]:
-    """The different values, best first; of papers' tables, where more is better. [] of one value alone."""
-    known = [v for v in values if v is not None and math.isfinite(v)]
-    return sorted(set(known), reverse=True) if len(known) > 1 else []
+    """The distinct finite values, the best first: in papers' tables the largest. [] for fewer than two values."""
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    return sorted(set(finite), reverse=True) if len(finite) > 1 else []
 
 
 def mark_of(value: float | None, best: Sequence[float]) -> str:
-    """best, second or "", by the first two of `ranked`."""
-    return next((mark for mark, other in zip(("best", "second"), best, strict=False) if value == other), "")
+    """The mark of a value: "best", "second" or "". best: the values from `ranked`."""
+    return next((mark for mark, marked in zip(("best", "second"), best, strict=False) if value == marked), "")
 
 
 def with_notes(table: Table, frames: Frames) -> Table:
-    """Add what every table must say: intervals, seeds, differences, samples left out, references from other studies."""
+    """Add the notes that every table needs: intervals, seeds, differences, samples left out, runs of other studies."""
     cells = table.cells[table.cells["state"].isin(["ok", "partial"])]
     seeds = int(cells["seeds"].max()) if len(cells) else 0
     notes = [*interval_notes(seeds)] if seeds else []
@@ -153,14 +154,14 @@ def with_notes(table: Table, frames: Frames) -> Table:
         notes.append(f"Samples whose verifier failed are left out of n: at most {errors} in a cell (CSV, errors).")
     if seeds and frames.judgements.empty:
         notes.append("The samples of these runs are not at hand: cells are logged means, intervals span seeds only.")
-    others = sorted({run.study for run in frames.rows if run.borrowed})
-    if others:
-        notes.append(f"GRPO runs come from the study {', '.join(others)}: same task, model and length.")
+    other_studies = sorted({run.study for run in frames.rows if run.borrowed})
+    if other_studies:
+        notes.append(f"GRPO runs come from the study {', '.join(other_studies)}: same task, model and length.")
     return replace(table, notes=(*table.notes, *difference_notes(table.cells, study.level(frames)), *notes))
 
 
 def interval_notes(seeds: int) -> tuple[str, ...]:
-    """What ± means for this many seeds."""
+    """The note on what ± means for this number of seeds."""
     how = "± is half the width of a 95 % interval (t over crossed seeds and problems; its ends are in the CSV)"
     if seeds == 1:
         return (f"{how}. 1 seed: it covers the choice of problems and samples, not the luck of training.",)
@@ -169,7 +170,7 @@ def interval_notes(seeds: int) -> tuple[str, ...]:
 
 
 def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ...]:
-    """What differences rest on: the reference, seeds, problems, the family. level: of their intervals."""
+    """The notes on differences: reference, seeds, problems, family of hypotheses. level: of the intervals."""
     cells = cells[cells["difference"].notna()]
     if cells.empty:
         return ()
@@ -185,22 +186,23 @@ def difference_notes(cells: pd.DataFrame, level: float = LEVEL) -> tuple[str, ..
     ]
     if (cells["paired_seeds"] == 1).any():
         notes.append("Differences over 1 seed say that these runs differ, not yet that their arms do.")
-    left = cells[(cells["unpaired_seeds"] != "") | (cells["unpaired_problems"] > 0)]
-    if len(left):
-        seeds_left = sorted({s for text in left["unpaired_seeds"] for s in str(text).split()}, key=int)
-        said = [f"seeds {', '.join(seeds_left)}"] if seeds_left else []
-        problems_left = int(left["unpaired_problems"].max())
-        said += [f"up to {problems_left} problems"] if problems_left else []
-        notes.append(f"Left out of differences, for want of a partner: {', '.join(said)} (CSV, unpaired).")
+    unpaired = cells[(cells["unpaired_seeds"] != "") | (cells["unpaired_problems"] > 0)]
+    if len(unpaired):
+        seeds = sorted({s for text in unpaired["unpaired_seeds"] for s in str(text).split()}, key=int)
+        num_problems = int(unpaired["unpaired_problems"].max())
+        left_out = [f"seeds {', '.join(seeds)}"] if seeds else []
+        left_out += [f"up to {num_problems} problems"] if num_problems else []
+        notes.append(f"Left out of differences, for want of a partner: {', '.join(left_out)} (CSV, unpaired).")
     return tuple(notes)
 
 
 def _span(values: pd.Series[int]) -> str:
+    """`3`, or `2 to 3` where the values differ."""
     low, high = int(values.min()), int(values.max())
     return str(low) if low == high else f"{low} to {high}"
 
 
 def decimals_for(values: Iterable[float]) -> int:
-    """Three significant digits of the largest value, none where there are more."""
+    """Decimals that show three significant digits of the largest value: 0 to 6; 1 without a finite value but 0."""
     finite = [abs(v) for v in values if math.isfinite(v) and v]
     return max(0, min(6, 2 - math.floor(math.log10(max(finite))))) if finite else 1

@@ -6,7 +6,7 @@ import math
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import frame, written
+from analysis.report.layout import frame, row_records
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
 
@@ -15,23 +15,23 @@ QUESTION = "Which divergence to the base policy keeps what it solved and its sty
 
 def table(frames: Frames) -> Table | None:
     """None if no DPH-RL run was evaluated."""
-    found = retentions(frames)
-    if not found:
+    measured = retentions(frames)
+    if not measured:
         return None
-    base, of_arms = [r for r in found if r.label == "base policy"], [r for r in found if r.label != "base policy"]
+    base, of_arms = [r for r in measured if r.label == "base policy"], [r for r in measured if r.label != "base policy"]
     records = []
     for strong in dict.fromkeys(r.strong for r in of_arms):
         title = "coefficient of 1 or more" if strong else "coefficients of the paper's size"
-        for each in (*base, *(r for r in of_arms if r.strong == strong)):
-            label = each.label if math.isnan(each.coef) else f"{each.label} (coef {each.coef:g})"
-            records += written(title, label, each.cells)
-    seeds = max((c.seeds for r in found for c in r.cells.values()), default=1)
+        for retention in (*base, *(r for r in of_arms if r.strong == strong)):
+            label = retention.label if math.isnan(retention.coef) else f"{retention.label} (coef {retention.coef:g})"
+            records += row_records(title, label, retention.cells)
+    seeds = max((c.seeds for r in measured for c in r.cells.values()), default=1)
     notes = [
         "Keep rate: of the test problems that the base policy solved in at least one of its samples, the share still "
         "solved; exploration rate: of those it did not, the share now solved.",
         *interval_notes(max(1, seeds)),
     ]
-    if any(SURVIVING in r.cells for r in found):
+    if any(SURVIVING in r.cells for r in measured):
         notes.append(
             f"A style survives with at least {SURVIVES:.0%} of the correct responses; the effective number is e^H of "
             "the shares."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.frames.frames import Frames
-from analysis.report.layout import frame, written
+from analysis.report.layout import frame, row_records
 from analysis.report.table import Format, Table
 from analysis.scores.bandit_target import Match, matches
 from analysis.scores.cell import REASONS, Cell
@@ -18,20 +18,19 @@ QUESTION = "Does training reach the target density P_A ∝ e^{A/η} over the arm
 
 def table(frames: Frames) -> Table | None:
     """None if no run stored a bandit policy."""
-    found = matches(frames)
-    if not found:
+    all_matches = matches(frames)
+    if not all_matches:
         return None
     arms = frames.policy["arm"].nunique()
-    records = [
-        record
-        for match in found
-        for record in written(f"{arms} arms, 1/η = {inverse(match.eta)}", match.method, _cells(match))
-    ]
-    seeds = max(len(m.learned) for m in found)
-    number = max(m.num_modes for m in found if len(m.learned))
+    records = []
+    for match in all_matches:
+        records += row_records(f"{arms} arms, 1/η = {inverse(match.eta)}", match.method, _cells(match))
+    seeds = max(len(m.learned) for m in all_matches)
+    num_modes = max(m.num_modes for m in all_matches if len(m.learned))
     notes = (
         "Total variation is ½ Σ |P_π − P_A| over the arms, with P_π = (π/π_old)/Z: 0 is the target, 1 is disjoint.",
-        f"A mode ({number} in the reward) is covered if P_π has at least {COVERED:.0%} of the target's mass around it.",
+        f"A mode ({num_modes} in the reward) is covered if P_π has at least {COVERED:.0%} of the target's mass "
+        "around it.",
         f"Mean over {seeds} seed{'s' if seeds > 1 else ''}"
         + ("; ± is half the width of a 95 % t interval over them." if seeds > 1 else "."),
     )
@@ -48,6 +47,7 @@ def table(frames: Frames) -> Table | None:
 
 
 def _cells(match: Match) -> dict[str, Cell]:
+    """By column: one number per seed; the worst seed by total variation alone."""
     names = ("total variation", "total variation, worst seed", "modes covered")
     if not len(match.learned):
         state = next((r for r in REASONS if r in match.states), "missing")

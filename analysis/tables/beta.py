@@ -12,7 +12,9 @@ QUESTION = "How does the scale β of PACS's implicit reward β·log π/π_ref ch
 
 def table(frames: Frames) -> Table | None:
     """None unless PACS ran with two β."""
-    found = lines(frames, "loss.beta", losses=("pacs",))
-    if not found:
+    lines_by_setting = lines(frames, "loss.beta", losses=("pacs",))
+    if not lines_by_setting:
         return None
-    return ablation(frames, found, name="beta", title="β of PACS", question=QUESTION, label=lambda b: f"β = {b:g}")
+    return ablation(
+        frames, lines_by_setting, name="beta", title="β of PACS", question=QUESTION, label=lambda b: f"β = {b:g}"
+    )

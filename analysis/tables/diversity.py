@@ -1,10 +1,10 @@
-"""What `python -m rlvr.diagnostics.diversity` measured of evaluations: words, embeddings, judges, cost."""
+"""The table of what `python -m rlvr.diagnostics.diversity` measured of evaluations: words, embeddings, judges, cost."""
 
 from __future__ import annotations
 
 from analysis.frames.frames import Frames
 from analysis.paper.printed import published
-from analysis.report.layout import frame, written
+from analysis.report.layout import frame, row_records
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.arm import settings
 from analysis.scores.evaluated import diversity, evaluations, label
@@ -20,19 +20,20 @@ def table(frames: Frames) -> Table | None:
     """None where nothing was measured."""
     records = []
     names: dict[str, None] = {}
-    found = evaluations(frames)
-    for setting in settings(found):
-        for arm in ordered([arm for arm in found if arm.setting == setting], swept(frames)):
-            for source, own in diversity(frames, arm).items():
-                names |= dict.fromkeys(own)
-                records += written(", ".join(p for p in (setting, source) if p), label(arm), own)
+    evaluated = evaluations(frames)
+    for setting in settings(evaluated):
+        for arm in ordered([arm for arm in evaluated if arm.setting == setting], swept(frames)):
+            for source, cells in diversity(frames, arm).items():
+                names |= dict.fromkeys(cells)
+                records += row_records(", ".join(p for p in (setting, source) if p), label(arm), cells)
     if not records:
         return None
     formats = {name: Format() if name.startswith(SHARES) else Format(1.0, None, "", _better(name)) for name in names}
     notes = (
-        "Of 16: of the first 16 samples of each problem. S_div: 1 - mean cosine of all pairs of embeddings, averaged "
-        "over problems (PACS, Eq. 13 and 14). Rule and judge: LAD's scale of 1 (one approach) to 5 (none dominates).",
-        *interval_notes(max((len(arm.runs) for arm in found), default=1)),
+        "of 16: measured on the first 16 samples of each problem. S_div: 1 - mean cosine of all pairs of embeddings, "
+        "averaged over problems (PACS, Eq. 13 and 14). Rule and judge: LAD's scale of 1 (one approach) to 5 (none "
+        "dominates).",
+        *interval_notes(max((len(arm.runs) for arm in evaluated), default=1)),
     )
     paper = (published("lad", 4), published("pacs", 3))
     return Table("diversity", "Diversity", QUESTION, frame(records), ("",), notes, paper, formats=formats)

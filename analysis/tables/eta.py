@@ -20,38 +20,41 @@ GRPO = "GRPO"
 
 def table(frames: Frames) -> Table | None:
     """None unless LAD runs have two η to compare."""
-    found = lad_settings(frames, etas=2)
-    if not found:
+    settings = lad_settings(frames, etas=2)
+    if not settings:
         return None
-    cells = pd.concat([fill(frames, _blocks(s), columns(s.metrics, s.sources)) for s in found], ignore_index=True)
+    cells = pd.concat([fill(frames, _blocks(s), columns(s.metrics, s.sources)) for s in settings], ignore_index=True)
     paper = published("lad", 6)
     notes = ["Runs count at their last evaluation; no checkpoint is selected."]
-    if all(len(s.sources) == 1 for s in found):
-        notes.append(f"One benchmark ({found[0].sources[0]}): there is no average to take.")
-    return with_notes(Table("eta", "η ablation", QUESTION, cells, shown(found), tuple(notes), (paper,)), frames)
+    if all(len(s.sources) == 1 for s in settings):
+        notes.append(f"One benchmark ({settings[0].sources[0]}): there is no average to take.")
+    return with_notes(Table("eta", "η ablation", QUESTION, cells, shown(settings), tuple(notes), (paper,)), frames)
 
 
 def _blocks(setting: Comparable) -> Iterable[Block]:
-    """Blocks of one setting. The reference rows stand in every block: a block can be read alone."""
+    """A block per divergence of one setting. Every block repeats the reference rows, so that it can be read alone."""
     for divergence in dict.fromkeys(a.divergence for a in setting.lad):
-        first = reference_rows(setting)
+        references = reference_rows(setting)
         arms = sorted((a for a in setting.lad if a.divergence == divergence), key=lambda a: (1 / a.eta, a.variant))
         rows = [Row(label(f"1/η = {inverse(a.eta)}", a), (a,), against=reference(setting)) for a in arms]
-        yield Block(setting.titled(f"LAD, divergence {divergence}"), (*first, *rows))
+        yield Block(setting.titled(f"LAD, divergence {divergence}"), (*references, *rows))
 
 
 def reference_rows(setting: Comparable) -> list[Row]:
-    """The base policy and GRPO; where there is no such run, a row that says what to type."""
+    """The rows of the base policy and of GRPO; without a GRPO run, an empty row with the command that starts one."""
     grpo = [Row(label(GRPO, arm), (arm,)) for arm in setting.grpo]
     absent = Row(GRPO, hint=grpo_command(setting.lad))
     return [Row(BASE, setting.arms, base=True), *(grpo or [absent])]
 
 
 def reference(setting: Comparable) -> str:
-    """The label of the GRPO row that others stand against: the one with nothing else about it."""
+    """The label of the GRPO row that others are compared to: the one without variants, else the only one, else ""."""
     names = [label(GRPO, arm) for arm in setting.grpo]
-    return GRPO if GRPO in names else names[0] if len(names) == 1 else ""
+    if GRPO in names:
+        return GRPO
+    return names[0] if len(names) == 1 else ""
 
 
 def label(name: str, arm: Arm) -> str:
+    """The name, with the variant of the arm in parentheses where there is one."""
     return f"{name} ({arm.variant})" if arm.variant else name

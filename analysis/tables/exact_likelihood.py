@@ -16,26 +16,30 @@ QUESTION = "How near does each objective come to exact maximum likelihood as rol
 
 def table(frames: Frames) -> Table | None:
     """None unless exact likelihood ran beside another objective."""
-    found = contests(frames)
-    if not found:
+    all_contests = contests(frames)
+    if not all_contests:
         return None
-    cells = pd.concat([fill(frames, [_block(c)], columns([c.metric], [c.source])) for c in found], ignore_index=True)
+    parts = [fill(frames, [_block(contest)], columns([contest.metric], [contest.source])) for contest in all_contests]
+    cells = pd.concat(parts, ignore_index=True)
     notes = (
         "Accuracy at the last evaluation. Cross-entropy learns from the known answer and takes no rollouts.",
         "G: rollouts per prompt. MaxRL at G follows the expansion of log p to order G − 1.",
         "One learning rate for all arms of a block: an objective that stalls here may learn at a larger one.",
     )
-    shown = tuple(dict.fromkeys(str(c.metric) for c in found))
+    shown = tuple(dict.fromkeys(str(c.metric) for c in all_contests))
     ours = Table("exact_likelihood", "Exact likelihood", QUESTION, cells, shown, notes, format=Format(decimals=2))
     return with_notes(ours, frames)
 
 
 def _block(contest: Contest) -> Block:
-    """Against exact likelihood, where one arm of it ran."""
-    names = told_apart({x.arm: label(x) for x in contest.learners})
+    """A row per learner, compared to exact likelihood where a single arm of it ran."""
+    names = told_apart({learner.arm: label(learner) for learner in contest.learners})
     exact = names[contest.exact[0].arm] if len(contest.exact) == 1 else ""
-    rows = [Row(names[x.arm], (x.arm,), against="" if x.objective == EXACT else exact) for x in contest.learners]
-    return Block(contest.name, (Row(BASE, tuple(x.arm for x in contest.learners), base=True), *rows))
+    rows = [
+        Row(names[learner.arm], (learner.arm,), against="" if learner.objective == EXACT else exact)
+        for learner in contest.learners
+    ]
+    return Block(contest.name, (Row(BASE, tuple(learner.arm for learner in contest.learners), base=True), *rows))
 
 
 def label(learner: Learner) -> str:

@@ -1,4 +1,4 @@
-"""The frontier: arms against their reference at equal accuracy, tokens and time, not at equal steps alone."""
+"""The frontier: arms compared to their reference at equal accuracy, tokens and time, not only at equal steps."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ AXES = (Where.ACCURACY, Where.TOKENS, Where.SECONDS)
 
 
 def table(frames: Frames) -> Table | None:
-    """None without two arms that were evaluated in between."""
+    """None unless some setting has two arms that were evaluated during training."""
     records: list[dict[str, Any]] = []
     formats: dict[str, Format] = {}
     for setting in evaluated_between(frames):
-        here = ordered(setting.arms, swept(frames))
-        against = default_reference(here, baseline(frames))
+        setting_arms = ordered(setting.arms, swept(frames))
+        against = default_reference(setting_arms, baseline(frames))
         if against:
             metrics = _metrics(frames, setting)
             formats |= {str(m): format_of(m) for m in metrics}
             for where in AXES:
-                records += _records(frames, setting, here, against, where, metrics)
+                records += _records(frames, setting, setting_arms, against, where, metrics)
     if not records:
         return None
     shown = tuple(dict.fromkeys(str(r["metric"]) for r in records))
@@ -57,50 +57,52 @@ def _metrics(frames: Frames, setting: Comparable) -> list[Metric]:
 def _records(
     frames: Frames,
     setting: Comparable,
-    here: Sequence[Arm],
+    setting_arms: Sequence[Arm],
     against: Mapping[str, Arm],
     where: Where,
     metrics: Sequence[Metric],
 ) -> list[dict[str, Any]]:
-    judge = next((m for m in metrics if m.kind == Kind.AVG), None)
-    if judge is None:
+    """The records of a setting at one kind of level. against: by group of an arm, its reference."""
+    accuracy = next((m for m in metrics if m.kind == Kind.AVG), None)
+    if accuracy is None:
         return []
-    arms = [arm for arm in here if arm.group_id in against]
-    levels = {a.group_id: level(frames, [a, against[a.group_id]], where, judge, setting.sources) for a in arms}
+    arms = [arm for arm in setting_arms if arm.group_id in against]
+    levels = {a.group_id: level(frames, [a, against[a.group_id]], where, accuracy, setting.sources) for a in arms}
     records: list[dict[str, Any]] = []
     title = f"{setting.name}: at {where}" if setting.name else f"At {where}"
     for metric in metrics:
-        if where == Where.ACCURACY and metric == judge:
+        if where == Where.ACCURACY and metric == accuracy:
             continue
         compared = _compared(frames, setting.sources, {a: against[a.group_id] for a in arms}, levels, metric)
         for arm in arms:
-            found = levels[arm.group_id]
-            row = f"{arm.label}{_told(found)}"
-            own = cell_of(frames, arm, metric, setting.sources, found)
+            arm_level = levels[arm.group_id]
+            row = f"{arm.label}{_level_text(arm_level)}"
+            scored = cell_of(frames, arm, metric, setting.sources, arm_level)
             reference = against[arm.group_id].label
-            one = compared.get(arm.group_id)
-            hint = f"is not compared at {where}: {found.why}" if found.why else _leaning(found)
-            records.append({**record(title, row, (str(metric), ""), own, one, reference), "hint": hint})
+            difference = compared.get(arm.group_id)
+            hint = f"is not compared at {where}: {arm_level.why}" if arm_level.why else _extrapolation(arm_level)
+            values = record(title, row, (str(metric), ""), scored, difference, reference)
+            records.append({**values, "hint": hint})
     return records
 
 
 def _compared(
     frames: Frames, sources: Sequence[str], pairs: Mapping[Arm, Arm], levels: Mapping[str, Level], metric: Metric
 ) -> dict[str, Compared]:
-    """By group. pairs: arm to reference."""
+    """By group of an arm, its difference to its reference. pairs: the reference of each arm."""
     cells = {a.group_id: cell_of(frames, a, metric, sources, levels[a.group_id]) for a in pairs}
     references = {a.group_id: cell_of(frames, r, metric, sources, levels[a.group_id]) for a, r in pairs.items()}
     return compare(cells, references, 0, study.level(frames))
 
 
-def _leaning(found: Level) -> str:
-    return f"leans on a line drawn from the base policy: {found.leans}" if found.leans else ""
+def _extrapolation(pair_level: Level) -> str:
+    return f"leans on a line drawn from the base policy: {pair_level.leans}" if pair_level.leans else ""
 
 
-def _told(found: Level) -> str:
-    """Where the pair stands: `at 47.9 %`."""
-    if math.isnan(found.value):
+def _level_text(pair_level: Level) -> str:
+    """`, at 47.9 %`: the level at which an arm and its reference are compared."""
+    if math.isnan(pair_level.value):
         return ""
-    if found.where == Where.ACCURACY:
-        return f", at {100 * found.value:.1f} %"
-    return f", at {found.value:,.0f}"
+    if pair_level.where == Where.ACCURACY:
+        return f", at {100 * pair_level.value:.1f} %"
+    return f", at {pair_level.value:,.0f}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.frames import Frames
 from analysis.frames.run import Run
-from analysis.report.layout import frame, written
+from analysis.report.layout import frame, row_records
 from analysis.report.table import Format, Table, interval_notes
 from analysis.scores.arm import Arm, settings
 from analysis.scores.cell import Cell, cell, last_points, mean_of
@@ -25,45 +25,46 @@ from analysis.tables.comparison import Ask
 from rlvr.metrics import pass_at_k
 
 QUESTION = "What does each policy solve, and with how many samples?"
-MOST = 6  # columns of pass@k
+MOST_SIZES = 6  # columns of pass@k
 KEEP, EXPLORE, DISTINCT = "keep rate", "exploration rate", "different right"
 REACH, REACH_REFERENCE = "samples to reach the base", "samples to reach the reference"
 
 
 def table(frames: Frames, ask: Ask | None = None) -> Table | None:
-    """None without an evaluation. ask: whose reference policies are held against."""
-    found = evaluations(frames)
-    if not found:
+    """None without an evaluation. ask: the options of the comparison, of which `against` applies here too."""
+    evaluated = evaluations(frames)
+    if not evaluated:
         return None
     against = ask.against if ask else ""
     records = []
-    named: dict[str, None] = {}
+    references: dict[str, None] = {}
     unjudged: dict[str, tuple[int, int]] = {}
-    for setting in settings(found):
-        here = ordered([arm for arm in found if arm.setting == setting], swept(frames))
-        sources, metrics = benchmarks(frames, [i for arm in here for i in arm.run_ids])
-        bases = [arm for arm in here if policy_of(arm.first) == BASE]
+    for setting in settings(evaluated):
+        setting_arms = ordered([arm for arm in evaluated if arm.setting == setting], swept(frames))
+        sources, metrics = benchmarks(frames, [i for arm in setting_arms for i in arm.run_ids])
+        bases = [arm for arm in setting_arms if policy_of(arm.first) == BASE]
         base = bases[0] if len(bases) == 1 else None
-        reference = {} if against == BASE else reference_of(here, against, baseline(frames))
-        named |= {label(arm): None for arm in reference.values() if arm is not base}
+        reference = {} if against == BASE else reference_of(setting_arms, against, baseline(frames))
+        references |= {label(arm): None for arm in reference.values() if arm is not base}
         for source in sources:
             title = ", ".join(part for part in (setting, source) if part)
-            unjudged[title] = _unjudged(frames, here, source)
-            for arm in here:
+            unjudged[title] = _unjudged(frames, setting_arms, source)
+            for arm in setting_arms:
                 cells = _cells(frames, arm, base, reference.get(arm.group_id), source, metrics)
-                records += written(title, label(arm), cells)
-    seeds = max((len(arm.runs) for arm in found), default=1)
+                records += row_records(title, label(arm), cells)
+    seeds = max((len(arm.runs) for arm in evaluated), default=1)
     notes = (
         "pass@k is the unbiased estimate; at all samples of a problem it is coverage, the share of problems that some "
         "sample solves. maj@n: the most frequent answer is right, ties broken at random.",
         "Keep rate: of the problems that the base policy solves in some of its samples, the share still solved; "
         "exploration rate: of those it does not, the share solved now; both at equal numbers of samples. Samples to "
-        "reach the base: the fewest k at which pass@k is what all samples of the base policy cover.",
-        *_about_reference(named),
+        "reach the base: the fewest k at which pass@k reaches the coverage of all samples of the base policy.",
+        *_note_on_references(references),
         *(
-            f"{title}: these rates leave out {number} of {every} problems, of which some policy has no judged sample."
-            for title, (number, every) in unjudged.items()
-            if number
+            f"{title}: these rates leave out {num_left_out} of {num_problems} problems, of which some policy has no "
+            "judged sample."
+            for title, (num_left_out, num_problems) in unjudged.items()
+            if num_left_out
         ),
         "Differences and what decides them: the table Comparison.",
         *interval_notes(seeds),
@@ -72,25 +73,26 @@ def table(frames: Frames, ask: Ask | None = None) -> Table | None:
     return Table("policies", "Policies", QUESTION, frame(records), ("",), notes, formats=formats)
 
 
-def _about_reference(named: Iterable[str]) -> Iterable[str]:
-    if policies := ", ".join(named):
+def _note_on_references(references: Iterable[str]) -> Iterable[str]:
+    policies = ", ".join(references)
+    if policies:
         yield (
-            f"Samples to reach the reference: the same of {policies}. Its number of samples over it is the speed-up of "
-            "sampling until a verifier finds a right answer (MaxRL, arXiv:2602.02710, Figure 5)."
+            f"Samples to reach the reference: the same for {policies}. The reference's number of samples over it is "
+            "the speed-up of sampling until a verifier finds a right answer (MaxRL, arXiv:2602.02710, Figure 5)."
         )
 
 
 def sizes(metrics: Iterable[Metric]) -> list[int]:
-    """k of every pass@k."""
+    """The k of every pass@k, ascending."""
     return sorted({metric.k for metric in metrics if metric.kind == Kind.PASS})
 
 
 def _cells(
     frames: Frames, arm: Arm, base: Arm | None, reference: Arm | None, source: str, metrics: Sequence[Metric]
 ) -> dict[str, Cell]:
-    """By column."""
+    """The cells of one arm, by column."""
     shown = [size for size in sizes(metrics) if size > 1]
-    shown = sorted({shown[round(i)] for i in np.linspace(0, len(shown) - 1, MOST)}) if shown else []
+    shown = sorted({shown[round(i)] for i in np.linspace(0, len(shown) - 1, MOST_SIZES)}) if shown else []
     wanted = [*(m for m in metrics if m.kind == Kind.AVG), *map(pass_at, shown)]
     cells = {str(metric): cell(frames, arm, metric, (source,)) for metric in wanted}
     n = max((m.k for m in metrics if m.kind == Kind.AVG), default=0)
@@ -104,7 +106,7 @@ def _cells(
 
 
 def _against(frames: Frames, arm: Arm, base: Arm | None, reference: Arm | None, source: str) -> dict[str, Cell]:
-    """What is kept of the base policy, and with how many samples both are reached."""
+    """What an arm keeps of the base policy, and the samples it needs to reach the base policy and the reference."""
     with_base = _pairs(frames, arm, base, source) if base else []
     with_reference = _pairs(frames, arm, reference, source) if reference and reference is not base else []
     planned = len(arm.runs)
@@ -115,7 +117,7 @@ def _against(frames: Frames, arm: Arm, base: Arm | None, reference: Arm | None, 
 
 @dataclass(frozen=True)
 class Pair:
-    """A run, and one of the arm that it is held against: of the same seed, of another where that was not evaluated."""
+    """Counts of a run (`now`) and of a run of another arm (`first`): of the same seed, or of any if that is missing."""
 
     seed: int
     first: ProblemCounts
@@ -123,7 +125,7 @@ class Pair:
 
 
 def _pairs(frames: Frames, arm: Arm, other: Arm, source: str) -> list[Pair]:
-    """[] for the other arm itself, and where the two have different problems."""
+    """A pair per evaluated run of `arm`. [] if `arm` is `other`, and where the two have different problems."""
     before = {run.seed: judged for run, judged in _judged(frames, other, source)}
     if not before or arm is other:
         return []
@@ -133,7 +135,9 @@ def _pairs(frames: Frames, arm: Arm, other: Arm, source: str) -> list[Pair]:
 
 
 def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
-    """Of the problems that were solved in some sample, and of the others, those solved now."""
+    """The keep and exploration rates: the share solved now, of the problems that `first` solved in some sample, and of
+    those that it did not.
+    """
     seeds, problems = tuple(pair.seed for pair in pairs), pairs[0].now.problems
     benchmark = np.zeros(len(problems), dtype=np.int64)
     cells: dict[str, Cell] = {}
@@ -146,23 +150,23 @@ def _kept(pairs: Sequence[Pair], planned: int) -> dict[str, Cell]:
 
 
 def _unjudged(frames: Frames, arms: Iterable[Arm], source: str) -> tuple[int, int]:
-    """(problems whose samples of some policy nobody could judge, all problems)."""
-    each = [
+    """(problems of which some policy has no judged sample, all problems)."""
+    counted = [
         (problem, n)
         for arm in arms
         for _, judged in _judged(frames, arm, source)
         for problem, n in zip(judged.problems, judged.n, strict=True)
     ]
-    return len({problem for problem, n in each if n == 0}), len({problem for problem, _ in each})
+    return len({problem for problem, n in counted if n == 0}), len({problem for problem, _ in counted})
 
 
 def _known(pair: Pair) -> NDArray[np.bool_]:
-    """[P] Problems of which both have judged samples."""
+    """[P] Whether both runs have judged samples of a problem."""
     return (pair.first.n > 0) & (pair.now.n > 0)
 
 
 def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
-    """Samples with which a policy covers what all samples of the other do."""
+    """The number of samples with which an arm covers the share of problems that all samples of the other arm cover."""
     values = []
     for pair in pairs:
         known = _known(pair)
@@ -171,7 +175,7 @@ def _reached(pairs: Sequence[Pair], planned: int) -> Cell:
         values.append(_samples_to_reach(now, target))
     scores = Scores(tuple(pair.seed for pair in pairs), ("",), np.array(values)[:, None])
     reached = sum(map(math.isfinite, values))
-    if 0 < reached < len(values):  # a mean of those that did would say nothing of the others
+    if 0 < reached < len(values):  # a mean over those that reached it would leave out the others
         return Cell(planned=planned, state=f"reached by {reached} of {len(values)}")
     return _cell(scores, planned)
 
@@ -192,21 +196,23 @@ def _samples_to_reach(judged: ProblemCounts, target: float) -> float:
 
 
 def _judged(frames: Frames, arm: Arm, source: str) -> list[tuple[Run, ProblemCounts]]:
+    """The counts of the last evaluation of each run that has them."""
     points = last_points(frames, arm)
-    found = [
+    counted = [
         (run, frames.judged(run.run_id, points[run.run_id].after, source)) for run in arm.runs if run.run_id in points
     ]
-    return [(run, judged) for run, judged in found if judged is not None]
+    return [(run, judged) for run, judged in counted if judged is not None]
 
 
 def _numbers(frames: Frames, arm: Arm, read: Callable[[Run, int], float]) -> Cell:
+    """A cell of one number per run. read: the number of a run at a step, NaN where there is none."""
     points = last_points(frames, arm)
-    done = [run for run in arm.runs if run.run_id in points]
-    if not done:
+    evaluated = [run for run in arm.runs if run.run_id in points]
+    if not evaluated:
         return Cell(planned=len(arm.runs), state="not evaluated")
-    values = np.array([[read(run, points[run.run_id].after)] for run in done])
+    values = np.array([[read(run, points[run.run_id].after)] for run in evaluated])
     logged = np.isfinite(values[:, 0])
-    seeds = tuple(run.seed for run, has in zip(done, logged, strict=True) if has)
+    seeds = tuple(run.seed for run, is_logged in zip(evaluated, logged, strict=True) if is_logged)
     if not seeds:
         return Cell(planned=len(arm.runs), state="not evaluated")
     return _cell(Scores(seeds, ("",), values[logged]), len(arm.runs))

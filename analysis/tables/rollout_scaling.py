@@ -14,13 +14,13 @@ KNOB = "rollout.samples"
 
 def table(frames: Frames) -> Table | None:
     """None unless some objective ran with two numbers of rollouts per prompt."""
-    found = lines(frames, KNOB)
-    if not found:
+    lines_by_setting = lines(frames, KNOB)
+    if not lines_by_setting:
         return None
     paper = published("maxrl", 3)
     return ablation(
         frames,
-        found,
+        lines_by_setting,
         name="rollout_scaling",
         title="Rollouts per prompt",
         question=QUESTION,

@@ -13,14 +13,14 @@ KNOB = "loss.score"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless PACS ran with two of them."""
-    found = lines(frames, KNOB, losses=("pacs",))
-    if not found:
+    """None unless PACS ran with two values of the knob."""
+    lines_by_setting = lines(frames, KNOB, losses=("pacs",))
+    if not lines_by_setting:
         return None
     paper = published("pacs", 9, 10, 11, 12, 13)
     return ablation(
         frames,
-        found,
+        lines_by_setting,
         name="score_function",
         title="Score function of PACS",
         question=QUESTION,

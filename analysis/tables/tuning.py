@@ -1,4 +1,4 @@
-"""What each arm's tuning measured on the validation split, value by value."""
+"""The table of what each arm's tuning measured on the validation split, value by value."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ QUESTION = "Which value did each arm's tuning pick, and what did the others scor
 
 
 def table(frames: Frames) -> Table | None:
-    """None where nothing was tuned, or nothing is measured yet."""
-    found, metric = tuned(frames), judge(tuning_runs(frames))
-    if not found or metric is None:
+    """None where no arm was tuned, or nothing is measured yet."""
+    tunings, metric = tuned(frames), judge(tuning_runs(frames))
+    if not tunings or metric is None:
         return None
+    column = (str(metric), "validation")
     records = [
-        record(
-            one.arm, f"{tried.value}{' (picked)' if tried.picked else ''}", (str(metric), "validation"), _cell(tried)
-        )
-        for one in found
-        for tried in one.values
+        record(tuning.arm, f"{tried.value}{' (picked)' if tried.picked else ''}", column, _cell(tried))
+        for tuning in tunings
+        for tried in tuning.values
     ]
-    edges = [f"{one.arm}: the best {knob} is at the edge of what was tried." for one in found for knob in one.edge]
-    seeds = max(len(tried.scores) for one in found for tried in one.values)
+    edges = [
+        f"{tuning.arm}: the best {knob} is at the edge of what was tried." for tuning in tunings for knob in tuning.edge
+    ]
+    seeds = max(len(tried.scores) for tuning in tunings for tried in tuning.values)
     notes = (
-        "Of the validation split, at the last evaluation, under seeds that no reported run has. Bold: the best, which "
-        "the arm goes on with.",
+        "Scores on the validation split at the last evaluation, under seeds that no reported run has. Bold: the best "
+        "value, with which the arm goes on.",
         *edges,
         *(interval_notes(seeds) if seeds > 1 else ()),
     )
@@ -39,7 +40,7 @@ def table(frames: Frames) -> Table | None:
 
 
 def _cell(tried: Tried) -> Cell:
-    """One number per run."""
+    """A cell of one number per run; empty unless all runs have one."""
     known = np.array([score for score in tried.scores if np.isfinite(score)])
     planned = len(tried.scores)
     if len(known) < planned:

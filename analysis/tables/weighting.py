@@ -13,11 +13,17 @@ KNOB = "loss.weight"
 
 
 def table(frames: Frames) -> Table | None:
-    """None unless PACS ran with two of them."""
-    found = lines(frames, KNOB, losses=("pacs",))
-    if not found:
+    """None unless PACS ran with two values of the knob."""
+    lines_by_setting = lines(frames, KNOB, losses=("pacs",))
+    if not lines_by_setting:
         return None
     paper = published("pacs", 6)
     return ablation(
-        frames, found, name="weighting", title="Weights of PACS", question=QUESTION, label=str, published=(paper,)
+        frames,
+        lines_by_setting,
+        name="weighting",
+        title="Weights of PACS",
+        question=QUESTION,
+        label=str,
+        published=(paper,),
     )

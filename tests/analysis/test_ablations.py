@@ -29,7 +29,7 @@ from analysis.scores.comparable import by_setting
 from analysis.tables import baselines, beta, rollout_scaling, score_function, weighting
 from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
-ROOMS = {
+MODULES = {
     "rollout_scaling": (rollout_scaling, rollout_figure),
     "beta": (beta, beta_figure),
     "score_function": (score_function, score_figure),
@@ -45,9 +45,9 @@ def end(*correct: int) -> dict[str, Any]:
 
 def cell(table: Table, row: str, column: str, block: str = "") -> pd.Series:
     c = table.cells
-    found = c[(c["row"] == row) & (c["column"] == column) & c["block"].str.contains(block)]
-    assert len(found) == 1
-    return found.iloc[0]
+    matching = c[(c["row"] == row) & (c["column"] == column) & c["block"].str.contains(block)]
+    assert len(matching) == 1
+    return matching.iloc[0]
 
 
 def responses(home: Path, run_id: str, step: int, texts: list[list[str]]) -> None:
@@ -58,16 +58,16 @@ def responses(home: Path, run_id: str, step: int, texts: list[list[str]]) -> Non
     frame.to_parquet(file)
 
 
-# --- arms that read alike ---
+# --- arms of one objective ---
 
 
 def swept(home: Path, *runs: tuple[str, int, dict[str, Any]]) -> Frames:
-    """A sweep of one seed of (loss, right answers to each of four problems, what its config has beside)."""
+    """A sweep of one seed. runs: (loss, right answers to each of four problems, other knobs of the config)."""
     plan: list[tuple[str, str, list[str]]] = []
-    for loss, right, other in runs:
+    for loss, right, knobs in runs:
         name = f"run{len(plan)}"
-        made = config(loss=loss, **other)
-        run_id = write_run(home, made, end(*[right] * 4), name=name, training={"policy/entropy": [0.5] * 40})
+        frozen = config(loss=loss, **knobs)
+        run_id = write_run(home, frozen, end(*[right] * 4), name=name, training={"policy/entropy": [0.5] * 40})
         plan.append((run_id, name, [f"loss={loss}", f"run={name}"]))
     write_sweep(home, "s", plan)
     return load(home)
@@ -96,20 +96,20 @@ def test_two_arms_of_one_objective_are_two_rows_of_the_baselines(tmp_path: Path)
     }
 
 
-def test_arms_that_differ_in_another_scale_are_no_points_of_one_line(tmp_path: Path) -> None:
+def test_arms_that_differ_in_another_scale_are_not_points_of_one_line(tmp_path: Path) -> None:
     """LAD at two η with 4 and with 16 rollouts: a line per η. A control is on none."""
     runs = [
         ("lad", right, {"eta": eta, "rollout": {"samples": n}})
         for n, eta, right in ((4, 0.5, 1), (16, 0.5, 2), (4, 1.0, 6), (16, 1.0, 7))
     ]
-    random = [("lad", 0, {"eta": 1.0, "rollout": {"samples": n, "reward": "random"}}) for n in (4, 16)]
-    table = rollout_scaling.table(swept(tmp_path, *runs, *random))
-    found = {
+    controls = [("lad", 0, {"eta": 1.0, "rollout": {"samples": n, "reward": "random"}}) for n in (4, 16)]
+    table = rollout_scaling.table(swept(tmp_path, *runs, *controls))
+    means = {
         (block.partition(",")[0], row): cell(table, row, "avg@8", re.escape(block))["mean"]
         for block, row in zip(table.cells["block"], table.cells["row"], strict=True)
         if row.startswith("N")
     }
-    assert found == {
+    assert means == {
         ("lad-js (eta=0.5)", "N = 4"): 1 / 8,
         ("lad-js (eta=0.5)", "N = 16"): 2 / 8,
         ("lad-js (eta=1)", "N = 4"): 6 / 8,
@@ -117,8 +117,8 @@ def test_arms_that_differ_in_another_scale_are_no_points_of_one_line(tmp_path: P
     }
 
 
-def test_two_rows_of_one_name_are_no_table(tmp_path: Path) -> None:
-    """One of them would be printed for both."""
+def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Otherwise the cells of one would be printed for both."""
     frames = swept(tmp_path, ("grpo", 4, {}), ("rloo", 5, {}))
     rows = tuple(Row("ours", (arm,)) for arm in arms(frames))
     columns = [Column(metric, ("maze7",), "maze7") for metric in by_setting(frames)[0].metrics[:1]]
@@ -133,9 +133,9 @@ def test_two_rows_of_one_name_are_no_table(tmp_path: Path) -> None:
 def scaling(tmp_path: Path) -> Frames:
     for loss, at_four, at_sixteen in (("maxrl", (4, 4, 0, 0), (8, 8, 4, 2)), ("rloo", (4, 2, 0, 0), (8, 4, 0, 0))):
         for samples, correct in ((16, at_sixteen), (4, at_four)):
-            made = config(loss=loss)
-            made["rollout"] = {"samples": samples}
-            write_run(tmp_path / "scaling", made, end(*correct), name=f"{loss}-{samples}")
+            frozen = config(loss=loss)
+            frozen["rollout"] = {"samples": samples}
+            write_run(tmp_path / "scaling", frozen, end(*correct), name=f"{loss}-{samples}")
     return load(tmp_path / "scaling")
 
 
@@ -152,19 +152,19 @@ def test_rollout_scaling_by_hand(scaling: Frames) -> None:
 
 
 def test_rollout_scaling_needs_two_numbers(tmp_path: Path) -> None:
-    made = config(loss="maxrl")
-    made["rollout"] = {"samples": 4}
-    write_run(tmp_path, made, end(4, 4, 0, 0))
+    frozen = config(loss="maxrl")
+    frozen["rollout"] = {"samples": 4}
+    write_run(tmp_path, frozen, end(4, 4, 0, 0))
     assert rollout_scaling.table(load(tmp_path)) is None
     assert rollout_figure.figure(load(tmp_path)) is None
 
 
-def test_runs_that_differ_in_more_are_lines_of_their_own(tmp_path: Path) -> None:
+def test_runs_that_differ_in_another_knob_too_are_separate_lines(tmp_path: Path) -> None:
     for lr in (1e-6, 1e-5):
         for samples in (4, 16):
-            made = config(loss="maxrl", lr=lr)
-            made["rollout"] = {"samples": samples}
-            write_run(tmp_path, made, end(samples // 2, 0, 0, 0), name=f"{lr}-{samples}")
+            frozen = config(loss="maxrl", lr=lr)
+            frozen["rollout"] = {"samples": samples}
+            write_run(tmp_path, frozen, end(samples // 2, 0, 0, 0), name=f"{lr}-{samples}")
     blocks = set(rollout_scaling.table(load(tmp_path)).cells["block"])
     assert blocks == {"maxrl (lr=1e-06), maze7", "maxrl (lr=1e-05), maze7"}
 
@@ -173,9 +173,9 @@ def test_runs_that_differ_in_more_are_lines_of_their_own(tmp_path: Path) -> None
 
 
 def pacs(home: Path, correct: tuple[int, ...], name: str, cause: str | None = "ok", **knobs: Any) -> str:
-    made = config(loss="pacs")
-    made["loss"] |= {"beta": 1.0, "score": "rloo", "weight": "balanced", **knobs}
-    return write_run(home, made, end(*correct) if cause == "ok" else {0: START}, name=name, cause=cause)
+    frozen = config(loss="pacs")
+    frozen["loss"] |= {"beta": 1.0, "score": "rloo", "weight": "balanced", **knobs}
+    return write_run(home, frozen, end(*correct) if cause == "ok" else {0: START}, name=name, cause=cause)
 
 
 def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
@@ -191,17 +191,17 @@ def test_beta_by_hand_and_a_failed_run_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "knob", "one", "two"),
+    ("module", "knob", "first", "second"),
     [(score_function, "score", "rloo", "naive"), (weighting, "weight", "balanced", "only_positive")],
 )
-def test_an_option_of_pacs_is_a_row(tmp_path: Path, room: Any, knob: str, one: str, two: str) -> None:
-    pacs(tmp_path, (8, 8, 0, 0), "one", **{knob: one})
-    pacs(tmp_path, (8, 0, 0, 0), "two", **{knob: two})
-    table = room.table(load(tmp_path))
-    assert cell(table, one, "avg@8")["mean"] == 16 / 32
-    assert cell(table, two, "avg@8")["mean"] == 8 / 32
-    other = weighting if room is score_function else score_function
-    assert other.table(load(tmp_path)) is None
+def test_an_option_of_pacs_is_a_row(tmp_path: Path, module: Any, knob: str, first: str, second: str) -> None:
+    pacs(tmp_path, (8, 8, 0, 0), "one", **{knob: first})
+    pacs(tmp_path, (8, 0, 0, 0), "two", **{knob: second})
+    table = module.table(load(tmp_path))
+    assert cell(table, first, "avg@8")["mean"] == 16 / 32
+    assert cell(table, second, "avg@8")["mean"] == 8 / 32
+    other_module = weighting if module is score_function else score_function
+    assert other_module.table(load(tmp_path)) is None
     assert beta.table(load(tmp_path)) is None
 
 
@@ -250,7 +250,7 @@ def test_baselines_by_hand(four: Frames) -> None:
     assert grid.rows[1][-1] == "4.750"  # nats, not per cent
 
 
-def test_three_objectives_are_no_table_of_baselines(tmp_path: Path) -> None:
+def test_three_objectives_give_no_table_of_baselines(tmp_path: Path) -> None:
     for loss in ("grpo", "rloo", "maxrl"):
         write_run(tmp_path, config(loss=loss), end(4, 4, 0, 0))
     assert baselines.table(load(tmp_path)) is None
@@ -266,15 +266,15 @@ def test_every_figure_draws_and_repeats_its_bytes(tmp_path: Path, four: Frames, 
     pacs(tmp_path / "p", (), "ten", "diverged", beta=10.0)
     pacs(tmp_path / "p", (8, 4, 4, 2), "naive", beta=2.0, score="naive")
     pacs(tmp_path / "p", (8, 4, 4, 4), "none", beta=2.0, weight="none")
-    found = load(tmp_path / "p")
+    pacs_frames = load(tmp_path / "p")
     frames = {"baselines": four, "rollout_scaling": scaling}
-    for name, (table, figure) in ROOMS.items():
-        given = frames.get(name, found)
-        assert table.table(given) is not None, name
-        once, again = (style.encode(figure.figure(given), "png") for _ in range(2))
+    for name, (table, figure) in MODULES.items():
+        study_frames = frames.get(name, pacs_frames)
+        assert table.table(study_frames) is not None, name
+        once, again = (style.encode(figure.figure(study_frames), "png") for _ in range(2))
         assert once == again, name
     for name in ("baselines", "rollout_scaling", "score_function"):  # with bars or bands
-        texts = [text.get_text() for text in ROOMS[name][1].figure(frames.get(name, found)).findobj(Text)]
+        texts = [text.get_text() for text in MODULES[name][1].figure(frames.get(name, pacs_frames)).findobj(Text)]
         assert any("95 % interval over seeds and problems" in text for text in texts), name
 
 
@@ -294,19 +294,19 @@ def test_printed_cells_stand_where_the_papers_have_them(scaling: Frames, tmp_pat
 # --- training curves ---
 
 
-def test_the_curves_of_arms_of_one_loss_are_told_apart(tmp_path: Path) -> None:
+def test_the_curves_of_arms_of_one_loss_have_different_names_and_looks(tmp_path: Path) -> None:
     curve = {"policy/entropy": [1.0, 0.5]}
     for kl in (0.0, 0.01):
         write_run(tmp_path, config(loss="grpo", trainer={"kl": kl}), {0: START}, training=curve, name=f"grpo-{kl}")
         for scale in (1.0, 10.0):
-            made = config(loss="pacs", trainer={"kl": kl}) | {"loss": {"beta": scale}}
-            write_run(tmp_path, made, {0: START}, training=curve, name=f"pacs-{scale}-{kl}")
+            frozen = config(loss="pacs", trainer={"kl": kl}) | {"loss": {"beta": scale}}
+            write_run(tmp_path, frozen, {0: START}, training=curve, name=f"pacs-{scale}-{kl}")
     write_run(tmp_path, config(), {0: START}, training=curve)
     drawn = training_figure.figure(load(tmp_path))
     assert drawn is not None
     (legend,) = drawn.legends
-    told = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
-    assert set(told) == {
+    lines_by_name = {text.get_text(): line for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)}
+    assert set(lines_by_name) == {
         "GRPO",
         "GRPO kl=0.01",
         "LAD js",
@@ -315,17 +315,15 @@ def test_the_curves_of_arms_of_one_loss_are_told_apart(tmp_path: Path) -> None:
         "PACS β=1, kl=0.01",
         "PACS β=10, kl=0.01",
     }
-    assert len({(line.get_color(), line.get_linestyle()) for line in told.values()}) == len(told)
-    assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in told.values()]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines_by_name.values()}) == len(lines_by_name)
+    assert [line.get_color() for line in drawn.axes[0].lines] == [line.get_color() for line in lines_by_name.values()]
 
 
-def test_lad_arms_apart_in_more_than_divergence_and_eta_have_names_dashes_and_the_order_of_their_values(
-    tmp_path: Path,
-) -> None:
+def test_lad_arms_that_differ_in_another_knob_have_names_dashes_and_the_order_of_its_values(tmp_path: Path) -> None:
     for loss in ("grpo", "lad"):
         for updates in (1, 8, 32):
-            made = config(loss=loss, trainer={"updates": updates})
-            write_run(tmp_path, made, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{loss}-{updates}")
+            frozen = config(loss=loss, trainer={"updates": updates})
+            write_run(tmp_path, frozen, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{loss}-{updates}")
     drawn = training_figure.figure(load(tmp_path))
     assert drawn is not None
     (legend,) = drawn.legends
@@ -337,11 +335,11 @@ def test_lad_arms_apart_in_more_than_divergence_and_eta_have_names_dashes_and_th
     assert len({str(line._dash_pattern) for name, line in lines.items() if name.startswith("LAD")}) == 3
 
 
-def test_a_marker_tells_divergences_apart_that_are_lightened(tmp_path: Path) -> None:
+def test_a_marker_distinguishes_divergences_with_lightened_colours(tmp_path: Path) -> None:
     for divergence in ("js", "tv"):
         for eta in (0.25, 1.0):
-            made = config(divergence=divergence, eta=eta)
-            write_run(tmp_path, made, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{divergence}-{eta}")
+            frozen = config(divergence=divergence, eta=eta)
+            write_run(tmp_path, frozen, {0: START}, training={"policy/entropy": [1.0, 0.5]}, name=f"{divergence}-{eta}")
     drawn = training_figure.figure(load(tmp_path))
     assert drawn is not None
     assert sorted(line.get_marker() for line in drawn.axes[0].lines) == ["o", "o", "s", "s"]
@@ -350,25 +348,36 @@ def test_a_marker_tells_divergences_apart_that_are_lightened(tmp_path: Path) -> 
 def test_a_known_objective_has_a_colour_that_no_other_line_has() -> None:
     assert lines.looks(["maxrl", "grpo"]) == [("#0072B2", "o", "-"), ("#000000", "s", "-")]
     for losses in (["", "", "", "maxrl"], [*lines.KNOWN, *[""] * 20], ["grpo", "grpo", "rloo"], [""] * 24):
-        made = lines.looks(losses)
-        assert len(set(made)) == len(losses)
-        own = {colour for loss, (colour, _, _) in zip(losses, made, strict=True) if loss}
-        assert not own & {colour for loss, (colour, _, _) in zip(losses, made, strict=True) if not loss}
+        looks = lines.looks(losses)
+        assert len(set(looks)) == len(losses)
+        known_colours = {colour for loss, (colour, _, _) in zip(losses, looks, strict=True) if loss}
+        assert not known_colours & {colour for loss, (colour, _, _) in zip(losses, looks, strict=True) if not loss}
 
 
 def test_a_figure_grows_by_its_legend(tmp_path: Path) -> None:
     for size in range(24):
         knobs = {"temperature_of_the_reference": 100_000 + size, "another_knob_with_a_long_name": size}
-        made = config(loss="grpo", rollout=knobs, evaluation={"every": 20})
+        frozen = config(loss="grpo", rollout=knobs, evaluation={"every": 20})
         evaluations = {0: START, 20: {"maze7": counts(4, 4)}, 40: {"maze7": counts(8, 4)}}
-        write_run(tmp_path, made, evaluations, name=f"grpo-{size}")
+        write_run(tmp_path, frozen, evaluations, name=f"grpo-{size}")
     drawn = evaluation_figure.figure(load(tmp_path))
     assert drawn is not None
     style.encode(drawn, "png")
     assert len(drawn.legends[0].get_texts()) == 24
-    panel, told = drawn.axes[0].get_window_extent(), drawn.legends[0].get_window_extent()
+    panel, legend = drawn.axes[0].get_window_extent(), drawn.legends[0].get_window_extent()
     assert panel.height > 1.5 * drawn.dpi
-    assert 0 <= told.y0 < told.y1 < panel.y0
+    assert 0 <= legend.y0 < legend.y1 < panel.y0
+
+
+def test_the_legend_counts_the_arms_left_out_of_any_setting(tmp_path: Path) -> None:
+    """Of 25 arms of the first setting 24 are drawn, of the second setting its only one."""
+    sizes = [(7, 1e-6 * (1 + number)) for number in range(25)] + [(9, 1e-6)]
+    evaluations = {0: START, 20: {"maze7": counts(4, 4)}, 40: {"maze7": counts(8, 4)}}
+    for number, (size, lr) in enumerate(sizes):
+        write_run(tmp_path, config(loss="grpo", task={"size": size}, lr=lr), evaluations, name=f"grpo-{number}")
+    drawn = evaluation_figure.figure(load(tmp_path))
+    assert drawn is not None
+    assert drawn.legends[0].get_title().get_text() == "the first 24 of 25 arms"
 
 
 def test_training_curves_have_a_band_over_seeds(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures import alpha as figure_room
+from analysis.figures import alpha as alpha_figure
 from analysis.figures import coefficient
 from analysis.frames.load import load
 from analysis.report.render import markdown
@@ -20,13 +20,15 @@ from analysis.tables import alpha
 from tests.analysis.ledger_factory import config, counts, write_run
 
 
-def made(loss: str, seed: int = 0, task: str = "styles", **knobs: Any) -> dict[str, Any]:
+def frozen_config(loss: str, seed: int = 0, task: str = "styles", **knobs: Any) -> dict[str, Any]:
     frozen = config(loss=f"dph_{loss}", seed=seed, choices={"task": task})
     return {**frozen, "loss": {**frozen["loss"], **knobs}}
 
 
-def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], said: Sequence[str], **fate: Any) -> None:
-    """Correct responses of eight for four problems, 2 2 0 0 before; `said`: words that open them, in turn."""
+def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], openings: Sequence[str], **fate: Any) -> None:
+    """Write a run. correct: of eight responses to each of four problems, 2 2 0 0 at step 0; openings: the first words
+    of correct responses, in turn.
+    """
     name = "-".join(
         [
             frozen["choices"]["loss"],
@@ -37,7 +39,7 @@ def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], said: Sequen
     )
     evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
     run_id = write_run(home, frozen, evaluations, name=name.replace("/", "."), **fate)
-    for step, words in ((0, ("plain", "boxed")), (40, said)):
+    for step, words in ((0, ("plain", "boxed")), (40, openings)):
         file = home / "runs" / run_id / "samples" / f"test-{step:08d}.parquet"
         table = pd.read_parquet(file)
         right = (table["outcome"] == "correct").to_numpy()
@@ -49,20 +51,20 @@ def run(home: Path, frozen: dict[str, Any], correct: Sequence[int], said: Sequen
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     # 8 + 0 + 4 + 0 of 32 right; of two solved problems one is kept, of two unsolved ones one is found
-    run(tmp_path, made("none"), (8, 0, 4, 0), ["plain"])
-    run(tmp_path, made("forward_kl", coef=0.01), (8, 8, 0, 0), ["plain", "boxed", "plain", "listed"])
-    run(tmp_path, made("alpha", coef=1.0, alpha=0.5), (8, 8, 8, 8), ["plain"], cause="diverged")
+    run(tmp_path, frozen_config("none"), (8, 0, 4, 0), ["plain"])
+    run(tmp_path, frozen_config("forward_kl", coef=0.01), (8, 8, 0, 0), ["plain", "boxed", "plain", "listed"])
+    run(tmp_path, frozen_config("alpha", coef=1.0, alpha=0.5), (8, 8, 8, 8), ["plain"], cause="diverged")
     return tmp_path
 
 
 def cell(home: Path, row: str, column: str) -> Any:
     table = alpha.table(load(home))
     assert table is not None
-    found = table.cells[(table.cells["row"] == row) & (table.cells["column"] == column)]
-    return found.iloc[0]
+    matching = table.cells[(table.cells["row"] == row) & (table.cells["column"] == column)]
+    return matching.iloc[0]
 
 
-def test_what_nobody_could_judge_is_neither_kept_nor_lost(tmp_path: Path) -> None:
+def test_problems_without_judged_samples_are_neither_kept_nor_lost(tmp_path: Path) -> None:
     """Of two problems that the base policy solves one is still solved, of two others one is now; the verifier failed on
     one of each kind: 1 of 1 and 1 of 1. Before, too: a problem that could not be judged then is of neither kind.
     """
@@ -71,7 +73,7 @@ def test_what_nobody_could_judge_is_neither_kept_nor_lost(tmp_path: Path) -> Non
         0: {"styles": [*counts(2, 2, 0, 0), failed]},
         40: {"styles": [solved, failed, solved, failed, solved]},
     }
-    write_run(tmp_path, made("none"), evaluations, name="none")
+    write_run(tmp_path, frozen_config("none"), evaluations, name="none")
     assert cell(tmp_path, "none", "keep rate")["mean"] == 1
     assert cell(tmp_path, "none", "exploration rate")["mean"] == 1
 
@@ -79,8 +81,8 @@ def test_what_nobody_could_judge_is_neither_kept_nor_lost(tmp_path: Path) -> Non
 def test_arms_of_one_divergence_and_coefficient_are_rows_of_their_own(tmp_path: Path) -> None:
     """At two learning rates, and a control that is left out."""
     for lr, right in ((1e-5, 4), (1e-4, 8)):
-        run(tmp_path, {**made("js", coef=0.2), "lr": lr}, (right, right, 0, 0), ["plain"])
-    random = {**made("js", coef=0.2), "lr": 1e-5, "rollout": {"reward": "random"}}
+        run(tmp_path, {**frozen_config("js", coef=0.2), "lr": lr}, (right, right, 0, 0), ["plain"])
+    random = {**frozen_config("js", coef=0.2), "lr": 1e-5, "rollout": {"reward": "random"}}
     write_run(tmp_path, random, {40: {"styles": counts(0, 0, 0, 0)}}, name="random")
     table = alpha.table(load(tmp_path))
     assert table is not None
@@ -118,36 +120,36 @@ def test_a_diverged_arm_keeps_its_row_and_the_base_policy_has_no_rates(home: Pat
 
 def test_seeds_are_averaged_and_marked(tmp_path: Path) -> None:
     for seed, correct in ((0, (8, 0, 4, 0)), (1, (8, 8, 0, 0))):
-        run(tmp_path, made("js", seed, coef=0.2), correct, ["plain"] if seed else ["boxed"])
-    found = cell(tmp_path, "JS (coef 0.2)", "keep rate")
-    assert (found["mean"], found["seeds"], found["state"]) == (0.75, 2, "ok")
+        run(tmp_path, frozen_config("js", seed, coef=0.2), correct, ["plain"] if seed else ["boxed"])
+    keep_rate = cell(tmp_path, "JS (coef 0.2)", "keep rate")
+    assert (keep_rate["mean"], keep_rate["seeds"], keep_rate["state"]) == (0.75, 2, "ok")
     assert retentions(load(tmp_path))[1].shares == {"plain": 0.5, "boxed": 0.5}
     assert cell(tmp_path, "JS (coef 0.2)", "styles surviving")["mean"] == 1  # of each seed, not of their sum
 
 
 def test_without_a_correct_response_at_hand_styles_are_no_number(tmp_path: Path) -> None:
-    run(tmp_path, made("js", coef=0.2), (0, 0, 0, 0), ["plain"])
+    run(tmp_path, frozen_config("js", coef=0.2), (0, 0, 0, 0), ["plain"])
     for column in ("styles surviving", "styles, effective"):
         assert math.isnan(cell(tmp_path, "JS (coef 0.2)", column)["mean"])
 
 
 def test_a_task_without_styles_has_rates_alone(tmp_path: Path) -> None:
-    frozen = made("js", task="maze", coef=0.2)
+    frozen = frozen_config("js", task="maze", coef=0.2)
     write_run(tmp_path, frozen, {0: {"maze7": counts(2, 0)}, 40: {"maze7": counts(0, 3)}}, name="js")
     frame = alpha.table(load(tmp_path)).cells  # type: ignore[union-attr]
     assert set(frame["column"]) == {"avg@8", "pass@8", "keep rate", "exploration rate"}
     assert cell(tmp_path, "JS (coef 0.2)", "keep rate")["mean"] == 0
-    assert figure_room.figure(load(tmp_path)) is not None
+    assert alpha_figure.figure(load(tmp_path)) is not None
 
 
 def test_other_losses_have_neither_table_nor_figure(tmp_path: Path) -> None:
     write_run(tmp_path, config(), {0: {"maze7": counts(1)}, 40: {"maze7": counts(2)}})
     assert alpha.table(load(tmp_path)) is None
-    assert figure_room.figure(load(tmp_path)) is None
+    assert alpha_figure.figure(load(tmp_path)) is None
 
 
 def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
-    first, second = (figure_room.figure(load(home)) for _ in range(2))
+    first, second = (alpha_figure.figure(load(home)) for _ in range(2))
     assert first is not None
     assert second is not None
     assert first.legends[0].get_title().get_text().startswith("lines behind marks: 95 % interval")
@@ -159,23 +161,23 @@ def test_the_figure_has_a_row_per_arm_and_stable_bytes(home: Path) -> None:
 
 
 def test_without_any_exploration_the_rate_is_empty(tmp_path: Path) -> None:
-    frozen = made("none")
+    frozen = frozen_config("none")
     write_run(tmp_path, frozen, {0: {"styles": counts(8, 8)}, 40: {"styles": counts(8, 0)}}, name="n")
-    found = cell(tmp_path, "none", "exploration rate")
-    assert math.isnan(found["mean"])
-    assert found["state"] == "not evaluated"
+    rate = cell(tmp_path, "none", "exploration rate")
+    assert math.isnan(rate["mean"])
+    assert rate["state"] == "not evaluated"
 
 
-def test_arms_go_from_reverse_to_forward_and_both_reverse_ones_are_told_apart(tmp_path: Path) -> None:
+def test_arms_go_from_reverse_to_forward_and_both_reverse_ones_have_names_of_their_own(tmp_path: Path) -> None:
     for loss in ("forward_kl", "reverse_kl_pef", "reverse_kl"):
-        run(tmp_path, made(loss, coef=0.01), (8, 0, 0, 0), ["plain"])
-    labels = [each.label for each in retentions(load(tmp_path))]
+        run(tmp_path, frozen_config(loss, coef=0.01), (8, 0, 0, 0), ["plain"])
+    labels = [retention.label for retention in retentions(load(tmp_path))]
     assert labels == ["base policy", "reverse KL", "reverse KL, D_pef", "forward KL"]
 
 
 def test_grpo_with_a_penalty_is_an_arm_and_a_line_over_its_coefficients(tmp_path: Path) -> None:
     for coef, correct in ((0.01, (8, 8, 0, 0)), (1.0, (4, 4, 0, 0))):
-        run(tmp_path, made("forward_kl", coef=coef), correct, ["plain"])
+        run(tmp_path, frozen_config("forward_kl", coef=coef), correct, ["plain"])
     for kl, correct in ((0.0, (8, 8, 8, 8)), (0.01, (8, 8, 8, 0)), (1.0, (8, 0, 0, 0))):
         frozen = config(loss="grpo", trainer={"kl": kl}, choices={"task": "styles"})
         evaluations = {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(*correct)}}
@@ -199,15 +201,15 @@ def test_grpo_with_a_penalty_is_an_arm_and_a_line_over_its_coefficients(tmp_path
 
 
 def test_the_published_table_stands_beside_ours_cell_by_cell(home: Path) -> None:
-    made = alpha.table(load(home))
-    assert made is not None
-    shown = made.published[0].cells.set_index(["row", "metric", "column"])["text"]
+    table = alpha.table(load(home))
+    assert table is not None
+    shown = table.published[0].cells.set_index(["row", "metric", "column"])["text"]
     assert len(shown) == 14 * 2 * 3  # methods, data sets, metrics
     assert shown["RKL", "greedy", "BIRD"] == "60.0"
     assert shown["DPH-F", "pass@16", "Spider"] == "85.7"
     assert shown["alpha-divergence (alpha 0.2)", "pass@8", "BIRD"] == "67.0"
-    assert list(dict.fromkeys(made.published[0].cells["metric"])) == ["greedy", "pass@8", "pass@16"]
-    text = " ".join(markdown(made).split())  # columns are padded
+    assert list(dict.fromkeys(table.published[0].cells["metric"])) == ["greedy", "pass@8", "pass@16"]
+    text = " ".join(markdown(table).split())  # columns are padded
     assert "table 2, SQL, Llama-3.1-8B-Instruct" in text
     assert (
         "| DPH-JS (Divergence Definition) (divergence loss weight 0.2) | 62.4 | 70.1 | 71.9 | 78.6 | 85.2 | 86.7 |"
@@ -217,9 +219,9 @@ def test_the_published_table_stands_beside_ours_cell_by_cell(home: Path) -> None
 
 def test_the_figure_of_coefficients_has_a_line_per_divergence_and_objectives_without_one_across(tmp_path: Path) -> None:
     for coef, correct in ((0.01, (8, 8, 0, 0)), (1.0, (4, 4, 0, 0))):
-        run(tmp_path, made("reverse_kl", coef=coef), correct, ["plain"])
+        run(tmp_path, frozen_config("reverse_kl", coef=coef), correct, ["plain"])
     assert coefficient.figure(load(tmp_path)) is not None
-    run(tmp_path, made("forward_kl", coef=0.1), (8, 8, 8, 8), ["plain"])  # one coefficient is no line
+    run(tmp_path, frozen_config("forward_kl", coef=0.1), (8, 8, 8, 8), ["plain"])  # one coefficient is no line
     dapo = config(loss="dapo", choices={"task": "styles"})
     write_run(tmp_path, dapo, {0: {"styles": counts(2, 2, 0, 0)}, 40: {"styles": counts(8, 0, 0, 0)}}, name="dapo-s0")
     drawn = coefficient.figure(load(tmp_path))

@@ -41,61 +41,68 @@ def sweep(home: Path, rates: dict[float, tuple[float, ...]], loss: str = "grpo")
     for lr, of_seeds in rates.items():
         for seed, rate in enumerate(of_seeds):
             typed = [f"loss={loss}", f"lr={lr:g}", f"seed={seed}"]
-            made = config(loss, lr=lr, seed=seed)
+            frozen = config(loss, lr=lr, seed=seed)
             run_id = write_run(
-                home, made, {0: correct(0.25), 40: correct(rate, shift=seed)}, training=TRAINING, name="-".join(typed)
+                home, frozen, {0: correct(0.25), 40: correct(rate, shift=seed)}, training=TRAINING, name="-".join(typed)
             )
             plan.append((run_id, "-".join(typed), typed))
     write_sweep(home, "s", plan)
     return load(home)
 
 
-def made(frames: Frames, **ask: str) -> Table:
-    found = table(frames, Ask(**ask))
-    assert found is not None
-    return found
+def comparison(frames: Frames, **ask: str) -> Table:
+    compared = table(frames, Ask(**ask))
+    assert compared is not None
+    return compared
 
 
-def at(found: Table, row: str, metric: str, column: str = "") -> pd.Series:
-    c = found.cells
-    part = c[(c["row"] == row) & (c["metric"] == metric) & (c["column"] == column)]
-    assert len(part) == 1
-    return part.iloc[0]
+def cell_at(compared: Table, row: str, metric: str, column: str = "") -> pd.Series:
+    c = compared.cells
+    matching = c[(c["row"] == row) & (c["metric"] == metric) & (c["column"] == column)]
+    assert len(matching) == 1
+    return matching.iloc[0]
 
 
-def titled(found: Table, start: str, width: int = 200) -> Grid:
-    return next(g for g in grids(found, width=width) if g.title.startswith(start))
+def titled(compared: Table, start: str, width: int = 200) -> Grid:
+    return next(g for g in grids(compared, width=width) if g.title.startswith(start))
 
 
 def test_any_sweep_gets_rows_by_what_was_swept_and_the_usual_columns(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
-    grid = grids(found, width=200)[0]
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    grid = grids(compared, width=200)[0]
     assert grid.header == ("", "avg@8, %", "pass@8, %", "entropy, nats", "length, tokens", "hours", "seeds")
     assert [row[0] for row in grid.rows] == ["base policy (step 0)", "lr = 1e-05", "lr = 0.001"]
-    assert titled(found, "maze7: difference").header[1:3] == ("avg@8, points", "pass@8, points")
+    assert titled(compared, "maze7: difference").header[1:3] == ("avg@8, points", "pass@8, points")
     # 4 of 8 on average, and the wave of ± 1 on every third problem
-    low = at(found, "lr = 1e-05", "avg@8")["mean"]
+    low = cell_at(compared, "lr = 1e-05", "avg@8")["mean"]
     assert low == pytest.approx(sum(c for s in range(3) for _, c, _ in correct(0.5, shift=s)["maze7"]) / (3 * 40 * 8))
     # the last tenth of 40 steps is 37 … 40: (9 + 9 + 0.25 + 0.75)/4; 40 steps of 36 s are 0.4 hours
-    assert at(found, "lr = 1e-05", "entropy")["mean"] == 19 / 4
-    assert at(found, "lr = 1e-05", "hours")["mean"] == pytest.approx(0.4)
+    assert cell_at(compared, "lr = 1e-05", "entropy")["mean"] == 19 / 4
+    assert cell_at(compared, "lr = 1e-05", "hours")["mean"] == pytest.approx(0.4)
     assert [row[-1] for row in grid.rows] == ["3", "3", "3"]
-    assert any(note == "All arms: loss=grpo." for note in found.notes)
+    assert any(note == "All arms: loss=grpo." for note in compared.notes)
 
 
-def test_differences_are_paired_with_the_reference_and_say_what_they_rest_on(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
-    one = at(found, "lr = 0.001", "avg@8")
+def test_differences_are_paired_with_the_reference_and_the_note_counts_seeds_and_problems(tmp_path):
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    arm_cell = cell_at(compared, "lr = 0.001", "avg@8")
     # Seed by seed the same wave: 2/8, 1/8 and 2/8 more on every problem.
-    assert one["difference"] == pytest.approx((2 + 1 + 2) / 3 / 8)
-    assert one["per_seed"] == "0.25 0.125 0.25"
-    assert (one["reference"], one["paired_seeds"], one["paired_problems"], one["family"]) == ("lr = 1e-05", 3, 40, 1)
+    assert arm_cell["difference"] == pytest.approx((2 + 1 + 2) / 3 / 8)
+    assert arm_cell["per_seed"] == "0.25 0.125 0.25"
+    assert (arm_cell["reference"], arm_cell["paired_seeds"], arm_cell["paired_problems"], arm_cell["family"]) == (
+        "lr = 1e-05",
+        3,
+        40,
+        1,
+    )
     # Nothing but seeds varies: t with 2 degrees of freedom on (0.25, 0.125, 0.25), half 4.3027·0.07217/√3
-    assert (one["difference_high"] - one["difference_low"]) / 2 == pytest.approx(4.30265 * 0.0721688 / 3**0.5, rel=1e-4)
-    assert one["verdict"] == "▲"
-    assert one["improvement"] == 1
-    assert any("paired over 3 seeds and 40 problems, 95 %, simultaneous over 1 arm" in note for note in found.notes)
-    grid = titled(found, "maze7: difference to lr = 1e-05")
+    assert (arm_cell["difference_high"] - arm_cell["difference_low"]) / 2 == pytest.approx(
+        4.30265 * 0.0721688 / 3**0.5, rel=1e-4
+    )
+    assert arm_cell["verdict"] == "▲"
+    assert arm_cell["improvement"] == 1
+    assert any("paired over 3 seeds and 40 problems, 95 %, simultaneous over 1 arm" in note for note in compared.notes)
+    grid = titled(compared, "maze7: difference to lr = 1e-05")
     assert grid.rows[0][1] == "+20.8 [2.9, 38.8] ▲"
 
 
@@ -104,27 +111,27 @@ def test_differences_are_paired_with_the_reference_and_say_what_they_rest_on(tmp
     [(0.75, 0.875, "above"), (0.25, 0.125, "below"), (0.75, 0.25, ""), (0.5, 0.5, "undecided")],
 )
 def test_a_headline_has_the_direction_of_all_that_is_decided(tmp_path, second, third, direction):
-    (headline, *_) = headlines(made(sweep(tmp_path, {1e-5: (0.5,) * 3, 1e-4: (second,) * 3, 1e-3: (third,) * 3})))
+    (headline, *_) = headlines(comparison(sweep(tmp_path, {1e-5: (0.5,) * 3, 1e-4: (second,) * 3, 1e-3: (third,) * 3})))
     assert (headline.title, headline.direction) == ("avg@8", direction)
 
 
-def test_one_seed_speaks_of_runs(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
-    assert any("say that these runs differ, not yet that their arms do" in note for note in found.notes)
+def test_differences_over_one_seed_are_noted_as_those_of_runs(tmp_path):
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
+    assert any("say that these runs differ, not yet that their arms do" in note for note in compared.notes)
 
 
 def test_the_best_of_each_column_is_marked_where_more_or_less_is_better(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
-    grid = grids(found, width=200)[0]
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}))
+    grid = grids(compared, width=200)[0]
     assert grid.best == {(2, 1)}  # avg@8; pass@8, hours are alike; entropy is neither good nor bad
-    assert re.findall(r"\| \*\*(\S+) ", markdown(found)) == ["75.0"]
-    assert re.findall(r"& \\textbf{(\S+) ", latex(found)) == ["75.0"]
+    assert re.findall(r"\| \*\*(\S+) ", markdown(compared)) == ["75.0"]
+    assert re.findall(r"& \\textbf{(\S+) ", latex(compared)) == ["75.0"]
 
 
 def test_the_base_policy_is_never_the_best(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.125,), 1e-3: (0.0,)}))
-    assert {row for row, _ in grids(found, width=200)[0].best} == {1}
-    assert any("Bold: the best of the arms, not counting the base policy" in note for note in found.notes)
+    compared = comparison(sweep(tmp_path, {1e-5: (0.125,), 1e-3: (0.0,)}))
+    assert {row for row, _ in grids(compared, width=200)[0].best} == {1}
+    assert any("Bold: the best of the arms, not counting the base policy" in note for note in compared.notes)
 
 
 def test_missing_and_diverged_seeds_are_counted(tmp_path):
@@ -132,73 +139,73 @@ def test_missing_and_diverged_seeds_are_counted(tmp_path):
         end = {0: correct(0.25), 40: correct(0.5)} if cause == "ok" else {0: correct(0.25)}
         write_run(tmp_path, config("grpo", seed=seed), end, cause=cause)
     write_run(tmp_path, config("pacs"), {0: correct(0.25), 40: correct(0.5)})
-    grid = grids(made(load(tmp_path)), width=200)[0]
+    grid = grids(comparison(load(tmp_path)), width=200)[0]
     assert {row[0]: row[-1] for row in grid.rows}["loss=grpo"] == "2 of 3 (1 diverged)"
 
 
 def test_a_seed_that_one_arm_lacks_is_left_out_and_named(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
-    one = at(found, "lr = 0.001", "avg@8")
-    assert (one["paired_seeds"], one["unpaired_seeds"]) == (2, "2")
-    assert any("Left out of differences, for want of a partner: seeds 2" in note for note in found.notes)
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    arm_cell = cell_at(compared, "lr = 0.001", "avg@8")
+    assert (arm_cell["paired_seeds"], arm_cell["unpaired_seeds"]) == (2, "2")
+    assert any("Left out of differences, for want of a partner: seeds 2" in note for note in compared.notes)
 
 
 def test_two_runs_of_one_arm_and_seed_are_not_averaged_as_if_one_were_two(tmp_path):
     for name, rate in (("first", 0.5), ("second", 0.75)):
         write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(rate)}, name=name)
     with pytest.raises(LookupError, match=r"first \(id-first\) and second \(id-second\) are both of seed 0 of one arm"):
-        made(load(tmp_path))
+        comparison(load(tmp_path))
 
 
 def test_against_names_another_reference_or_the_base_policy(tmp_path):
     frames = sweep(tmp_path, {1e-5: (0.5,), 1e-4: (0.5,), 1e-3: (0.75,)})
-    assert set(made(frames, against="lr=0.001").cells["reference"]) == {"", "lr = 0.001"}
-    against_base = made(frames, against="base")
-    assert at(against_base, "lr = 0.001", "avg@8")["difference"] == pytest.approx((6 - 2) / 8)
+    assert set(comparison(frames, against="lr=0.001").cells["reference"]) == {"", "lr = 0.001"}
+    against_base = comparison(frames, against="base")
+    assert cell_at(against_base, "lr = 0.001", "avg@8")["difference"] == pytest.approx((6 - 2) / 8)
     with pytest.raises(LookupError, match="no such arm"):
-        made(frames, against="lr=7")
+        comparison(frames, against="lr=7")
     with pytest.raises(LookupError, match="names no arm"):
-        made(frames, against="grpo")
+        comparison(frames, against="grpo")
 
 
-def test_arms_of_a_swept_model_stand_against_the_base_policy_of_their_own_model(tmp_path):
+def test_arms_of_a_swept_model_are_compared_to_the_base_policy_of_their_own_model(tmp_path):
     """Two layers go from 2 to 4 of 8, three from 4 to 6: 25 points each."""
     plan = []
     for layers, start in ((2, 0.25), (3, 0.5)):
-        made_of = config("grpo", model={"layers": layers})
-        run_id = write_run(tmp_path, made_of, {0: correct(start), 40: correct(start + 0.25)}, name=f"l{layers}")
+        frozen = config("grpo", model={"layers": layers})
+        run_id = write_run(tmp_path, frozen, {0: correct(start), 40: correct(start + 0.25)}, name=f"l{layers}")
         plan.append((run_id, f"l{layers}", ["loss=grpo", f"model.layers={layers}"]))
     write_sweep(tmp_path, "s", plan)
-    found = made(load(tmp_path), against="base")
-    differences = found.cells[(found.cells["metric"] == "avg@8") & ~found.cells["base"]]["difference"]
+    compared = comparison(load(tmp_path), against="base")
+    differences = compared.cells[(compared.cells["metric"] == "avg@8") & ~compared.cells["base"]]["difference"]
     assert list(differences) == pytest.approx([0.25, 0.25])
 
 
-def test_one_run_alone_stands_against_its_base_policy(tmp_path):
+def test_a_single_run_is_compared_to_its_base_policy(tmp_path):
     write_run(tmp_path, config("grpo"), {0: correct(0.25), 40: correct(0.75)}, training=TRAINING)
-    found = made(load(tmp_path))
-    one = at(found, "loss=grpo", "avg@8")
-    assert (one["reference"], one["difference"]) == ("base policy (step 0)", pytest.approx(0.5))
+    compared = comparison(load(tmp_path))
+    arm_cell = cell_at(compared, "loss=grpo", "avg@8")
+    assert (arm_cell["reference"], arm_cell["difference"]) == ("base policy (step 0)", pytest.approx(0.5))
 
 
-def test_the_metrics_that_were_asked_for_are_the_columns(tmp_path):
+def test_the_requested_metrics_are_the_columns(tmp_path):
     frames = sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)})
-    found = made(frames, metrics="pass,response/length,avg@8")
-    assert grids(found, width=200)[0].header == ("", "pass@8, %", "response/length", "avg@8, %", "seeds")
+    compared = comparison(frames, metrics="pass,response/length,avg@8")
+    assert grids(compared, width=200)[0].header == ("", "pass@8, %", "response/length", "avg@8, %", "seeds")
     with pytest.raises(LookupError, match=r"no run measured it\. Did you mean pass@8"):
-        made(frames, metrics="pass@9")
+        comparison(frames, metrics="pass@9")
 
 
 def test_pass_at_any_k_up_to_the_samples_drawn_is_a_column(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}), metrics="pass@2")
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5,), 1e-3: (0.75,)}), metrics="pass@2")
     # 4 of 8 right: 1 - C(4, 2)/C(8, 2) = 22/28; 5: 25/28; 3: 18/28; of 40 problems 14, 13 and 13.
-    assert at(found, "lr = 1e-05", "pass@2")["mean"] == pytest.approx((14 * 22 + 13 * 25 + 13 * 18) / 28 / 40)
+    assert cell_at(compared, "lr = 1e-05", "pass@2")["mean"] == pytest.approx((14 * 22 + 13 * 25 + 13 * 18) / 28 / 40)
 
 
-def test_two_knobs_stand_as_rows_and_columns(tmp_path):
+def test_two_knobs_are_rows_and_columns(tmp_path):
     write_study(tmp_path)
-    found = made(load(tmp_path), metrics="avg", across="eta")
-    grid = grids(found)[0]
+    compared = comparison(load(tmp_path), metrics="avg", across="eta")
+    grid = grids(compared)[0]
     assert [row[0] for row in grid.rows] == [
         "base policy (step 0)",
         "loss=grpo",
@@ -211,24 +218,24 @@ def test_two_knobs_stand_as_rows_and_columns(tmp_path):
     js = dict(zip(grid.header, next(r for r in grid.rows if "js" in r[0]), strict=True))
     assert js[average[0]].startswith("60.9")  # 39/64
     with pytest.raises(LookupError, match="it was not swept. Swept here: loss, divergence, eta"):
-        made(load(tmp_path), across="lr")
+        comparison(load(tmp_path), across="lr")
 
 
-def test_a_family_is_all_arms_of_a_setting_however_the_table_is_cut(tmp_path):
+def test_a_family_is_all_arms_of_a_setting_however_a_table_divides_them_into_blocks(tmp_path):
     write_study(tmp_path)
     frames = load(tmp_path)
     from analysis.tables import eta
 
-    ours, papers = made(frames).cells, eta.table(frames).cells
+    ours, papers = comparison(frames).cells, eta.table(frames).cells
     assert set(ours["family"].dropna()) == set(papers["family"].dropna()) == {12}
     js = papers[papers["block"].str.endswith("js") & (papers["row"] == "1/η = 2")]
-    one = js[(js["metric"] == "avg@8") & (js["column"] == "Average")].iloc[0]
-    same = at(made(frames), "loss=lad divergence=js eta = 0.5 (1/η = 2)", "avg@8", "Average")
-    assert one["difference_low"] == same["difference_low"]
+    arm_cell = js[(js["metric"] == "avg@8") & (js["column"] == "Average")].iloc[0]
+    same = cell_at(comparison(frames), "loss=lad divergence=js eta = 0.5 (1/η = 2)", "avg@8", "Average")
+    assert arm_cell["difference_low"] == same["difference_low"]
 
 
 def test_the_best_of_several_gets_no_verdict(tmp_path):
-    """Chosen on what is reported: no difference, no mark."""
+    """The best η is chosen on the reported scores, so it has no difference and no mark."""
     from analysis.tables import divergence
 
     write_study(tmp_path)
@@ -261,35 +268,35 @@ def test_the_best_by_validation_gets_no_verdict_either(tmp_path):
     assert best["difference"].isna().all()
 
 
-def test_the_cheapest_way_to_decide_is_told_by_the_measured_hours(tmp_path):
+def test_the_cheapest_way_to_decide_follows_from_the_measured_hours(tmp_path):
     """A run trains for 40 · 36 s = 0.4 h; its evaluations at 0 and 40 take 30 s and 42 s, 0.01 h each."""
     ends = {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}
     plan = []
     for arm, of_seeds in ends.items():
         for seed, right in enumerate(of_seeds):
             spent = {step: {"time/evaluation_s": seconds} for step, seconds in ((0, 30.0), (40, 42.0))}
-            found = {0: correct(0.25), 40: correct(right / 8)}
-            made_of = config(arm.removeprefix("loss="), seed=seed)
-            run_id = write_run(tmp_path, made_of, found, training=TRAINING, logged_at=spent)
+            evaluations = {0: correct(0.25), 40: correct(right / 8)}
+            frozen = config(arm.removeprefix("loss="), seed=seed)
+            run_id = write_run(tmp_path, frozen, evaluations, training=TRAINING, logged_at=spent)
             plan.append((run_id, run_id, [arm, f"seed={seed}"]))
     write_sweep(tmp_path, "s", plan)
     frames = load(tmp_path)
     assert costs(frames, arms(frames)) == pytest.approx((0.4, 0.01))
     # Alike on all problems, unlike between seeds: more seeds alone would decide it.
-    assert at(made(frames), "loss=pacs", "avg@8")["cheapest"] == "seeds"
+    assert cell_at(comparison(frames), "loss=pacs", "avg@8")["cheapest"] == "seeds"
 
 
-def test_the_csv_holds_what_the_verdict_rests_on(tmp_path):
-    found = made(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
-    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
-    one = next(r for r in rows if r["row"] == "lr = 0.001" and r["metric"] == "avg@8")
-    assert float(one["difference"]) == at(found, "lr = 0.001", "avg@8")["difference"]
-    assert (one["paired_seeds"], one["paired_problems"], one["verdict"]) == ("3", "40", "▲")
-    assert float(one["p"]) < 0.05
+def test_the_csv_file_contains_the_numbers_behind_a_verdict(tmp_path):
+    compared = comparison(sweep(tmp_path, {1e-5: (0.5, 0.5, 0.5), 1e-3: (0.75, 0.625, 0.75)}))
+    rows = list(csv.DictReader(io.StringIO(to_csv(compared))))
+    arm_cell = next(r for r in rows if r["row"] == "lr = 0.001" and r["metric"] == "avg@8")
+    assert float(arm_cell["difference"]) == cell_at(compared, "lr = 0.001", "avg@8")["difference"]
+    assert (arm_cell["paired_seeds"], arm_cell["paired_problems"], arm_cell["verdict"]) == ("3", "40", "▲")
+    assert float(arm_cell["p"]) < 0.05
 
 
 def test_a_mean_over_arms_keeps_what_they_share(tmp_path):
-    """Seeds move both arms alike: the mean of two is as restless as either."""
+    """Seeds move both arms alike, so the mean of two arms varies as much as each of them."""
     frames = sweep(tmp_path, {1e-5: (0.5, 0.25, 0.75), 1e-3: (0.5, 0.25, 0.75)})
     (metric,) = parse("avg@8", frames, [run.run_id for run in frames.rows])
     cells = [cell(frames, arm, metric, ["maze7"]) for arm in arms(frames)]
@@ -298,7 +305,7 @@ def test_a_mean_over_arms_keeps_what_they_share(tmp_path):
     assert together.interval() == pytest.approx(cells[0].interval())
 
 
-def test_matched_references_pair_each_arm_with_its_like(tmp_path):
+def test_each_arm_is_compared_to_the_reference_with_the_same_other_knobs(tmp_path):
     plan = []
     for loss, rate in (("grpo", 0.5), ("pacs", 0.75)):
         for lr in (1e-5, 1e-3):
@@ -306,7 +313,7 @@ def test_matched_references_pair_each_arm_with_its_like(tmp_path):
             run_id = write_run(tmp_path, config(loss, lr=lr), {0: BASE, 40: correct(rate)}, name="-".join(typed))
             plan.append((run_id, "-".join(typed), typed))
     write_sweep(tmp_path, "s", plan)
-    cells = made(load(tmp_path)).cells.query("metric == 'avg@8' and reference != ''")
+    cells = comparison(load(tmp_path)).cells.query("metric == 'avg@8' and reference != ''")
     assert dict(zip(cells["row"], cells["reference"], strict=True)) == {
         "loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05",
         "loss=pacs lr = 0.001": "loss=grpo lr = 0.001",

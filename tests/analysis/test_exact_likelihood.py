@@ -16,11 +16,11 @@ from tests.analysis.ledger_factory import config, counts, write_run, write_sweep
 
 def write_arm(home: Path, loss: str, G: int, right: int, *, advantage: str | None = None) -> str:
     """A run on `classes`: nothing right of 16 at step 0, then `right` of 16, and eight steps of training."""
-    made = {**config(loss), "rollout": {"samples": G}}
-    made["choices"] |= {"advantage": advantage or loss, "task": "classes"}
+    frozen = {**config(loss), "rollout": {"samples": G}}
+    frozen["choices"] |= {"advantage": advantage or loss, "task": "classes"}
     training = {"reward/accuracy": [right / 16] * 8, "optim/grad_norm": [0.5] * 8}
     first, last = ({"classes": counts(c, c)} for c in (0, right // 2))
-    return write_run(home, made, {0: first, 40: last}, training=training, name=f"{loss}-samples{G}-s0")
+    return write_run(home, frozen, {0: first, 40: last}, training=training, name=f"{loss}-samples{G}-s0")
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> No
     table = exact_likelihood.table(load(home))
     assert table is not None
     cells = table.cells[table.cells["metric"] == "avg@8"]
-    found = dict(zip(cells["row"], cells["mean"], strict=True))
-    assert list(found) == [
+    accuracies = dict(zip(cells["row"], cells["mean"], strict=True))
+    assert list(accuracies) == [
         "base policy (step 0)",
         "cross-entropy",
         "MaxRL, G = 4",
@@ -45,7 +45,7 @@ def test_rows_are_objectives_by_rollouts_with_accuracy_by_hand(home: Path) -> No
         "MaxRL, G = 64",
         "REINFORCE, G = 16",
     ]
-    assert list(found.values()) == pytest.approx([0, 1, 2 / 16, 8 / 16, 14 / 16, 0])
+    assert list(accuracies.values()) == pytest.approx([0, 1, 2 / 16, 8 / 16, 14 / 16, 0])
 
 
 def test_a_planned_run_without_a_result_keeps_its_row(home: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_figure_draws_every_learner_and_both_references(home: Path) -> None:
     assert encode(drawn, "png")
 
 
-def test_objectives_are_told_by_loss_or_by_the_advantage_of_a_plain_gradient() -> None:
+def test_an_objective_follows_from_the_loss_or_from_the_advantage_of_a_plain_gradient() -> None:
     assert objective.objective("reinforce", "maxrl") == objective.objective("maxrl", "maxrl") == "maxrl"
     assert objective.objective("maxrl", "") == "maxrl"
     assert objective.objective("cross_entropy", "none") == "cross_entropy"

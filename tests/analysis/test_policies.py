@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.figures import policies as figure_room
+from analysis.figures import policies as policies_figure
 from analysis.frames.counts import ProblemCounts
 from analysis.frames.load import load
 from analysis.report.style import encode
@@ -34,12 +34,12 @@ def evaluated(tmp_path: Path, policies: Mapping[str, Sequence[int]], baseline: s
 
 
 def judged(tmp_path: Path, policies: Mapping[str, Sequence[tuple[int, int, int]]], baseline: str = "") -> Path:
-    """Samples of each problem, those that are right, and those that nobody could judge."""
+    """By policy, of each problem: judged samples, right ones, and samples that could not be judged."""
     planned = []
-    for name, found in policies.items():
+    for name, problem_counts in policies.items():
         frozen = {**config("grpo"), "policy": {"name": name, "digest": name, "step": 0, "path": "/x"}, "steps": 1}
         frozen = {**frozen, "loss": None, "choices": {"task": "maze"}}
-        run_id = write_run(tmp_path, frozen, {1: {"maze7": found}}, name=f"{name}-s0", study="evaluation")
+        run_id = write_run(tmp_path, frozen, {1: {"maze7": problem_counts}}, name=f"{name}-s0", study="evaluation")
         planned.append((run_id, f"{name}-s0", [f"policy={name}", "seed=0"]))
     write_sweep(tmp_path, "abcd1234", planned, study="evaluation", baseline=baseline)
     return tmp_path
@@ -100,7 +100,7 @@ def test_policies_are_compared_as_arms_are_without_a_step_zero(home: Path) -> No
 
 def test_the_curve_ends_at_coverage(home: Path) -> None:
     frames = load(home, study="evaluation")
-    figure = figure_room.figure(frames)
+    figure = policies_figure.figure(frames)
     assert figure is not None
     (axes,) = [axes for axes in figure.axes if axes.get_visible()]
     ends = {np.asarray(line.get_ydata())[-1] for line in axes.get_lines()}
@@ -131,9 +131,9 @@ def test_a_mean_of_samples_to_reach_leaves_nobody_out() -> None:
         ((good, never, never), math.nan, "reached by 1 of 3"),
         ((never, never, never), math.nan, "not reached"),
     ):
-        found = policies._reached([policies.Pair(seed, base, now) for seed, now in enumerate(of_seeds)], 3)
-        assert found.mean == pytest.approx(mean, nan_ok=True)
-        assert found.state == state
+        reached = policies._reached([policies.Pair(seed, base, now) for seed, now in enumerate(of_seeds)], 3)
+        assert reached.mean == pytest.approx(mean, nan_ok=True)
+        assert reached.state == state
 
 
 def test_the_table_says_of_how_many_problems_nothing_could_be_judged(tmp_path: Path) -> None:

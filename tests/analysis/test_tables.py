@@ -41,9 +41,9 @@ def spoilt(tmp_path_factory) -> Frames:
 
 def value(table: Table, row: str, column: str, metric: str = "avg@8", block: str = "") -> pd.Series:
     c = table.cells
-    found = c[(c["row"] == row) & (c["column"] == column) & (c["metric"] == metric) & c["block"].str.contains(block)]
-    assert len(found) == 1
-    return found.iloc[0]
+    matching = c[(c["row"] == row) & (c["column"] == column) & (c["metric"] == metric) & c["block"].str.contains(block)]
+    assert len(matching) == 1
+    return matching.iloc[0]
 
 
 def write_controlled(home: Path) -> None:
@@ -59,25 +59,25 @@ def write_controlled(home: Path) -> None:
     ):
         typed = dict(word.split("=") for word in arm.split())
         for seed in seeds:
-            made = config(typed["loss"], eta=float(typed.get("eta", 1)), seed=seed, **other)
+            frozen = config(typed["loss"], eta=float(typed.get("eta", 1)), seed=seed, **other)
             name = f"{arm} s{seed}"
             ends = {0: {"maze7": counts(1, 1, 1, 1)}, 40: {"maze7": counts(*[right] * 4)}}
             plan.append(
-                (write_run(home, made, ends, name=name.replace(" ", "-")), name, [*arm.split(), f"seed={seed}"])
+                (write_run(home, frozen, ends, name=name.replace(" ", "-")), name, [*arm.split(), f"seed={seed}"])
             )
             control |= {name: "seeds"} if seed > 2 else {}
     write_sweep(home, "s", plan, control=control)
 
 
-def test_a_control_stands_in_no_row_of_the_arm_that_it_is_of(tmp_path):
+def test_a_control_is_not_in_the_row_of_its_arm(tmp_path):
     write_controlled(tmp_path)
     frames = load(tmp_path)
     assert {arm.control for arm in arms(frames)} == {"", "seeds", "random"}
     rows = [(r["row"], r["mean"], r["seeds"]) for _, r in eta.table(frames).cells.iterrows() if r["metric"] == "avg@8"]
     expected = [("base policy (step 0)", 1), ("GRPO", 4), ("1/η = 1", 6), ("1/η = 2", 5)]
     assert rows == [(row, right / 8, 3 if row != "base policy (step 0)" else rows[0][2]) for row, right in expected]
-    own = divergence.table(frames).cells
-    means = own[(own["row"] == "js") & (own["metric"] == "avg@8")]
+    divergence_cells = divergence.table(frames).cells
+    means = divergence_cells[(divergence_cells["row"] == "js") & (divergence_cells["metric"] == "avg@8")]
     assert list(means["mean"]) == [5.5 / 8]
     assert list(means["difference"]) == [1.5 / 8]
 
@@ -134,9 +134,9 @@ def test_missing_runs_are_shown_with_their_reason_and_never_dropped(spoilt):
 def test_the_grpo_command_keeps_what_both_losses_read(tmp_path):
     plan = []
     for value_ in (1.0, 2.0):
-        made = config(eta=value_, task={"size": 9})
+        frozen = config(eta=value_, task={"size": 9})
         overrides = ("loss=lad", "divergence=js", f"eta={value_:g}", "task.size=9", "steps=40")
-        plan.append((write_run(tmp_path, made, {0: BASE, 40: BASE}), f"x{value_}", overrides))
+        plan.append((write_run(tmp_path, frozen, {0: BASE, 40: BASE}), f"x{value_}", overrides))
     write_sweep(tmp_path, "s", plan)
     hints = set(eta.table(load(tmp_path)).cells["hint"]) - {""}
     assert hints == {"python -m rlvr.run loss=grpo task.size=9 steps=40"}
@@ -163,10 +163,10 @@ def test_arms_that_differ_in_another_knob_are_never_averaged(tmp_path):
     assert set(rows["row"]) >= {"js (lr=1e-05)", "js (lr=1e-06)"}
 
 
-def test_an_option_that_is_off_is_not_told_of_an_arm(tmp_path):
+def test_an_option_that_is_off_is_not_in_the_name_of_an_arm(tmp_path):
     for entropy, chosen in ((0.0, "none"), (0.003, "none"), (0.0, "greedy_fails")):
-        made = config(trainer={"entropy": entropy}) | {"rollout": {"filter": chosen}}
-        write_run(tmp_path, made, {0: BASE, 40: {"maze7": counts(4)}}, name=f"lad-entropy{entropy}-{chosen}")
+        frozen = config(trainer={"entropy": entropy}) | {"rollout": {"filter": chosen}}
+        write_run(tmp_path, frozen, {0: BASE, 40: {"maze7": counts(4)}}, name=f"lad-entropy{entropy}-{chosen}")
     rows = divergence.table(load(tmp_path)).cells["row"]
     assert {r for r in rows if r.startswith("js")} == {
         "js",
@@ -175,10 +175,10 @@ def test_an_option_that_is_off_is_not_told_of_an_arm(tmp_path):
     }
 
 
-def test_none_among_the_choices_of_a_loss_is_told(tmp_path):
+def test_none_as_an_option_of_a_loss_is_in_the_name_of_an_arm(tmp_path):
     for weight in ("balanced", "none"):
-        made = config("pacs") | {"loss": {"weight": weight}}
-        write_run(tmp_path, made, {0: BASE}, name=f"pacs-{weight}-s0")
+        frozen = config("pacs") | {"loss": {"weight": weight}}
+        write_run(tmp_path, frozen, {0: BASE}, name=f"pacs-{weight}-s0")
     assert [arm.variant for arm in arms(load(tmp_path))] == ["loss.weight=balanced", "loss.weight=none"]
 
 
@@ -192,16 +192,16 @@ def test_two_arms_never_share_a_name(tmp_path):
 
 def test_settings_are_blocks_of_their_own(tmp_path):
     for size in (7, 9):
-        made = config(task={"size": size})
-        write_run(tmp_path, made, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-s0")
+        frozen = config(task={"size": size})
+        write_run(tmp_path, frozen, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-s0")
     blocks = divergence.table(load(tmp_path)).cells["block"].unique().tolist()
     assert blocks == ["1/η = 1, task.size=7", "1/η = 1, task.size=9"]
 
 
-def test_what_is_the_same_within_a_setting_is_not_told_of_its_arms(tmp_path):
+def test_what_is_the_same_within_a_setting_is_not_in_the_names_of_its_arms(tmp_path):
     for size, lr, updates in ((7, 1e-5, 1), (7, 1e-5, 2), (9, 1e-6, 1)):
-        made = config(task={"size": size}, lr=lr, trainer={"updates": updates})
-        write_run(tmp_path, made, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-updates{updates}")
+        frozen = config(task={"size": size}, lr=lr, trainer={"updates": updates})
+        write_run(tmp_path, frozen, {0: BASE, 40: BASE}, name=f"lad-js-size{size}-updates{updates}")
     variants = [(arm.setting, arm.variant) for arm in arms(load(tmp_path))]
     small = [("task.size=7", "trainer.updates=1"), ("task.size=7", "trainer.updates=2")]
     assert variants == [*small, ("task.size=9", "")]
@@ -216,7 +216,7 @@ def test_a_setting_shows_its_own_benchmarks_only(tmp_path):
     assert columns == {"1/η = 1, task.size=7": ["maze7"], "1/η = 1, task.size=9": ["maze9"]}
 
 
-def test_a_finished_run_without_evaluation_says_so(tmp_path):
+def test_a_finished_run_without_evaluation_is_marked_as_not_evaluated(tmp_path):
     write_run(tmp_path, config(), {0: BASE})
     assert value(divergence.table(load(tmp_path)), "js", "maze7")["state"] == "not evaluated"
 
@@ -239,16 +239,16 @@ def test_one_seed_is_stated(complete):
 def test_tables_without_runs_are_none(tmp_path):
     write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: BASE})
     frames = load(tmp_path)
-    assert [room.table(frames) for room in (eta, divergence, bandit)] == [None, None, None]
+    assert [module.table(frames) for module in (eta, divergence, bandit)] == [None, None, None]
 
 
 # --- the published numbers ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("room", "name"), [(eta, "lad_table_6"), (divergence, "lad_table_8")])
-def test_published_values_are_those_of_the_paper(complete, room, name):
+@pytest.mark.parametrize(("module", "name"), [(eta, "lad_table_6"), (divergence, "lad_table_8")])
+def test_published_values_are_those_of_the_paper(complete, module, name):
     printed = [cell.text for cell in printed_tables()[name].cells]
-    shown = room.table(complete).published[0].cells
+    shown = module.table(complete).published[0].cells
     assert len(shown) == len(printed)
     assert sorted(shown["text"]) == sorted(printed)
 
@@ -266,7 +266,7 @@ def test_a_published_cell_stands_where_the_paper_has_it(complete):
 
 
 @pytest.mark.parametrize(
-    ("name", "room", "which"),
+    ("name", "module", "fixture"),
     [
         ("eta", eta, "complete"),
         ("divergence", divergence, "complete"),
@@ -274,8 +274,8 @@ def test_a_published_cell_stands_where_the_paper_has_it(complete):
         ("divergence-missing", divergence, "spoilt"),
     ],
 )
-def test_markdown_is_the_reviewed_one(name, room, which, request):
-    table = room.table(request.getfixturevalue(which))
+def test_markdown_is_the_reviewed_one(name, module, fixture, request):
+    table = module.table(request.getfixturevalue(fixture))
     golden = GOLDEN / f"{name}.md"
     assert golden.exists(), f"no reviewed table {golden.name}"
     assert markdown(table) == golden.read_text(encoding="utf-8")
@@ -292,7 +292,7 @@ def test_csv_keeps_every_cell_at_full_precision(spoilt):
         assert row["state"] == cell["state"]
 
 
-def test_latex_escapes_what_latex_reads():
+def test_special_characters_of_latex_are_escaped():
     assert tex("a_b & 50 % ± 1/η `x_y`") == r"a\_b \& 50 \% $\pm$ 1/$\eta$ \texttt{x\_y}"
 
 
@@ -336,9 +336,9 @@ def test_bandit_distances_by_hand(tmp_path):
 
 def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
     write_bandit(tmp_path, "js", "target", seeds=(0,))
-    made = config(divergence="hd", eta=0.25, task={"_target_": "b"})
-    made["choices"]["task"] = "bandit"
-    write_run(tmp_path, made, {0: BASE}, cause="diverged")
+    frozen = config(divergence="hd", eta=0.25, task={"_target_": "b"})
+    frozen["choices"]["task"] = "bandit"
+    write_run(tmp_path, frozen, {0: BASE}, cause="diverged")
     cells = bandit.table(load(tmp_path)).cells
     assert set(cells.loc[cells["row"] == "lad-hd", "state"]) == {"diverged"}
 
@@ -346,9 +346,9 @@ def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
 def test_every_reference_is_a_line_and_a_legend_entry_of_its_own_within_the_page(tmp_path):
     write_study(tmp_path, grpo=False)
     for low, high in ((0.2, 0.2), (1.0, 1000.0)):
-        made = config(loss="grpo")
-        made["loss"] |= {"clip_low": low, "clip_high": high}
-        write_run(tmp_path, made, {0: BASE, 40: final((8, 4, 4, 0))}, name=f"grpo-{low}")
+        frozen = config(loss="grpo")
+        frozen["loss"] |= {"clip_low": low, "clip_high": high}
+        write_run(tmp_path, frozen, {0: BASE, 40: final((8, 4, 4, 0))}, name=f"grpo-{low}")
     for room in (eta_figure, divergence_figure):
         drawn = room.figure(load(tmp_path))
         style.encode(drawn, "png")

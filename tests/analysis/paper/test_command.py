@@ -1,4 +1,4 @@
-"""`python -m analysis paper`: what is there, one table, a table with runs of any study, a name that is none."""
+"""`python -m analysis paper`: the list, one table, a table with runs of any study, an unknown name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_narrow_terminal_cuts_no_number_and_shows_every_one() -> None:
     assert len(shown) == 63
 
 
-def test_a_name_that_is_none_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused_with_a_list_of_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["paper", "lad_table_5"]) == command.BAD_INPUT
     assert "lad_table_5: there is no such table. Tables: dph_rl_table_2" in capsys.readouterr().err
 
@@ -70,8 +70,8 @@ def test_figures_are_drawn_from_printed_numbers_and_from_a_bundle(
     assert command.main(["paper", "lad_figure_3", *home]) == 0
     assert (folder / "lad_figure_3.png").read_bytes() == once
     assert command.main(["paper", "lad_figure_1", *home]) == command.BAD_INPUT  # no number is printed, no runs
-    said = capsys.readouterr().err
-    assert "no runs here show it (bandit). python -m rlvr.run study=bandit_off_policy makes some." in said
+    error = capsys.readouterr().err
+    assert "no runs here show it (bandit). python -m rlvr.run study=bandit_off_policy makes some." in error
     evidence = Path(__file__).parents[3] / "docs" / "evidence" / "bandit_off_policy.rlvr"
     assert command.main(["paper", "lad_figure_1", str(evidence), *home]) == 0
     assert (folder / "lad_figure_1-bandit-bandit_off_policy.png").is_file()

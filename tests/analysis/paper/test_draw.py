@@ -21,10 +21,10 @@ from tests.analysis.paper.test_ours import config_of, write_published
 def bars(axes: Axes) -> dict[str, list[float]]:
     """Heights by group of x, printed and ours in the order in which they stand."""
     labels = [tick.get_text() for tick in axes.get_xticklabels()]
-    found: dict[str, list[float]] = {}
+    heights: dict[str, list[float]] = {}
     for bar in sorted((b for b in axes.patches if isinstance(b, Rectangle)), key=Rectangle.get_x):
-        found.setdefault(labels[round(bar.get_x() + bar.get_width() / 2)], []).append(bar.get_height())
-    return found
+        heights.setdefault(labels[round(bar.get_x() + bar.get_width() / 2)], []).append(bar.get_height())
+    return heights
 
 
 def test_lines_stand_at_the_printed_numbers() -> None:
@@ -48,8 +48,8 @@ def test_families_have_their_mean() -> None:
 
 def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) -> None:
     for seed, value in enumerate((0.8, 0.9)):
-        made = config_of("model=maze_3m task=maze loss=maxrl") | {"seed": seed}
-        write_run(tmp_path, made, {}, logged_at={40: {"evaluation/maze_17x17/pass_at_1": value}}, name=f"m-s{seed}")
+        frozen = config_of("model=maze_3m task=maze loss=maxrl") | {"seed": seed}
+        write_run(tmp_path, frozen, {}, logged_at={40: {"evaluation/maze_17x17/pass_at_1": value}}, name=f"m-s{seed}")
     frames = load(tmp_path)
     (drawn,) = of_papers(list(of_runs(frames).values()))
     assert drawn.name == "maxrl_figure_18"
@@ -61,10 +61,10 @@ def test_ours_stand_beside_the_printed_rows_with_their_interval(tmp_path: Path) 
     assert (ours.low, ours.high) == pytest.approx((85 - 63.53, 85 + 63.53), abs=0.01)
 
 
-def test_several_arms_of_one_row_are_told_apart(tmp_path: Path) -> None:
+def test_several_arms_of_one_row_have_hatches_and_names_of_their_own(tmp_path: Path) -> None:
     for lr in (1e-6, 1e-5):
-        made = config_of("model=maze_3m task=maze loss=maxrl") | {"lr": lr}
-        write_run(tmp_path, made, {}, logged_at={40: {"evaluation/maze_17x17/pass_at_1": 0.5}}, name=f"m{lr}-s0")
+        frozen = config_of("model=maze_3m task=maze loss=maxrl") | {"lr": lr}
+        write_run(tmp_path, frozen, {}, logged_at={40: {"evaluation/maze_17x17/pass_at_1": 0.5}}, name=f"m{lr}-s0")
     shown = table(load(tmp_path), tables()["maxrl_table_3"])
     drawing = draw.figure(figures()["maxrl_figure_18"], shown)
     hatches = [bar.get_hatch() for bar in drawing.axes[0].patches if bar.get_hatch()]
@@ -74,14 +74,14 @@ def test_several_arms_of_one_row_are_told_apart(tmp_path: Path) -> None:
     assert named[-2:] == ["MaxRL, ours (lr = 1e-05)", "MaxRL, ours (lr = 1e-06)"]
 
 
-@pytest.mark.parametrize("name", [name for name, each in figures().items() if each.printed])
+@pytest.mark.parametrize("name", [name for name, paper_figure in figures().items() if paper_figure.printed])
 def test_fed_with_the_published_numbers_ours_stand_where_theirs_do(name: str, tmp_path: Path) -> None:
-    pictured = figures()[name]
-    assert pictured.printed is not None
-    write_published(tmp_path, pictured.printed)
-    found = draw.marks(pictured, table(load(tmp_path), pictured.printed))
-    theirs = {(m.panel, m.series, m.x): m.value for m in found if not m.ours}
-    ours = {(m.panel, m.series.removesuffix(", ours"), m.x): m.value for m in found if m.ours}
+    paper_figure = figures()[name]
+    assert paper_figure.printed is not None
+    write_published(tmp_path, paper_figure.printed)
+    marks = draw.marks(paper_figure, table(load(tmp_path), paper_figure.printed))
+    theirs = {(m.panel, m.series, m.x): m.value for m in marks if not m.ours}
+    ours = {(m.panel, m.series.removesuffix(", ours"), m.x): m.value for m in marks if m.ours}
     assert ours.keys() == theirs.keys()
     for place, value in theirs.items():
         assert ours[place] == pytest.approx(value, abs=0.0101)  # averages are computed, of rounded columns

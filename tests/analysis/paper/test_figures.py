@@ -7,15 +7,15 @@ import shlex
 
 import pytest
 
-from analysis import figures as figure_room
-from analysis.paper.figures import Pictured, figures, part_of, series_of
+from analysis import figures as figure_package
+from analysis.paper.figures import PaperFigure, figures, part_of, series_of
 from analysis.report.drawing import available
 from rlvr.config.schema import CONF
 
 
-def cells_of(pictured: Pictured) -> list[tuple[str, str, str, float]]:
+def cells_of(paper_figure: PaperFigure) -> list[tuple[str, str, str, float]]:
     """(panel, series, x, number) of everything that is drawn."""
-    layout, printed = pictured.layout, pictured.printed
+    layout, printed = paper_figure.layout, paper_figure.printed
     assert layout is not None
     assert printed is not None
     return [
@@ -59,17 +59,17 @@ def test_figure_6_of_pacs_is_what_its_text_says() -> None:
 
 @pytest.mark.parametrize("name", figures())
 def test_what_draws_a_figure_exists(name: str) -> None:
-    each = figures()[name]
-    assert each.printed or each.ours or each.command
-    assert set(each.ours) <= set(available(figure_room))
-    if each.command:
-        python, option, module = shlex.split(each.command)
+    paper_figure = figures()[name]
+    assert paper_figure.printed or paper_figure.ours or paper_figure.command
+    assert set(paper_figure.ours) <= set(available(figure_package))
+    if paper_figure.command:
+        python, option, module = shlex.split(paper_figure.command)
         assert (python, option) == ("python", "-m")
         importlib.import_module(module)
-    if each.study:
-        assert (CONF.parent / "sweeps" / f"{each.study}.yaml").is_file()
-    if each.layout is not None:
-        drawn = cells_of(each)
+    if paper_figure.study:
+        assert (CONF.parent / "sweeps" / f"{paper_figure.study}.yaml").is_file()
+    if paper_figure.layout is not None:
+        drawn = cells_of(paper_figure)
         assert len({cell[:3] for cell in drawn}) == len(drawn) > 0  # a place for every number
-        for part, values in each.layout.only.items():
-            assert {part_of(c, part) for c in each.layout.chosen(each.printed)} == set(values)
+        for part, values in paper_figure.layout.only.items():
+            assert {part_of(c, part) for c in paper_figure.layout.chosen(paper_figure.printed)} == set(values)

@@ -1,4 +1,4 @@
-"""Fed with what a paper prints as if it were runs, its table shows the same numbers in our rows."""
+"""From runs that logged what a paper prints, its table shows the same numbers in our rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from analysis.frames.load import load
 from analysis.paper import ours
 from analysis.paper.ours import BASE, MEASURES
-from analysis.paper.printed import AVERAGE, MINUS, RAW, Place, Printed, tables
+from analysis.paper.printed import AVERAGE, MINUS, RAW, PaperTable, PrintedCell, tables
 from analysis.report.grid import Grid, grids
 from rlvr.ledger import layout
 from tests.analysis.ledger_factory import config, group_of, write_run, write_sweep
@@ -21,22 +21,22 @@ EVALUATED = ("greedy", "majority")  # what evaluations of policies alone measure
 
 
 def config_of(arm: str) -> dict[str, Any]:
-    """A frozen config with what a selector asks for."""
+    """A frozen config that matches a selector."""
     words = dict(word.replace("!=0", "=0.01").split("=") for word in arm.split() if word != BASE)
-    made = config(words.get("loss", "sft"), words.get("divergence", ""), float(words.pop("loss.eta", 1)))
+    frozen = config(words.get("loss", "sft"), words.get("divergence", ""), float(words.pop("loss.eta", 1)))
     model = words.pop("model")
-    made["choices"] |= {"task": words.pop("task"), "model": "maze_3m" if model == "maze_3m" else "hf"}
-    made["model"] = {"path": f"somebody/{model}"}
+    frozen["choices"] |= {"task": words.pop("task"), "model": "maze_3m" if model == "maze_3m" else "hf"}
+    frozen["model"] = {"path": f"somebody/{model}"}
     for key in ("loss", "divergence"):
         words.pop(key, None)
     for key, value in words.items():
         group, _, knob = key.partition(".")
-        made.setdefault(group, {})[knob] = float(value) if value[0].isdigit() else value
-    return made
+        frozen.setdefault(group, {})[knob] = float(value) if value[0].isdigit() else value
+    return frozen
 
 
-def metrics_of(cells: list[Place], printed: Printed) -> dict[str, float]:
-    """What a run that measured these would log."""
+def metrics_of(cells: list[PrintedCell], printed: PaperTable) -> dict[str, float]:
+    """The metrics that a run with these scores logs."""
     logged = {}
     for cell in cells:
         kind, _, k = cell.metric.partition("@")
@@ -48,46 +48,54 @@ def metrics_of(cells: list[Place], printed: Printed) -> dict[str, float]:
     return logged
 
 
-def write_published(home: Path, printed: Printed) -> None:
-    """A run for every arm of the table, and evaluations of its policy where the paper made them."""
-    by_arm: dict[str, list[Place]] = defaultdict(list)
+def write_published(home: Path, printed: PaperTable) -> None:
+    """A run for every arm of the table, and evaluations of its policy where the paper frozen them."""
+    by_arm: dict[str, list[PrintedCell]] = defaultdict(list)
     for cell in printed.cells:
         if cell.arm and MINUS not in cell.arm:
             by_arm[cell.arm].append(cell)
     planned = []
     bases = {frozenset({*arm.split()} - {BASE}): cells for arm, cells in by_arm.items() if BASE in arm.split()}
     for number, (arm, cells) in enumerate(by_arm.items()):
-        apart = [cell for cell in cells if cell.metric.startswith(EVALUATED)]
+        of_evaluations = [cell for cell in cells if cell.metric.startswith(EVALUATED)]
         measured = [cell for cell in cells if cell.metric in MEASURES]
-        base = next((own for setting, own in bases.items() if setting <= {*arm.split()}), [])
+        base = next((base_cells for setting, base_cells in bases.items() if setting <= {*arm.split()}), [])
         policy = {"name": config_of(arm)["model"]["path"], "group": "abcd"}
         if BASE not in arm.split():
-            own = [cell for cell in cells if cell not in apart]
+            of_training = [cell for cell in cells if cell not in of_evaluations]
             at_start = [cell for cell in base if not cell.metric.startswith(EVALUATED)]
-            steps = {0: metrics_of(at_start, printed), 40: metrics_of(own, printed) or {"evaluation/x/error": 0.0}}
+            steps = {
+                0: metrics_of(at_start, printed),
+                40: metrics_of(of_training, printed) or {"evaluation/x/error": 0.0},
+            }
             write_run(home, config_of(arm), {}, logged_at=steps, name=f"arm{number}-s0")
             policy = {"name": f"arm{number}@40", "group": f"{group_of(config_of(arm))}@40"}
         for greedy in (True, False):
-            part = [cell for cell in apart if (cell.metric == "greedy") == greedy]
+            part = [cell for cell in of_evaluations if (cell.metric == "greedy") == greedy]
             if part or (measured and not greedy):
-                made = evaluation_config(policy, greedy=greedy)
+                frozen = evaluation_config(policy, greedy=greedy)
                 name = f"e{number}-{greedy:d}-s0"
-                run_id = write_evaluation(home, made, name, part, printed, measured)
+                run_id = write_evaluation(home, frozen, name, part, printed, measured)
                 planned.append((run_id, name, [f"policy={policy['name']}"]))
     if planned:
         write_sweep(home, "abcd1234", planned)
 
 
 def evaluation_config(policy: dict[str, str], *, greedy: bool) -> dict[str, Any]:
-    made = config("grpo", evaluation={"temperature": 0.0 if greedy else 0.6})
-    return made | {"policy": {"digest": policy["name"], **policy}, "loss": None, "choices": {"task": "math"}}
+    frozen = config("grpo", evaluation={"temperature": 0.0 if greedy else 0.6})
+    return frozen | {"policy": {"digest": policy["name"], **policy}, "loss": None, "choices": {"task": "math"}}
 
 
 def write_evaluation(
-    home: Path, made: dict[str, Any], name: str, cells: list[Place], printed: Printed, measured: list[Place]
+    home: Path,
+    frozen: dict[str, Any],
+    name: str,
+    cells: list[PrintedCell],
+    printed: PaperTable,
+    measured: list[PrintedCell],
 ) -> str:
     metrics = metrics_of(cells, printed) or {"evaluation/x/error": 0.0}
-    run_id = write_run(home, made, {}, logged_at={1: metrics}, name=name)
+    run_id = write_run(home, frozen, {}, logged_at={1: metrics}, name=name)
     rows = [
         {
             "source": source,
@@ -105,10 +113,10 @@ def write_evaluation(
     return run_id
 
 
-def rows_of_ours(found: list[Grid], panels: list[str]) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
+def rows_of_ours(panel_grids: list[Grid], panels: list[str]) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
     """By panel and printed line, {head: (text, mark)} of the row of ours below it."""
     rows = {}
-    for panel, grid in zip(panels, found, strict=True):
+    for panel, grid in zip(panels, panel_grids, strict=True):
         for number, (label, *texts) in enumerate(grid.rows):
             if label == "· ours":
                 marks = [grid.mark(number, column) for column in range(1, len(grid.header))]
@@ -121,10 +129,10 @@ def rows_of_ours(found: list[Grid], panels: list[str]) -> dict[tuple[str, str], 
 def test_fed_with_the_published_numbers_a_table_returns_them_cell_by_cell(name: str, tmp_path: Path) -> None:
     printed = tables()[name]
     write_published(tmp_path, printed)
-    made = ours.of_runs(load(tmp_path))[name]
-    assert made.name == name
+    with_ours = ours.of_runs(load(tmp_path))[name]
+    assert with_ours.name == name
     panels = list(dict.fromkeys(cell.panel for cell in printed.cells))
-    shown = rows_of_ours(grids(made), panels)
+    shown = rows_of_ours(grids(with_ours), panels)
     corresponding = [cell for cell in printed.cells if cell.arm]
     assert shown.keys() == {(cell.panel, cell.line) for cell in corresponding}
     for cell in corresponding:
@@ -164,9 +172,9 @@ def test_runs_of_another_model_task_or_knob_stand_in_no_row(tmp_path: Path) -> N
 def test_several_arms_of_one_row_are_named_and_seeds_have_their_interval(tmp_path: Path) -> None:
     for lr in (1e-6, 1e-5):
         for seed, value in enumerate((0.5, 0.6)):
-            made = {**config_of("model=maze_3m task=maze loss=maxrl"), "lr": lr, "seed": seed}
+            frozen = {**config_of("model=maze_3m task=maze loss=maxrl"), "lr": lr, "seed": seed}
             logged = {40: {"evaluation/maze_17x17/pass_at_128": value}}
-            write_run(tmp_path, made, {}, logged_at=logged, name=f"m{lr}-s{seed}")
+            write_run(tmp_path, frozen, {}, logged_at=logged, name=f"m{lr}-s{seed}")
     (grid,) = grids(ours.of_runs(load(tmp_path))["maxrl_table_3"])
     below = [row for row in grid.rows if row[0].startswith("·")]
     assert [row[0] for row in below] == ["· ours (lr = 1e-05)", "· ours (lr = 1e-06)"]
@@ -181,10 +189,12 @@ def test_a_base_policy_is_known_by_its_model_or_by_the_policies_beside_it(tmp_pa
         write_run(tmp_path, trained, {}, logged_at={40: {"evaluation/x/error": 0.0}}, name=f"{model}-s0")
         ids = []
         for policy in ({"name": "grpo@40", "group": f"{group_of(trained)}@40"}, {"name": "base", "group": model}):
-            made = evaluation_config(policy, greedy=True) | {"policy": {"digest": model + policy["name"], **policy}}
+            frozen = evaluation_config(policy, greedy=True) | {"policy": {"digest": model + policy["name"], **policy}}
             name = f"{model}-{policy['name']}"
             logged = {1: {"evaluation/bird/avg_at_1": value}}
-            ids.append((write_run(tmp_path, made, {}, logged_at=logged, name=name), name, [f"policy={policy['name']}"]))
+            ids.append(
+                (write_run(tmp_path, frozen, {}, logged_at=logged, name=name), name, [f"policy={policy['name']}"])
+            )
         write_sweep(tmp_path, f"sweep{value}", ids)
     everything = load(tmp_path)
     for name, first in (("dph_rl_table_2", "40.0"), ("dph_rl_table_7", "60.0")):

@@ -1,4 +1,4 @@
-"""The copy of the papers' tables, checked against what else is known of them."""
+"""The copy of the papers' tables, checked against averages, marks and a second transcription."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from analysis.paper.ours import table
-from analysis.paper.printed import AVERAGE, MINUS, Place, Printed, published, tables
+from analysis.paper.printed import AVERAGE, MINUS, PaperTable, PrintedCell, published, tables
 from analysis.report.grid import published_grids
 from analysis.report.render import latex, markdown
 
 SHARED = Path(__file__).parents[4] / "shared" / "papers"
-# What the transcription calls otherwise.
+# Names that differ in the transcription.
 RENAMED = {
     "gain over Qwen3-4B": "Δ Qwen3-4B",
     "gain over Qwen3-8B": "Δ Qwen3-8B",
@@ -26,8 +26,8 @@ RENAMED = {
 }
 
 
-def rows_of(printed: Printed) -> dict[tuple[str, str], list[Place]]:
-    rows: dict[tuple[str, str], list[Place]] = defaultdict(list)
+def rows_of(printed: PaperTable) -> dict[tuple[str, str], list[PrintedCell]]:
+    rows: dict[tuple[str, str], list[PrintedCell]] = defaultdict(list)
     for cell in printed.cells:
         rows[cell.panel, cell.line].append(cell)
     return rows
@@ -60,19 +60,19 @@ AVERAGES = {
 }
 
 
-def averages_of(printed: Printed) -> list[tuple[float, Place]]:
-    """Each with the mean of its row's other columns."""
-    found = list[tuple[float, Place]]()
+def averages_of(printed: PaperTable) -> list[tuple[float, PrintedCell]]:
+    """(mean of the other columns of the row, average) for each average of a table."""
+    averages = list[tuple[float, PrintedCell]]()
     for cells in rows_of(printed).values():
         parts = [cell.number for cell in cells if cell.benchmark != AVERAGE]
         for average in (cell for cell in cells if cell.benchmark == AVERAGE and cell.number is not None):
-            found.append((sum(part for part in parts if part is not None) / len(parts), average))
-    return found
+            averages.append((sum(part for part in parts if part is not None) / len(parts), average))
+    return averages
 
 
 def test_every_average_and_every_misprint_of_one_is_counted() -> None:
     counted = {name: [bool(cell.mean) for _, cell in averages_of(printed)] for name, printed in tables().items()}
-    assert {name: (len(each), sum(each)) for name, each in counted.items() if each} == AVERAGES
+    assert {name: (len(misprints), sum(misprints)) for name, misprints in counted.items() if misprints} == AVERAGES
 
 
 @pytest.mark.parametrize("name", AVERAGES)
@@ -86,7 +86,7 @@ def test_averages_are_the_means_of_their_columns_or_named_as_misprints(name: str
 @pytest.mark.parametrize("name", [f"pacs_table_{number}" for number in (1, 2, *range(6, 14))])  # 3 marks nothing
 def test_printed_marks_are_the_best_and_the_second_where_nothing_is_said(name: str) -> None:
     printed = tables()[name]
-    columns: dict[str, list[Place]] = defaultdict(list)
+    columns: dict[str, list[PrintedCell]] = defaultdict(list)
     for cell in printed.cells:
         if cell.number is not None and MINUS not in cell.arm and not cell.row.startswith(("Claude", "Gemini")):
             columns[cell.head].append(cell)
@@ -106,7 +106,7 @@ def test_marks_of_lad_follow_the_rule_of_its_captions() -> None:
 
 
 def test_what_two_tables_print_of_one_arm_agrees() -> None:
-    """All of a paper's cells of one arm, benchmark and metric; PACS prints one of them in two ways, and says so."""
+    """Cells of a paper with one arm, benchmark and metric are equal, but for one of PACS, which a note states."""
     texts: dict[tuple[str, ...], set[float | None]] = defaultdict(set)
     for printed in tables().values():
         for cell in (cell for cell in printed.cells if cell.arm and cell.benchmark != AVERAGE):
@@ -135,11 +135,11 @@ def test_every_cell_is_that_of_the_transcription(paper: str) -> None:
         mark = {"bold": "best", "underline": "second"}.get(row["mark"], "")
         wanted[name].append((method, number, benchmark, row["k"], row["value_text"], mark))
     for name, expected in wanted.items():
-        found = [described(cell, marks=paper != "lad") for cell in tables()[name].cells if cell.text]
-        assert sorted(found) == sorted((*each[:3], *each[4:]) for each in expected), name
+        copied = [described(cell, marks=paper != "lad") for cell in tables()[name].cells if cell.text]
+        assert sorted(copied) == sorted((*cell[:3], *cell[4:]) for cell in expected), name
 
 
-def described(cell: Place, *, marks: bool) -> tuple[str, ...]:
+def described(cell: PrintedCell, *, marks: bool) -> tuple[str, ...]:
     """Method, knob, benchmark, text, mark. marks: of LAD they are lost, and ours follow its rule."""
     method, _, knob = cell.row.partition(", 1/η = ")
     with_knob = re.fullmatch(r"(.*) \((?:alpha|divergence loss weight|advantage estimator|T) ([^)]*)\)", method)
@@ -160,7 +160,7 @@ def test_marks_and_misprints_are_rendered() -> None:
 
 
 def test_several_tables_are_published_as_one_in_the_layout_of_each() -> None:
-    found = published_grids(published("pacs", 9, 10, 11, 12, 13))
-    assert [grid.title for grid in found] == [f"table {number}" for number in range(9, 14)]
-    assert found[4].header[1:3] == ("BeyondAIME pass@1", "BeyondAIME pass@4")
-    assert found[4].rows[1][:2] == ("PACS (advantage estimator GRPO)", "26.41")
+    laid_out = published_grids(published("pacs", 9, 10, 11, 12, 13))
+    assert [grid.title for grid in laid_out] == [f"table {number}" for number in range(9, 14)]
+    assert laid_out[4].header[1:3] == ("BeyondAIME pass@1", "BeyondAIME pass@4")
+    assert laid_out[4].rows[1][:2] == ("PACS (advantage estimator GRPO)", "26.41")

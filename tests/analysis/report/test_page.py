@@ -25,10 +25,10 @@ def hostile(home: Path) -> Path:
 
     plan = []
     for loss, right in (("grpo", (0, 8, 4)), ("pacs", (8, 8, 0))):
-        made = config(loss, task={"_target_": "rlvr.task.maze.Maze", "size": 7, "note": EVIL})
+        frozen = config(loss, task={"_target_": "rlvr.task.maze.Maze", "size": 7, "note": EVIL})
         run_id = write_run(
             home,
-            made,
+            frozen,
             {0: {"maze7": counts(4, 4, 4)}, 20: {"maze7": counts(4, 4, 4)}, 40: {"maze7": counts(*right)}},
             training=curves("grpo", 1.0),
             message=EVIL,

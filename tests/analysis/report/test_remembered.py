@@ -1,4 +1,4 @@
-"""A report whose runs have not changed is shown again; one whose runs, files or options have is made again."""
+"""A report whose runs have not changed is shown again; one whose runs, files or options have changed is rebuilt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.analysis.ledger_factory import config, counts, write_run, write_study
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch) -> list[int]:
-    """How often a report was made, one entry each."""
+def builds(tmp_path, monkeypatch) -> list[int]:
+    """One entry for each time that a report is built."""
     calls: list[int] = []
     build = report.build
     monkeypatch.setattr(report, "build", lambda *a, **k: calls.append(1) or build(*a, **k))
@@ -24,7 +24,7 @@ def made(tmp_path, monkeypatch) -> list[int]:
     return calls
 
 
-def test_nothing_is_made_again_until_something_changes(tmp_path, capsys, made):
+def test_a_report_is_rebuilt_only_after_something_changes(tmp_path, capsys, builds):
     ask = ["--home", str(tmp_path), "--no-figures"]
 
     def shown(*more: str) -> str:
@@ -33,38 +33,37 @@ def test_nothing_is_made_again_until_something_changes(tmp_path, capsys, made):
 
     first = shown()
     assert shown() == first
-    assert len(made) == 1
+    assert len(builds) == 1
     shown("--metrics", "pass@8")
-    assert len(made) == 2
+    assert len(builds) == 2
     page = tmp_path / "reports" / "default-part" / "index.html"
     page.write_text("something else")
     shown("--metrics", "pass@8")
-    assert len(made) == 3
+    assert len(builds) == 3
     assert "<title>" in page.read_text()
     journal = layout.journal(layout.run(tmp_path, "id-grpo-s0"))
     with journal.open("ab") as file:
         file.write(encode(41, 50.0, 1, {"policy/entropy": 0.5}))
     shown("--metrics", "pass@8")
-    assert len(made) == 4
-    measured = layout.diversity(
-        layout.run(tmp_path, "id-grpo-s0")
-    )  # as `python -m rlvr.diagnostics.diversity` writes it
+    assert len(builds) == 4
+    # As `python -m rlvr.diagnostics.diversity` writes it.
+    measured = layout.diversity(layout.run(tmp_path, "id-grpo-s0"))
     measured.parent.mkdir()
     measured.write_bytes(b"of this evaluation")
     shown("--metrics", "pass@8")
-    assert len(made) == 5
+    assert len(builds) == 5
     (Path(layout.run(tmp_path, "id-grpo-s0")) / "attempts" / "1" / "exit.json").unlink()
     assert "13 runs (12 finished, 1 lost)" in shown("--metrics", "pass@8")
-    assert len(made) == 6
+    assert len(builds) == 6
 
 
-def test_a_tuning_run_that_measured_more_makes_the_report_again(tmp_path, made):
+def test_a_tuning_run_that_measured_more_rebuilds_the_report(tmp_path, builds):
     run_id = write_run(tmp_path, config("grpo", seed=7), {40: {"maze7": counts(4)}})
     write_sweep(tmp_path, "tuning", [(run_id, "grpo-s7", ["seed=7"])])
     manifest = tmp_path / "runs" / "sweeps" / "tuning" / "manifest.jsonl"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "stage": "tuning"}) + "\n")
     ask = ["--home", str(tmp_path), "--no-figures"]
-    assert [command.main(ask), command.main(ask), len(made)] == [0, 0, 1]
+    assert [command.main(ask), command.main(ask), len(builds)] == [0, 0, 1]
     with layout.journal(layout.run(tmp_path, run_id)).open("ab") as file:
         file.write(encode(41, 50.0, 1, {"validation/maze7/avg_at_8": 0.5}))
-    assert [command.main(ask), len(made)] == [0, 2]
+    assert [command.main(ask), len(builds)] == [0, 2]

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("report")
-    write_study(made, grpo=False, spoil=True)
-    return made
+    home = tmp_path_factory.mktemp("report")
+    write_study(home, grpo=False, spoil=True)
+    return home
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[st
 
 
 class Page(HTMLParser):
-    """Collects what a page would fetch, and its images."""
+    """Collects the addresses that a page would fetch, its images, links and tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,6 +99,21 @@ def test_text_from_runs_cannot_become_markup(tmp_path):
     assert "<script>alert" not in report.page(frames, report.build(frames, with_figures=False), {})
 
 
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://ann:secret@tracking:5000", "http://***@tracking:5000"),
+        ("postgresql://ann:se@cret@db/mlflow", "mlflow ui --backend-store-uri postgresql://***@db/mlflow"),
+        ("sqlite:////data/mlflow.db", "mlflow ui --backend-store-uri sqlite:////data/mlflow.db"),
+        ("ledger", "mlflow ui --backend-store-uri sqlite:///mlflow.db"),
+    ],
+)
+def test_a_page_shows_no_password_of_the_tracking_server(home, content, origin, expected):
+    frames = replace(load(home), origin=origin)
+    assert report.browse_command(replace(frames, home=None)) == expected
+    assert "cret" not in report.page(frames, replace(content, figures=(), tables=()), {})
+
+
 def test_a_grid_without_a_title_has_no_heading(home, content):
     paper = as_published(printed_tables()["dph_rl_table_2"])
     untitled = Table("t", "T", "?", pd.DataFrame(), (), published=(paper,))
@@ -134,8 +149,8 @@ def test_the_same_data_gives_the_same_bytes(home, tmp_path):
     first, second = (
         report.write(load(home), report.build(load(home)), tmp_path / name / "default") for name in ("a", "b")
     )
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes(), one.name
+    for file, repeated in zip(first, second, strict=True):
+        assert file.read_bytes() == repeated.read_bytes(), file.name
 
 
 def test_figures_are_drawn_from_the_frames(home, content):
@@ -169,21 +184,21 @@ def test_the_bandit_figure_prints_distance_and_modes(tmp_path):
 
 
 def test_the_command_prints_tables_and_paths(home, tmp_path):
-    done = command("--home", str(home), "--out", str(tmp_path), "--no-figures")
-    assert done.returncode == 0, done.stderr
+    completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures")
+    assert completed.returncode == 0, completed.stderr
     states = "12 runs (9 finished, 1 running, 1 failed, 1 missing)"
     hint = "GRPO: missing – run `python -m rlvr.run loss=grpo`"
     for needed in (states, hint, "η ablation", "—(failed)", "—(missing)", "60.9", "LAD-JS, 1/η = 4", "61.47"):
-        assert needed in done.stdout
-    paths = [line.strip() for line in done.stdout.splitlines() if line.startswith("  /")]
+        assert needed in completed.stdout
+    paths = [line.strip() for line in completed.stdout.splitlines() if line.startswith("  /")]
     assert paths[0] == str(tmp_path / "default-part" / "index.html")
     assert all(Path(p).is_file() for p in paths)
-    assert "…" not in done.stdout  # nothing is cut when piped
+    assert "…" not in completed.stdout  # nothing is cut when piped
 
 
-def test_only_the_named_tables(home, tmp_path):
-    done = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", "eta")
-    assert done.returncode == 0
+def test_only_the_named_tables_are_written(home, tmp_path):
+    completed = command("--home", str(home), "--out", str(tmp_path), "--no-figures", "--tables", "eta")
+    assert completed.returncode == 0
     assert sorted(p.name for p in tmp_path.rglob("tables/*")) == ["eta.csv", "eta.md", "eta.tex"]
 
 
@@ -197,45 +212,45 @@ def test_only_the_named_tables(home, tmp_path):
     ],
 )
 def test_nothing_found_is_one_line_and_exit_2(tmp_path, arguments, needed):
-    done = command("--home", str(tmp_path), *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert needed in done.stderr
+    completed = command("--home", str(tmp_path), *arguments)
+    assert completed.returncode == 2
+    assert completed.stdout == ""
+    assert len(completed.stderr.splitlines()) == 1
+    assert needed in completed.stderr
 
 
-def test_an_unknown_table_is_refused_with_those_there_are(home, tmp_path):
-    done = command("--home", str(home), "--out", str(tmp_path), "--tables", "etta", "--no-figures")
-    assert done.returncode == 2
-    assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", done.stderr)
+def test_an_unknown_table_is_refused_with_a_list_of_tables(home, tmp_path):
+    completed = command("--home", str(home), "--out", str(tmp_path), "--tables", "etta", "--no-figures")
+    assert completed.returncode == 2
+    assert re.search(r"no such table\. Tables: .*bandit, .*divergence, .*eta", completed.stderr)
 
 
 def test_help_needs_no_pandas(tmp_path):
     code = "import sys, analysis.command as m; m.parser().format_help(); print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "False"
     assert "examples:" in command("--help").stdout
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_two_processes_draw_what_one_does(home, content, killed):
+def test_two_processes_draw_the_same_bytes_as_one(home, content, killed):
     frames = load(home)
-    beside = drawing.Beside(frames)
+    second = drawing.Beside(frames)
     if killed:
-        beside._process.kill()
-    drawn = beside.figures()
-    own = [each for each in content.figures if each.name in drawing.available(drawing.room)]
-    assert [each.name for each in drawn] == [each.name for each in own]
-    assert len(own) >= 3
-    for each, alone in zip(drawn, own, strict=True):
-        assert each.encoded("png") == alone.encoded("png")
-        assert each.encoded("pdf") == alone.encoded("pdf")
+        second._process.kill()
+    drawn = second.figures()
+    expected = [figure for figure in content.figures if figure.name in drawing.available(drawing.figure_package)]
+    assert [figure.name for figure in drawn] == [figure.name for figure in expected]
+    assert len(expected) >= 3
+    for figure, alone in zip(drawn, expected, strict=True):
+        assert figure.encoded("png") == alone.encoded("png")
+        assert figure.encoded("pdf") == alone.encoded("pdf")
 
 
 def test_analysis_imports_no_torch():
     code = (
-        "import sys, analysis.report.report as r; r.available(r.table_room); r.draw;"
+        "import sys, analysis.report.report as r; r.available(r.table_package); r.draw;"
         "print(sorted({'torch', 'mlflow', 'hydra', 'transformers'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
