@@ -1,4 +1,4 @@
-"""What tests/rollout/test_passage.py runs on the fake CUDA, over the stand-in for vLLM: `cuda_weights FILE`.
+"""What tests/rollout/test_ipc_transfer.py runs on the fake CUDA, over the stand-in for vLLM: `cuda_weights FILE`.
 
 Engines are given weights that lie on the GPU that is not there; what they sample then is compared with those weights.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rlvr.rollout import passage
+from rlvr.rollout import ipc_transfer
 from rlvr.rollout.cuda_ipc import NotShared, SharedMemory
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.trainer import distributed
@@ -134,7 +134,7 @@ def refused() -> dict[str, str]:
 def main(file: Path) -> None:
     distributed.join_group()
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-    passage.BUCKET_BYTES = FEW_BYTES
+    ipc_transfer.BUCKET_BYTES = FEW_BYTES
     log = logging.getLogger("rlvr.rollout.vllm")
     log.setLevel(logging.INFO)
     handler = logging.StreamHandler()

@@ -60,7 +60,7 @@ def test_one_that_dies_is_lost_with_its_exit_status_and_last_line(child: Child) 
 
 def test_one_that_hangs_is_lost_and_can_be_killed(child: Child) -> None:
     child.send({"do": "hang"}, {}, 30)
-    with pytest.raises(Lost, match="it has said nothing for 0 s"):
+    with pytest.raises(Lost, match="it has sent nothing for 0 s"):
         child.receive(0.2)
     assert child.kill() < 0
 

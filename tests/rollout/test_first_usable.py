@@ -70,7 +70,7 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
             continue  # its engine samples no more
         came.add(number)
         ranks[rank].take(number // world, groups[number].completions)
-        ranks[rank]._judging._work[-1].result()
+        ranks[rank]._judging_thread._pending[-1].result()
         first = next((n for n in range(len(groups) + 1) if n not in came), len(groups))
         known = sum(verdicts[:first]) >= wanted  # by hand: enough among those with none missing before them
         stopped = [each.enough for each in ranks]

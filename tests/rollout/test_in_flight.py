@@ -101,10 +101,10 @@ def in_flight(
     synced = [-1]
 
     def hand_over() -> int:
-        if synced[0] != trained._learned:
+        if synced[0] != trained._last_learned:
             engine.sync()
-            synced[0] = trained._learned
-        return trained._learned * UPDATES
+            synced[0] = trained._last_learned
+        return trained._last_learned * UPDATES
 
     trained = InFlightSampler(sampler, Stream(task, 0, position), config, max_tokens=1, hand_over=hand_over)
     return trained

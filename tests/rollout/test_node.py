@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.rollout.node import gpus_beside
+from rlvr.rollout.node import worker_gpus
 
 PLACES = [(0, 1), (0, 2), (1, 2)]  # of each rank: LOCAL_RANK, LOCAL_WORLD_SIZE
 RANKS = """
 import os, sys
 import torch.distributed as dist
-from rlvr.rollout.node import from_first, of_all, on_node
+from rlvr.rollout.node import broadcast_on_node, gather_numbers, rank_on_node
 
 rank, local, here, folder = *map(int, sys.argv[1:4]), sys.argv[4]
 os.environ |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(here)}
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
-print(*on_node(), *from_first([7, rank] if on_node()[0] == 0 else [0, 0]), *of_all(10 * rank))
+print(*rank_on_node(), *broadcast_on_node([7, rank] if rank_on_node()[0] == 0 else [0, 0]), *gather_numbers(10 * rank))
 dist.barrier()
 os._exit(0)
 """
@@ -40,7 +40,7 @@ def test_a_rank_takes_what_the_first_of_its_own_node_has_and_knows_what_all_have
 
 def test_workers_have_the_gpus_that_are_no_ranks() -> None:
     gpus = ["4", "5", "6", "7", "8", "9"]
-    assert gpus_beside(gpus, 0, 1, 2) == ["5", "6"]
-    assert [gpus_beside(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
+    assert worker_gpus(gpus, 0, 1, 2) == ["5", "6"]
+    assert [worker_gpus(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
     with pytest.raises(RuntimeError, match="6 GPUs for the 2 ranks and 6 workers of this node"):
-        gpus_beside(gpus, 0, 2, 3)
+        worker_gpus(gpus, 0, 2, 3)

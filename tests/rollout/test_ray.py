@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.ray import RayEngine, own_places, places_afar
+from rlvr.rollout.ray import RayEngine, own_places, remote_places
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
@@ -91,7 +91,7 @@ def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_ranks_have_as_many_workers_each_or_the_first_of_a_few_has_one_of_its_own_node_first() -> None:
     """Two ranks on each of two nodes: (places by node) -> places of each rank; those that are not on its node."""
-    for nodes, (expected, afar) in {
+    for nodes, (expected, is_remote) in {
         (0, 1, 0, 1): ([[0], [2], [1], [3]], []),
         (0, 1, 0, 1, 0, 1, 0, 1): ([[0, 2], [4, 6], [1, 3], [5, 7]], []),
         (2, 2, 2, 2): ([[0], [1], [2], [3]], [0, 1, 2, 3]),  # all on a node without ranks
@@ -101,7 +101,7 @@ def test_ranks_have_as_many_workers_each_or_the_first_of_a_few_has_one_of_its_ow
         (1,): ([[0], [], [], []], [0]),
     }.items():
         assert [own_places(nodes, rank, 4, 2) for rank in range(4)] == expected
-        assert places_afar(nodes, 4, 2) == afar
+        assert remote_places(nodes, 4, 2) == is_remote
 
 
 class TestAnswers:
@@ -228,10 +228,10 @@ def test_weights_are_broadcast_to_gpus_and_to_other_nodes_but_not_to_a_vllm_with
 ) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
-    assert [takes_part(cpu, afar=afar) for afar in (False, True)] == [False, True]
-    assert [takes_part(gpu, afar=afar) for afar in (False, True)] == [True, True]
+    assert [takes_part(cpu, is_remote=is_remote) for is_remote in (False, True)] == [False, True]
+    assert [takes_part(gpu, is_remote=is_remote) for is_remote in (False, True)] == [True, True]
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    assert [takes_part(device, afar=True) for device in (cpu, gpu)] == [True, False]
+    assert [takes_part(device, is_remote=True) for device in (cpu, gpu)] == [True, False]
 
 
 @pytest.mark.real

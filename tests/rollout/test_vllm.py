@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.records import Completion, Request, Sampling
-from rlvr.rollout.conversation import Conversation
-from rlvr.rollout.vllm import Every, VllmEngine
+from rlvr.rollout.connection import Connection
+from rlvr.rollout.vllm import AllRequests, VllmEngine
 from tests.rollout.test_native import (
     V,
     check_logp,
@@ -162,7 +162,7 @@ def test_a_process_that_dies_or_hangs_amid_its_answers_is_replaced(
     child = engine._child
     assert child is not None
     assert first is not None
-    fcntl.fcntl(child._out, fcntl.F_SETPIPE_SZ, 4096)  # a part of the answers: it cannot have sent them all
+    fcntl.fcntl(child._stdout, fcntl.F_SETPIPE_SZ, 4096)  # a part of the answers: it cannot have sent them all
     receive = child.receive
 
     def struck(timeout_s: float) -> object:
@@ -220,14 +220,14 @@ def test_vllm_stops_once_enough_is_there_and_samples_as_before(engine: VllmEngin
 
 def test_what_begins_while_newer_weights_are_on_their_way_may_be_of_the_older(engine: VllmEngine) -> None:
     synced(engine, 5)
-    every = Every(make_requests(), make_sampling())
+    supply = AllRequests(make_requests(), make_sampling())
 
-    def begun(conversation: Conversation) -> None:
-        conversation.version += 1  # as before a broadcast, which it then takes
-        engine._sample(conversation, every, {})
+    def begun(connection: Connection) -> None:
+        connection.version += 1  # as before a broadcast, which it then takes
+        engine._sample(connection, supply, {})
 
     engine._with_process(begun)
-    assert len(every.sampled) == len(make_requests())
+    assert len(supply.sampled) == len(make_requests())
 
 
 class Switch:
@@ -309,7 +309,7 @@ def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_strea
     requests = [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(100)]
     taken: dict[int, tuple[Completion, ...]] = {}
 
-    class Struck(Every):
+    class Struck(AllRequests):
         def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
             super().deliver(row, samples, version)
             assert row not in taken

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rlvr.rollout.memory import Memory
+from rlvr.rollout.memory_file import MemoryFile
 
 
 def test_another_process_reads_what_was_written_and_nothing_stays() -> None:
-    memory = Memory()
+    memory = MemoryFile()
     data = np.arange(70000, dtype=np.int32).view(np.uint8)
     memory.write(data[:1000], 64)
     memory.write(data[1000:], 1064)

@@ -1,9 +1,9 @@
-"""Weights pass from the trainer to a vLLM on the same GPU: copied there, never through main memory."""
+"""Transfer of weights from the trainer to a vLLM on the same GPU: copied within the GPU, not through main memory."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -17,37 +17,41 @@ ALIGNMENT = 64  # bytes
 PROBE_BYTES = 16
 
 
-class Passage:
-    """One transfer of weights to vLLM by CUDA IPC: `through` sends them, `arrived` is true once vLLM has loaded all.
+class IpcTransfer:
+    """One transfer of weights to vLLM by CUDA IPC: `through` sends them; `arrived` is true once vLLM has loaded all of
+    them.
 
-    Tensors are copied into a piece of the GPU's memory, which vLLM's process opens by a handle. When the next one does
-    not fit, that process copies what is there, says so, and loads it while the next ones come.
+    Tensors are copied into a buffer in the GPU's memory, which vLLM's process opens by a handle. When the next
+    tensor does not fit, that process copies the buffer's contents, confirms this, and loads them while the buffer is
+    filled again.
     """
 
     def __init__(self, child: Process, version: int, *, dtype: torch.dtype, timeout_s: float) -> None:
-        """version: of the weights that come. dtype: of vLLM. Raises Lost if the child is."""
+        """version: of the weights to be sent. dtype: vLLM's precision. Raises Lost if the child process is lost."""
         self._child, self._version, self._dtype, self._timeout_s = child, version, dtype, timeout_s
-        self._memory: SharedMemory | None = None
-        self._described, self._filled = list[Any](), 0
+        self._buffer: SharedMemory | None = None
+        self._descriptions, self._filled = list[Any](), 0
         self.arrived, self.failure = False, ""
         child.send({"do": "load", "to_version": version}, {}, timeout_s)
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """The same (name, tensor) pairs, in vLLM's precision.
 
-        All of them come whatever becomes of the child: to gather the next one other ranks need this one.
+        All of them are yielded even if the child process is lost: the other ranks need this rank to gather the next
+        tensor.
         """
         try:
             for name, tensor in weights:
                 cast = tensor.detach().to(self._dtype).contiguous()
-                self._unless_failed(self._put, name, cast)
+                self._try(self._add, name, cast)
                 yield name, cast
                 del tensor, cast
-            self._unless_failed(self._finish)
+            self._try(self._finish)
         finally:
             self._free()
 
-    def _unless_failed(self, work: Any, *arguments: Any) -> None:
+    def _try(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Call `work`, unless an earlier call has failed; record the failure."""
         if self.failure:
             return
         try:
@@ -55,30 +59,32 @@ class Passage:
         except (Lost, NotShared) as error:
             self.failure = str(error)
 
-    def _put(self, name: str, tensor: Tensor) -> None:
+    def _add(self, name: str, tensor: Tensor) -> None:
         size = tensor.numel() * tensor.element_size()
-        if self._memory is None or self._filled + size > self._memory.size:
+        if self._buffer is None or self._filled + size > self._buffer.size:
             self._flush()
-        if self._memory is None or size > self._memory.size:
+        if self._buffer is None or size > self._buffer.size:
             self._free()
-            self._memory = SharedMemory.allocate(max(BUCKET_BYTES, size))
-        torch.cuda.current_stream().synchronize()  # it has been computed
-        self._memory.write(self._filled, tensor.data_ptr(), size)
-        self._described.append([name, str(self._dtype).split(".")[1], list(tensor.shape), self._filled])
+            self._buffer = SharedMemory.allocate(max(BUCKET_BYTES, size))
+        torch.cuda.current_stream().synchronize()  # the tensor has been computed
+        self._buffer.write(self._filled, tensor.data_ptr(), size)
+        self._descriptions.append([name, str(self._dtype).split(".")[1], list(tensor.shape), self._filled])
         self._filled += -(-size // ALIGNMENT) * ALIGNMENT
 
     def _flush(self) -> None:
-        """Let the child copy what is there."""
-        if not self._described:
+        """Have the child process copy the tensors in the buffer."""
+        if not self._descriptions:
             return
-        assert self._memory is not None
+        assert self._buffer is not None
         torch.cuda.synchronize()
-        self._send({"handle": self._memory.handle().hex(), "size": self._memory.size, "tensors": self._described})
+        self._send({"handle": self._buffer.handle().hex(), "size": self._buffer.size, "tensors": self._descriptions})
         self._child.receive(self._timeout_s)
-        self._described, self._filled = [], 0
+        self._descriptions, self._filled = [], 0
 
     def _finish(self) -> None:
-        """The child wakes its cache at the end: none of this process's memory that holds weights may be in its way."""
+        """Confirm the last tensors. The child then allocates its cache: this process must hold no memory for weights by
+        then.
+        """
         self._flush()
         self._free()
         torch.cuda.empty_cache()
@@ -92,22 +98,22 @@ class Passage:
         self._child.send(header, {}, self._timeout_s)
 
     def _free(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        if self._buffer is not None:
+            self._buffer.close()
+            self._buffer = None
 
 
 def refusal(child: Process, timeout_s: float) -> str:
-    """Why the child cannot read this GPU's memory; nothing if it can. Raises Lost if it is."""
+    """Why the child process cannot read memory of this GPU; "" if it can. Raises Lost if the child process is lost."""
     written = torch.frombuffer(bytearray(secrets.token_bytes(PROBE_BYTES)), dtype=torch.uint8)
-    there = written.cuda()
+    source = written.cuda()
     torch.cuda.current_stream().synchronize()
     try:
         memory = SharedMemory.allocate(PROBE_BYTES)
     except NotShared as error:
         return str(error)
     try:
-        memory.write(0, there.data_ptr(), PROBE_BYTES)
+        memory.write(0, source.data_ptr(), PROBE_BYTES)
         torch.cuda.synchronize()
         child.send({"do": "probe", "handle": memory.handle().hex(), "size": PROBE_BYTES}, {}, timeout_s)
         answer, read = child.receive(timeout_s)
@@ -117,4 +123,6 @@ def refusal(child: Process, timeout_s: float) -> str:
         memory.close()
     if answer["why"]:
         return str(answer["why"])
-    return "" if read["bytes"].tobytes() == written.numpy().tobytes() else "it reads other bytes than were written"
+    if read["bytes"].tobytes() != written.numpy().tobytes():
+        return "it reads other bytes than were written"
+    return ""
