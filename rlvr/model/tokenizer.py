@@ -49,7 +49,7 @@ def word_tokenizer(vocabulary: Sequence[str], end_word: str) -> PreTrainedTokeni
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a text, no special tokens added. Raises ValueError with the words that a word-level tokenizer lacks."""
+    """Token ids of a text, no special tokens added. Raises ValueError naming the words that the vocabulary lacks."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(getattr(backend, "model", None), models.WordLevel):
         known = tokenizer.get_vocab()

@@ -88,7 +88,7 @@ def _driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise NotShared(f"there is no driver of a GPU: {error}") from None
+        raise NotShared(f"there is no GPU driver: {error}") from None
 
 
 def _call(name: str, *arguments: object) -> None:

@@ -91,7 +91,7 @@ class IpcTransfer:
         self._send({"tensors": []})
         answer, _ = self._child.receive(self._timeout_s)
         if answer["version"] != self._version:
-            raise Lost(f"it answers from weights {answer['version']}, it was given {self._version}")
+            raise Lost(f"it answers from weights {answer['version']}, it was sent {self._version}")
         self.arrived = True
 
     def _send(self, header: dict[str, Any]) -> None:

@@ -342,8 +342,8 @@ class VllmEngine:
             },
         }
         sample_seeds = [
-            seeds(own.seed, own.step, [request.key], range(request.first, request.first + request.num_samples))
-            for request, own in unanswered.values()
+            seeds(s.seed, s.step, [request.key], range(request.first, request.first + request.num_samples))
+            for request, s in unanswered.values()
         ]
         arrays = {
             "tokens": np.concatenate([request.prompt for request in requests]).astype(np.int64),

@@ -1,6 +1,6 @@
-"""Weights pass within a GPU, on a CUDA that is not there: two processes share memory, as they would a GPU's.
+"""Transfers of weights within a GPU, on a fake CUDA: two processes share memory, as they would share a GPU's.
 
-vLLM is a stand-in. That a real driver's memory can be opened, and how fast it is, only a GPU can show.
+vLLM is a stand-in. Whether a real driver's memory can be opened, and how fast, only a run on a GPU can show.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ CLOSE = 1e-4  # nats, in float32
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    file: Path = tmp_path_factory.mktemp("weights") / "seen.json"
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file: Path = tmp_path_factory.mktemp("weights") / "results.json"
     fake_cuda.run("tests.rollout.cuda_weights", str(file), PYTHONPATH=f"{fake_cuda.ROOT}:{STAND_IN}")
     return json.loads(file.read_text())
 
 
-def test_weights_pass_within_the_gpu_to_a_vllm_that_is_awake_and_to_one_that_sleeps(seen: dict[str, Any]) -> None:
-    within = seen["within"]
+def test_weights_are_sent_within_the_gpu_to_an_awake_and_to_a_sleeping_vllm(results: dict[str, Any]) -> None:
+    within = results["within"]
     assert within["route"] == "weights go to vLLM within the GPU, by CUDA IPC"
-    assert within["again"] == ""  # the log says it once
+    assert within["again"] == ""  # logged only once
     assert within["sent"]  # not once more through main memory
     assert max(within["awake"], within["asleep"]) < CLOSE
 
 
-def test_a_process_that_replaces_another_samples_the_same_from_main_memory(seen: dict[str, Any]) -> None:
-    assert seen["within"]["replaced"]
+def test_a_process_that_replaces_another_samples_the_same_from_main_memory(results: dict[str, Any]) -> None:
+    assert results["within"]["replaced"]
 
 
-def test_a_process_that_dies_amid_a_handing_over_is_replaced_and_has_all_weights(seen: dict[str, Any]) -> None:
-    assert seen["within"]["then"].startswith("weights go to vLLM through main memory, not within the GPU: it ended")
-    assert seen["within"]["struck"] < CLOSE
+def test_a_process_killed_during_a_transfer_is_replaced_by_one_with_all_weights(results: dict[str, Any]) -> None:
+    assert results["within"]["then"].startswith("weights go to vLLM through main memory, not within the GPU: it ended")
+    assert results["within"]["struck"] < CLOSE
 
 
-def test_weights_go_through_main_memory_where_vllm_cannot_open_them(seen: dict[str, Any]) -> None:
-    assert seen["without"]["route"].startswith(
-        "weights go to vLLM through main memory, not within the GPU: there is no driver of a GPU: libcuda.so.1"
+def test_weights_go_through_main_memory_where_vllm_cannot_open_them(results: dict[str, Any]) -> None:
+    assert results["without"]["route"].startswith(
+        "weights go to vLLM through main memory, not within the GPU: there is no GPU driver: libcuda.so.1"
     )
-    assert seen["without"]["off"] < CLOSE
+    assert results["without"]["off"] < CLOSE
 
 
-def test_what_the_driver_refuses_is_named(seen: dict[str, Any]) -> None:
-    assert seen["refused"] == {
+def test_an_error_of_the_driver_is_named(results: dict[str, Any]) -> None:
+    assert results["refused"] == {
         "of its own": "cuIpcOpenMemHandle_v2 failed: CUDA_ERROR_INVALID_CONTEXT (201)",
         "of nobody": "cuIpcOpenMemHandle_v2 failed: CUDA_ERROR_INVALID_VALUE (1)",
     }
