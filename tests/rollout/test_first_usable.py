@@ -1,4 +1,4 @@
-"""The groups of a round are the first usable ones in the order drawn, in any order of arrival, on any number of ranks."""
+"""The groups of a round are the first usable ones in the order drawn, whatever their order of arrival and ranks."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ def learned_by(run: Run) -> list[str]:
 
 
 def test_a_killed_run_learns_from_every_problem_of_the_stream_once_and_in_order(tmp_path: Path) -> None:
-    """Killed while step 3 is learned and later groups, which are lost, are sampled. Evaluations run beside the stream."""
+    """Killed while step 3 is learned; later groups that run are lost. Evaluations run beside the stream."""
     whole = make_run(tmp_path / "whole", *STREAMING, journal=True)
     expected = [problem.id for problem in Stream(whole.task, whole.config.seed).draw(16)]
     trained(whole)
