@@ -1,6 +1,6 @@
-"""Logits in float32, whatever hidden states and weights are: what is rounded there is rounded in every log-probability.
+"""Logits in float32, whatever the type of hidden states and weights: rounding here would enter every log-probability.
 
-Trainer and native engine take them from here, so that they round alike.
+The trainer and the native engine both compute their logits here, so that they round alike.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from torch.nn.functional import linear
 
 
 def factor(weight: Tensor) -> Tensor:
-    """Weights as `logits` takes them: a GPU multiplies half precision into float32, a CPU does not."""
+    """The weights in the form that `logits` needs: a GPU multiplies half precision into float32, a CPU does not."""
     return weight if weight.is_cuda else weight.float()
 
 
 def logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[n, V] float32 of hidden [n, h]. weight: [V, h], a `factor`."""
+    """Logits [n, V] float32 of hidden [n, h]. weight: [V, h], as returned by `factor`."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         product = torch.mm(hidden, weight.t(), out_dtype=torch.float32)  # type: ignore[call-overload]
         return product if bias is None else product.add_(bias)
@@ -24,7 +24,7 @@ def logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class WideHead:
-    """The output head of a model as it stands, for many calls."""
+    """The output head of a model with its current weights, prepared for many calls."""
 
     def __init__(self, head: nn.Module) -> None:
         self.head = head
@@ -34,5 +34,5 @@ class WideHead:
             self.weight, self.bias = factor(head.weight), head.bias
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """[n, V] of hidden [n, h]"""
+        """Logits [n, V] of hidden [n, h]."""
         return self.head(hidden) if self.weight is None else logits(hidden, self.weight, self.bias)

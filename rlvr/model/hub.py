@@ -9,10 +9,11 @@ from rlvr.model.tokenizer import load_tokenizer
 from rlvr.records import Task
 
 
-def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = None) -> Path:  # noqa: ARG001 - every model source takes them
-    """A local directory as it is, or a model of the Hugging Face hub, downloaded once into its own cache.
+def hub(task: Task, store: Path, *, path: str, chat: bool, system: str | None = None) -> Path:  # noqa: ARG001 - the signature of all model sources
+    """The path of a local directory, or of a model of the Hugging Face hub, downloaded once into the hub's own cache.
 
     chat: prompts will be wrapped in the model's chat template, which must then exist. system: its system prompt.
+    Raises ValueError if there is no such model, or no chat template.
     """
     if system is not None and not chat:
         raise ValueError("model.system is a turn of the chat template. Add model.chat=true, or drop model.system.")

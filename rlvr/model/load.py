@@ -1,4 +1,4 @@
-"""Models in Hugging Face format: loading them, their skeletons and miniatures, saving them."""
+"""Models in Hugging Face format: loading them whole, without weights (skeletons) or reduced (miniatures)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlvr.model.tokenizer import load_tokenizer
 def load(
     path: str | Path, *, dtype: str | torch.dtype, device: str | torch.device = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model (evaluation mode) and tokenizer of a directory in Hugging Face format. Never asks the network."""
+    """Model (evaluation mode) and tokenizer of a directory in Hugging Face format. Never uses the network."""
     directory = Path(path)
     _require_model(directory)
     model = load_model(directory, dtype=dtype)
@@ -46,7 +46,7 @@ def _require_model(directory: Path) -> None:
 def load_model(directory: Path, *, dtype: str | torch.dtype) -> PreTrainedModel:
     """Model (evaluation mode) of a directory in Hugging Face format, on the CPU."""
     table_policy.register()
-    disable_progress_bar()  # weights load in milliseconds, our own log says what is slow
+    disable_progress_bar()  # loading is fast, and our own log reports what is slow
     return AutoModelForCausalLM.from_pretrained(
         directory,
         dtype=parse_dtype(dtype),
@@ -71,17 +71,17 @@ def skeleton(directory: Path) -> PreTrainedModel:
 
 
 def miniature(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) -> PreTrainedModel:
-    """A model of the same architecture and widths with few layers and words and random weights: it computes what the
-    large one computes, and shows at little cost whether that can be relied on.
+    """A model of the same architecture and widths with few layers, few words and random weights: it performs the same
+    operations as the large one, and shows at little cost whether a property of these can be relied on.
     """
     small = copy.deepcopy(config)
-    inner = small.get_text_config()
+    text_config = small.get_text_config()
     for name, limit in (("num_hidden_layers", layers), ("vocab_size", words)):
-        if getattr(inner, name, None) is not None:
-            setattr(inner, name, min(limit, getattr(inner, name)))
-    if getattr(inner, "layer_types", None):
-        inner.layer_types = inner.layer_types[:layers]
-    inner.pad_token_id = None  # an embedding refuses one beyond its words
+        if getattr(text_config, name, None) is not None:
+            setattr(text_config, name, min(limit, getattr(text_config, name)))
+    if getattr(text_config, "layer_types", None):
+        text_config.layer_types = text_config.layer_types[:layers]
+    text_config.pad_token_id = None  # an embedding rejects a padding token beyond its words
     table_policy.register()
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -90,7 +90,9 @@ def miniature(config: PreTrainedConfig, *, layers: int = 2, words: int = 512) ->
 
 @contextlib.contextmanager
 def _weightless() -> Iterator[None]:
-    """What is built inside holds no parameters, only their shapes. Buffers are made: no file holds them."""
+    """Modules built inside hold parameters on the meta device, without data. Buffers are built as usual: no file
+    contains them.
+    """
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

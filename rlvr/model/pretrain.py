@@ -39,12 +39,12 @@ def pretrain(
     held_out: NonNegativeInt,
     seed: NonNegativeInt,
 ) -> Path:
-    """Supervised pre-training from random weights on the task's demonstrations, loss on response tokens only.
+    """Supervised pre-training from random weights on the task's demonstrations, with the loss on response tokens only.
 
-    architecture: `model_type` and the arguments of its Hugging Face config; the vocabulary is the task's. AdamW, linear
-    warm-up, cosine decay to 0. Step s reads demonstrations s·batch … s·batch + batch − 1, and the held-out loss the
-    `held_out` that follow the last step: none is seen twice. seed: the initial weights. On a CPU the weights are a
-    function of the arguments and the number of threads.
+    architecture: `model_type` and the arguments of its Hugging Face config; the vocabulary is the task's. AdamW,
+    linear warm-up, cosine decay to 0. Step s reads demonstrations s·batch … s·batch + batch − 1; the held-out loss
+    reads the `held_out` demonstrations after the last step: none is used twice. seed: of the initial weights. On a
+    CPU the weights are a function of the arguments and the number of threads.
     """
     identity = pretrain_identity(
         task,
@@ -60,22 +60,22 @@ def pretrain(
 
     def build(directory: Path) -> dict[str, Any]:
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)
-        pupil = Pupil(task, tokenizer, _initial(architecture, tokenizer, seed))
-        curve = pupil.learn(steps, batch, lr=lr, weight_decay=weight_decay, warmup_steps=warmup_steps)
-        loss = pupil.held_out_loss(range(steps * batch, steps * batch + held_out), batch) if held_out else None
-        pupil.model.to("cpu")  # type: ignore[arg-type] - decorated without its signature
-        pupil.model.save_pretrained(directory)
+        pretraining = Pretraining(task, tokenizer, _initial_model(architecture, tokenizer, seed))
+        curve = pretraining.learn(steps, batch, lr=lr, weight_decay=weight_decay, warmup_steps=warmup_steps)
+        loss = pretraining.held_out_loss(range(steps * batch, steps * batch + held_out), batch) if held_out else None
+        pretraining.model.to("cpu")  # type: ignore[arg-type] - decorated without its signature
+        pretraining.model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
-        return {"loss": curve, "held_out_loss": loss, "num_parameters": pupil.model.num_parameters()}
+        return {"loss": curve, "held_out_loss": loss, "num_parameters": pretraining.model.num_parameters()}
 
     return stage(store, identity, build)
 
 
-def _initial(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    rest = dict(architecture)
+def _initial_model(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    arguments = dict(architecture)
     config = AutoConfig.for_model(
-        rest.pop("model_type"),
-        **rest,
+        arguments.pop("model_type"),
+        **arguments,
         vocab_size=len(tokenizer),
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -87,8 +87,8 @@ def _initial(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
-class Pupil:
-    """A model that learns from demonstrations."""
+class Pretraining:
+    """The pre-training of a model on the demonstrations of a task."""
 
     task: TaughtTask
     tokenizer: PreTrainedTokenizerBase
@@ -97,14 +97,14 @@ class Pupil:
     def learn(
         self, steps: int, batch: int, *, lr: float, weight_decay: float, warmup_steps: int
     ) -> list[tuple[int, float]]:
-        """Train; returns (step, nats per response token) about every fiftieth of the way."""
+        """Train the model. Returns about fifty (step, nats per response token) pairs."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = self.model.train()
         model.to(device)  # type: ignore[arg-type]
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay)
         schedule = LambdaLR(optimizer, lambda step: _share_of_lr(step, steps, warmup_steps))
         curve, began = [], time.monotonic()
-        last_line = began
+        logged = began
         for step in range(steps):
             loss = self._step(range(step * batch, (step + 1) * batch))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -113,15 +113,15 @@ class Pupil:
             optimizer.zero_grad()
             if step % max(1, steps // 50) == 0 or step + 1 == steps:
                 curve.append((step, loss))
-            if time.monotonic() - last_line > LOG_EVERY_S or step + 1 == steps:
-                last_line = time.monotonic()
-                left = (last_line - began) / (step + 1) * (steps - step - 1)
-                log.info("base policy: step %d/%d, loss %.3f, %.0f s left", step + 1, steps, loss, left)
+            if time.monotonic() - logged > LOG_EVERY_S or step + 1 == steps:
+                logged = time.monotonic()
+                left_s = (logged - began) / (step + 1) * (steps - step - 1)
+                log.info("base policy: step %d/%d, loss %.3f, %.0f s left", step + 1, steps, loss, left_s)
         model.eval()
         return curve
 
     def _step(self, indices: Sequence[int]) -> float:
-        """Add the gradient of one batch; returns its mean loss per response token."""
+        """Add the gradient of one batch. Returns its mean loss per response token, in nats."""
         chunks = list(self._chunks(indices))
         num_tokens = sum(int(chunk[2].sum()) for chunk in chunks)
         total = 0.0
@@ -134,12 +134,15 @@ class Pupil:
     @torch.no_grad()
     def held_out_loss(self, indices: Sequence[int], batch: int) -> float:
         """Mean loss per response token, in nats."""
-        parts = [indices[first : first + batch] for first in range(0, len(indices), batch)]
-        sums = [(float(self._summed_loss(*c)), int(c[2].sum())) for part in parts for c in self._chunks(part)]
-        return sum(loss for loss, _ in sums) / sum(num for _, num in sums)
+        batches = [indices[first : first + batch] for first in range(0, len(indices), batch)]
+        chunks = (chunk for rows in batches for chunk in self._chunks(rows))
+        sums = [(float(self._summed_loss(*chunk)), int(chunk[2].sum())) for chunk in chunks]
+        return sum(loss for loss, _ in sums) / sum(num_tokens for _, num_tokens in sums)
 
     def _summed_loss(self, tokens: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        """tokens, mask: [b, L]; mask marks the tokens to predict. Right-padded: causality alone hides the padding."""
+        """Summed loss, nats. tokens, mask: [b, L]; mask marks the tokens to predict. Padded on the right: causality
+        hides it.
+        """
         hidden = self.model.get_decoder()(input_ids=tokens, position_ids=position, use_cache=False).last_hidden_state
         head = self.model.get_output_embeddings()
         assert head is not None
@@ -147,7 +150,7 @@ class Pupil:
         return functional.cross_entropy(logits.float(), tokens[:, 1:][mask[:, 1:]], reduction="sum")
 
     def _chunks(self, indices: Sequence[int]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Demonstrations in chunks of similar length and bounded size: (tokens, positions [1, L], response mask)."""
+        """Chunks of similar length and bounded size: (tokens [b, L], positions [1, L], response mask [b, L])."""
         pairs = [[encode(self.tokenizer, text) for text in self.task.demonstration(index)] for index in indices]
         pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]), reverse=True)
         while pairs:
@@ -164,7 +167,7 @@ class Pupil:
 
 
 def _share_of_lr(step: int, steps: int, warmup_steps: int) -> float:
-    """Linear warm-up, then cosine decay to 0."""
+    """Factor on the learning rate: linear warm-up, then cosine decay to 0."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     return 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))))

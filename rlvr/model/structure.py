@@ -1,4 +1,4 @@
-"""What a causal language model of transformers is made of: its layers, and the sizes of what goes in and out."""
+"""The structure of a causal language model of transformers: its layers, and the sizes of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def layers_of(decoder: nn.Module) -> list[nn.Module]:
-    """A decoder's stack of layers: its largest list of modules; none for a table policy."""
-    stacks = [m for m in decoder.children() if isinstance(m, nn.ModuleList)]
+    """A decoder's layers: its largest list of modules; empty for a table policy."""
+    stacks = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
     return list(max(stacks, key=lambda stack: sum(p.numel() for p in stack.parameters()), default=[]))
 
 
 def num_embeddings(model: PreTrainedModel) -> int:
-    """Token ids that the model can read: 0 .. this − 1."""
+    """The number of token ids that the model can read: 0 … this − 1."""
     return int(cast(Tensor, model.get_input_embeddings().weight).shape[0])
 
 
@@ -35,6 +35,6 @@ def hidden_size(model: PreTrainedModel) -> int:
 
 
 def vocabulary_size(head: nn.Module, hidden: Tensor) -> int:
-    """Width of the logits that `head` makes of hidden states; a table policy's head is the identity."""
+    """Width of the logits that `head` computes from hidden states; a table policy's head is the identity."""
     weight = getattr(head, "weight", None)
     return hidden.shape[-1] if weight is None else weight.shape[0]

@@ -1,4 +1,4 @@
-"""A tabular base policy, made for a task from its demonstrations."""
+"""A tabular base policy, built for a task from its demonstrations."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from rlvr.model.table_policy import TableConfig, TablePolicy, register
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.records import OneWordTask, TaughtTask
 
-TABLE_DEMONSTRATIONS = 4096  # read to learn which word may follow which
+TABLE_DEMONSTRATIONS = 4096  # number read to find which words may follow which
 
 
 @native_only
 def table(task: TaughtTask, store: Path) -> Path:
     """The tabular policy, uniform over the words that the task's demonstrations show after each word.
 
-    For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms. A task of one-word answers
-    may list them all as `answers`: too many to be shown after each prompt, they are allowed after every one.
+    For a bandit, whose demonstrations are its arms in turn: uniform over exactly the arms. A task of one-word
+    answers may list all of them as `answers`, if there are too many to be shown after each prompt: they are then
+    allowed after every prompt.
     """
 
     def build(directory: Path) -> dict[str, Any]:
         register()
         tokenizer = word_tokenizer(task.vocabulary, task.end_word)
         following: dict[int, set[int]] = {}
-        ids = functools.cache(functools.partial(encode, tokenizer))  # the same few texts come again and again
+        ids = functools.cache(functools.partial(encode, tokenizer))  # the same few texts recur
         answers = set(ids(" ".join(task.answers))) if isinstance(task, OneWordTask) else set[int]()
         for index in range(TABLE_DEMONSTRATIONS):
             prompt, response = (ids(text) for text in task.demonstration(index))

@@ -52,10 +52,11 @@ class TableModel(TablePreTrained):
 
 
 class TablePolicy(TablePreTrained):
-    """Next-token logits from a table [V, V] row of the last token alone: bandits and exact studies in the same loop.
+    """Next-token logits from a table [V, V], the row of the last token alone: for bandits and exact studies in the
+    usual loop.
 
-    Starts at 0, the uniform policy. `get_decoder()` then `get_output_embeddings()` (the identity) gives the logits, as
-    for a transformer. It has no key-value cache, masks and positions mean nothing to it.
+    Starts at 0, the uniform policy. `get_decoder()` followed by `get_output_embeddings()` (the identity) gives the
+    logits, as for a transformer. It has no key-value cache, and ignores masks and positions.
     """
 
     def __init__(self, config: TableConfig) -> None:
@@ -79,7 +80,9 @@ class TablePolicy(TablePreTrained):
 
     @torch.no_grad()
     def allow(self, following: dict[int, Sequence[int]]) -> None:
-        """Uniform over `following[token]` after each of these tokens; all other words become impossible there."""
+        """Make the policy uniform over `following[token]` after each of these tokens; all other words become impossible
+        there.
+        """
         for token, words in following.items():
             self.model.table.weight[token] = IMPOSSIBLE
             self.model.table.weight[token, torch.as_tensor(list(words))] = 0.0

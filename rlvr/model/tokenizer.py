@@ -1,4 +1,4 @@
-"""Tokenizers: those of models, and word-level ones of tasks with a closed vocabulary."""
+"""Tokenizers: those of models, and word-level ones for tasks with a closed vocabulary."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ PAD_WORD = "PAD"
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a directory in Hugging Face format."""
     file = directory / "tokenizer.json"
-    kind = json.loads(file.read_bytes())["model"].get("type") if file.is_file() else None
-    # For some architectures, Qwen2 among them, AutoTokenizer ignores what the directory says and silently builds the
-    # architecture's own byte-pair tokenizer, which reads our words as nothing.
-    chosen = PreTrainedTokenizerFast if kind == "WordLevel" else AutoTokenizer
-    return chosen.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    model_type = json.loads(file.read_bytes())["model"].get("type") if file.is_file() else None
+    # For some architectures, Qwen2 among them, AutoTokenizer ignores the directory's tokenizer and silently builds the
+    # architecture's own byte-pair tokenizer, which encodes our words as no tokens at all.
+    loader = PreTrainedTokenizerFast if model_type == "WordLevel" else AutoTokenizer
+    return loader.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
 def word_tokenizer(vocabulary: Sequence[str], end_word: str) -> PreTrainedTokenizerFast:
     """Tokenizer of a closed vocabulary: words joined by one space; a word's id is its place in the vocabulary.
 
     `end_word` is the end-of-sequence token; padding is the word PAD, added at the end if the vocabulary lacks it.
-    Encode with `encode`, which names unknown words.
+    Encode with `encode`, whose error names unknown words.
     """
     words = [*vocabulary, *([] if PAD_WORD in vocabulary else [PAD_WORD])]
-    odd = {word for word in words if words.count(word) > 1 or word.split() != [word]}
-    if odd:
-        raise ValueError(f"A vocabulary is distinct words without spaces; got {sorted(odd)}")
+    invalid = {word for word in words if words.count(word) > 1 or word.split() != [word]}
+    if invalid:
+        raise ValueError(f"A vocabulary is distinct words without spaces; got {sorted(invalid)}")
     if end_word not in vocabulary:
         raise ValueError(f"end_word={end_word!r} is not a word of the vocabulary {list(vocabulary)}")
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
@@ -49,7 +49,7 @@ def word_tokenizer(vocabulary: Sequence[str], end_word: str) -> PreTrainedTokeni
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a text as it stands. ValueError naming the words that a word-level tokenizer does not know."""
+    """Token ids of a text, no special tokens added. Raises ValueError naming the words that the vocabulary lacks."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if isinstance(getattr(backend, "model", None), models.WordLevel):
         known = tokenizer.get_vocab()
@@ -65,19 +65,19 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer itself puts before a text, and so what the model has always read there: Llama's and Gemma's
-    token of the beginning. Nothing for models without one.
+    """The tokens that the tokenizer itself puts before a text, as the model saw them in training: the begin token of
+    Llama and Gemma. Empty for models without one.
     """
     begin: Any = tokenizer.bos_token_id
     return [begin] if begin is not None and tokenizer("")["input_ids"][:1] == [begin] else []
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Ids that end a response: the tokenizer's and those of the generation config (chat models have several)."""
+    """Ids that end a response: those of the tokenizer and of the generation config (chat models have several)."""
     generation = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    listed: list[Any] = [tokenizer.eos_token_id]
-    listed += generation if isinstance(generation, list | tuple) else [generation]
-    ends = {int(index) for index in listed if index is not None}
+    candidates: list[Any] = [tokenizer.eos_token_id]
+    candidates += generation if isinstance(generation, list | tuple) else [generation]
+    ends = {int(index) for index in candidates if index is not None}
     if not ends:
         raise ValueError(
             "Neither the tokenizer nor generation_config.json names an end token: responses could never finish. "

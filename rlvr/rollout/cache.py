@@ -1,7 +1,9 @@
-"""Keys and values of a batch of responses whose prompts are shared: a prompt once per group, a response once per row.
+"""Keys and values of a batch of responses that share prompts: a prompt is stored once per group, a response once per
+row.
 
 Reading a prompt's keys once for all G responses turns G matrix-vector products into one matrix product (bifurcated
-attention, arXiv:2403.08845). Responses are written in place into preallocated memory; nothing grows by concatenation.
+attention, arXiv:2403.08845). Responses are written in place into preallocated memory; nothing grows by
+concatenation.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class SharedPromptCache(Cache):
         self.lengths, self.width, self.dtype = lengths, width, dtype
         self.prompts: list[Tensor] = []  # [2, P, heads, L, D] per layer
         self.responses: list[Tensor] = []  # [2, B, heads, capacity, D] per layer
-        self.filling: slice | None = slice(0, 0)  # prompts being read; None once responses are written
-        self.length = 0  # response tokens that every layer holds, the one being written included
+        self.filling: slice | None = slice(0, 0)  # the prompts being read; None once responses are written
+        self.length = 0  # response tokens in every layer, including the one being written
         self.capacity = self.room = 0
         self.bias: Tensor | None = None  # [P, 1, 1, L] −inf at padding; None if no prompt is padded
 
@@ -50,7 +52,9 @@ class SharedPromptCache(Cache):
         return key_states, value_states
 
     def start_responses(self, group: Tensor, room: int) -> None:
-        """Begin with no response token and at most `room`; group: [B] non-decreasing, the prompt each row continues."""
+        """Prepare for responses of at most `room` tokens. group: [B] non-decreasing, the prompt that each row
+        continues.
+        """
         self.filling, self.group, self.room = None, group, room
         P, device = len(self.lengths), self.lengths.device
         if int(self.lengths.min()) < self.width:

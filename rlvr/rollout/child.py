@@ -1,4 +1,4 @@
-"""A child process that answers messages: started, talked to under a deadline, and killed. It cannot outlive us."""
+"""A child process that answers messages: started, addressed with a timeout, and killed. It ends with this process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from rlvr.rollout.vllm_server import Arrays, pack, receive
 
 log = logging.getLogger("rlvr.vllm")
 
-LAST_LINES = 30  # lines
+LAST_LINES = 30  # of the child's standard error, kept for messages
 CHUNK = 1 << 20  # bytes
-# SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its group; the trainer finishes its step after
-# either, and needs the child for that.
-NOT_FOR_A_CHILD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+# SLURM sends SIGUSR2 to every process of a step, a terminal SIGINT to its process group. The trainer finishes its step
+# after either, and needs the child for that.
+BLOCKED_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 
 
 @contextlib.contextmanager
 def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the environment of this process has these too; after, it is what it was before, whoever changed it."""
+    """Inside the context the environment of this process has these variables, too; afterwards it is restored
+    completely, whatever has changed it meanwhile.
+    """
     before = os.environ.copy()
     try:
         os.environ.update(variables)
@@ -40,11 +42,11 @@ def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class Lost(RuntimeError):
-    """The child has died or hangs."""
+    """Raised when a child process has ended or does not respond."""
 
 
 class Process(Protocol):
-    """What a Child is to those who talk to it, wherever it runs."""
+    """The interface of a Child, wherever its process runs."""
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None: ...
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]: ...
@@ -54,11 +56,11 @@ class Process(Protocol):
 
 
 class Child:
-    """`python -P SCRIPT OPTIONS`, its standard error in our log. Messages: rlvr/rollout/vllm_server.py."""
+    """`python -P SCRIPT OPTIONS`; its standard error goes to our log. Messages: see rlvr/rollout/vllm_server.py."""
 
     def __init__(self, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         command = [python, "-P", str(script), json.dumps({**options, "parent": os.getpid()})]
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_A_CHILD)  # a child inherits what is blocked
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)  # a child inherits blocked signals
         try:
             self.process = subprocess.Popen(
                 command,
@@ -70,16 +72,16 @@ class Child:
                 stderr=subprocess.PIPE,
             )
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._log_thread = threading.Thread(target=self._copy_to_log, daemon=True)
+        self._log_thread.start()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
-        os.set_blocking(self._in, False)
+        self._stdin, self._stdout = self.process.stdin.fileno(), self.process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
 
-    def _listen(self) -> None:
+    def _copy_to_log(self) -> None:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
@@ -87,37 +89,37 @@ class Child:
                 log.info("%s", self.last_lines[-1])
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        """Raises Lost if the child does not take it in time."""
+        """Raises Lost if the child ends, or does not read the whole message in time."""
         data = memoryview(pack(header, arrays))
         deadline = time.monotonic() + timeout_s
         while data:
-            _, ready, _ = select.select([], [self._in], [], max(0.0, deadline - time.monotonic()))
+            _, ready, _ = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise Lost(f"it has not listened for {timeout_s:.0f} s")
+                raise Lost(f"it has not read its input for {timeout_s:.0f} s")
             try:
-                data = data[os.write(self._in, data[:CHUNK]) :]
+                data = data[os.write(self._stdin, data[:CHUNK]) :]
             except BrokenPipeError:
-                raise Lost(self._how_it_ended()) from None
+                raise Lost(self._exit_description()) from None
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
-        """The next message. Raises Lost if the child dies, or says nothing for `timeout_s`."""
-        return receive(lambda count: self._exactly(count, timeout_s))
+        """The next message. Raises Lost if the child ends, or sends nothing for `timeout_s`."""
+        return receive(lambda count: self._read(count, timeout_s))
 
-    def _exactly(self, count: int, timeout_s: float) -> bytes:
+    def _read(self, count: int, timeout_s: float) -> bytes:
         data = bytearray()
         while len(data) < count:
-            ready, _, _ = select.select([self._out], [], [], timeout_s)
+            ready, _, _ = select.select([self._stdout], [], [], timeout_s)
             if not ready:
-                raise Lost(f"it has said nothing for {timeout_s:.0f} s")
-            chunk = os.read(self._out, min(CHUNK, count - len(data)))
+                raise Lost(f"it has sent nothing for {timeout_s:.0f} s")
+            chunk = os.read(self._stdout, min(CHUNK, count - len(data)))
             if not chunk:
-                raise Lost(self._how_it_ended())
+                raise Lost(self._exit_description())
             data += chunk
         return bytes(data)
 
-    def _how_it_ended(self) -> str:
+    def _exit_description(self) -> str:
         code = self.process.wait()
-        self._listener.join(timeout=5)
+        self._log_thread.join(timeout=5)
         lines = [line for line in self.last_lines if line.strip()]
         return f"it ended with exit status {code}: {lines[-1] if lines else ''}\n" + "\n".join(lines)
 
@@ -126,12 +128,12 @@ class Child:
         return self.process.pid
 
     def kill(self) -> int:
-        """End it and whatever it started. Returns its exit status: negative if a signal ended it, ours or another."""
+        """Kill the process and all that it has started. Returns its exit status, negative if a signal ended it."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
-        self._listener.join(timeout=5)
+        self._log_thread.join(timeout=5)
         return self.process.returncode

@@ -1,8 +1,8 @@
-"""Memory of a GPU that two processes see, by CUDA's IPC.
+"""Memory of a GPU that two processes share, by CUDA IPC.
 
-Needs nothing of this package and no torch: vLLM's process reads this file too. What one process tells the other is a
-handle of 64 bytes, and nothing else. Calls go to the library of the GPU's driver, in the context that torch has made
-current; torch's own allocator neither knows this memory nor gives it to anyone.
+Imports nothing of this package and no torch: vLLM's process loads this file, too. One process passes the other a
+handle of 64 bytes, and nothing else. The functions call the library of the GPU's driver, in the CUDA context that
+torch has made current; torch's own allocator does not manage this memory.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ import functools
 
 LIBRARY = "libcuda.so.1"
 HANDLE_BYTES = 64
-UNIT = 2**21  # bytes: what the driver allocates at least; a smaller piece would share its handle with its neighbours
+UNIT = 2**21  # bytes, the driver's unit of allocation; a smaller allocation would share its handle with its neighbours
 LAZY_PEER_ACCESS = 1
 
 
 class NotShared(RuntimeError):
-    """The driver cannot do it here."""
+    """Raised when the driver is missing or a call of it fails."""
 
 
 class Handle(ctypes.Structure):
-    """CUipcMemHandle, which is given by value."""
+    """CUipcMemHandle, which is passed by value."""
 
     _fields_ = [("reserved", ctypes.c_ubyte * HANDLE_BYTES)]
 
 
 class SharedMemory:
-    """`size` bytes of the current GPU at `address`: our own, to be opened by others, or another process's."""
+    """`size` bytes of the current GPU at `address`: allocated by this process, or opened from another one's handle."""
 
-    def __init__(self, address: int, size: int, *, own: bool) -> None:
-        self.address, self.size, self._own = address, size, own
+    def __init__(self, address: int, size: int, *, owned: bool) -> None:
+        self.address, self.size, self._owned = address, size, owned
 
     @classmethod
     def allocate(cls, size: int) -> SharedMemory:
-        """At least `size` bytes. Raises NotShared without a driver, or without so much memory."""
+        """Allocate at least `size` bytes. Raises NotShared without a driver, or if the GPU has too little memory."""
         size, address = -(-size // UNIT) * UNIT, ctypes.c_uint64()
         _call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        return cls(address.value, size, own=True)
+        return cls(address.value, size, owned=True)
 
     @classmethod
     def open(cls, handle: bytes, size: int) -> SharedMemory:
-        """That of another process of this machine, on the same GPU."""
+        """Open the memory of another process of this machine, on the same GPU."""
         address = ctypes.c_uint64()
         _call(
             "cuIpcOpenMemHandle_v2",
@@ -49,32 +49,32 @@ class SharedMemory:
             Handle.from_buffer_copy(handle),
             ctypes.c_uint(LAZY_PEER_ACCESS),
         )
-        return cls(address.value, size, own=False)
+        return cls(address.value, size, owned=False)
 
     def handle(self) -> bytes:
-        """What another process opens it by."""
+        """The handle by which another process opens this memory."""
         handle = Handle()
         _call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(self.address))
         return bytes(handle)
 
-    def write(self, place: int, source: int, count: int) -> None:
-        """Copy `count` bytes from the address `source` of the same GPU to `place`."""
-        assert 0 <= place <= place + count <= self.size
-        _copy(self.address + place, source, count)
+    def write(self, offset: int, source: int, count: int) -> None:
+        """Copy `count` bytes from the address `source` of the same GPU to `offset`."""
+        assert 0 <= offset <= offset + count <= self.size
+        _copy(self.address + offset, source, count)
 
-    def read(self, place: int, target: int, count: int) -> None:
-        """Copy `count` bytes at `place` to the address `target` of the same GPU."""
-        assert 0 <= place <= place + count <= self.size
-        _copy(target, self.address + place, count)
+    def read(self, offset: int, target: int, count: int) -> None:
+        """Copy `count` bytes at `offset` to the address `target` of the same GPU."""
+        assert 0 <= offset <= offset + count <= self.size
+        _copy(target, self.address + offset, count)
 
     def close(self) -> None:
-        """Free it, or open it no more. What was copied is complete."""
+        """Free or unmap the memory, once all copies are complete."""
         wait()
-        _call("cuMemFree_v2" if self._own else "cuIpcCloseMemHandle", ctypes.c_uint64(self.address))
+        _call("cuMemFree_v2" if self._owned else "cuIpcCloseMemHandle", ctypes.c_uint64(self.address))
 
 
 def wait() -> None:
-    """Until the GPU has done everything that this process has asked of it."""
+    """Wait until the GPU has done all work that this process has submitted."""
     _call("cuCtxSynchronize")
 
 
@@ -88,7 +88,7 @@ def _driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise NotShared(f"there is no driver of a GPU: {error}") from None
+        raise NotShared(f"there is no GPU driver: {error}") from None
 
 
 def _call(name: str, *arguments: object) -> None:

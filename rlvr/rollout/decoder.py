@@ -1,4 +1,4 @@
-"""One batch of sequences that grow by a token per step, behind three verbs: start, step, keep."""
+"""A batch of sequences that grow by one token per step, with three operations: start, step, keep."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from transformers import PreTrainedModel
 from rlvr.model.head import WideHead
 from rlvr.rollout.cache import SHARED_PROMPT, SharedPromptCache
 
-PREFILL_TOKENS = 8192  # prompt tokens read at once, padding included: bounds the memory of activations
+PREFILL_TOKENS = 8192  # prompt tokens of one forward pass, padding included: bounds the memory of activations
 
 
 class Decoder(Protocol):
     """Rows of token sequences and the logits of their next token. Rows of one group share a prompt."""
 
     def start(self, group: Tensor, room: int) -> Tensor:
-        """Logits [B, V] after the prompts; group: [B] non-decreasing, the prompt that each row continues.
+        """Logits [B, V] after the prompts. group: [B] non-decreasing, the prompt that each row continues.
 
-        room: steps to come, at most.
+        room: the largest number of steps to come.
         """
         ...
 
     def step(self, token: Tensor) -> Tensor:
-        """Append one token to each row, [B]; logits [B, V] after it."""
+        """Append one token to each row, [B]. Returns the logits [B, V] after it."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows ([B'] ascending) only."""
+        """Continue with these rows only, [B'] ascending."""
         ...
 
 
 class SharedPromptDecoder:
-    """Any Hugging Face causal model with an attention interface: each prompt is read once, for all its responses."""
+    """For Hugging Face causal models with an attention interface: each prompt is read once, for all its responses."""
 
     def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
         """prompt: [P, L] right-padded; lengths: [P]. `model.config._attn_implementation` must be `SHARED_PROMPT`."""
@@ -83,7 +83,9 @@ class SharedPromptDecoder:
 
 
 class RecomputingDecoder:
-    """Any causal model, without a cache: every step reads the whole sequences again. For tables and odd models."""
+    """For any causal model, without a cache: every step reads the whole sequences again. Used for tables and models
+    whose attention the cache does not support.
+    """
 
     def __init__(self, model: PreTrainedModel, prompt: Tensor, lengths: Tensor) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""From logits and one uniform number per row to a token and its log-probabilities."""
+"""Draws a token from logits with one uniform number per row, and its log-probabilities."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from torch import Tensor
 
 
 def draw(logits: Tensor, uniform: Tensor, *, temperature: float, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Token [B], its log-probability under the policy and under the distribution drawn from, [B] float32 nats.
+    """Token [B], its log-probability under the policy, and under the distribution that it is drawn from, [B] float32
+    nats.
 
-    logits: [B, V]. uniform: [B] float64 in (0, 1); the token is the inverse of the cumulative distribution there, words
-    in the order of their ids. The policy is softmax(logits / temperature). `top_p` keeps the most likely tokens until
-    their probability reaches it (nucleus sampling, arXiv:1904.09751). temperature = 0 takes the most likely token: the
-    policy is then that of temperature 1 and the drawing distribution a point.
+    logits: [B, V]. uniform: [B] float64 in (0, 1); the token is the inverse of the cumulative distribution at this
+    number, with words in the order of their ids. The policy is softmax(logits / temperature). `top_p` keeps the most
+    likely tokens until their probability reaches it (nucleus sampling, arXiv:1904.09751). temperature = 0 takes the
+    most likely token: the policy is then that of temperature 1, and the distribution drawn from is a point.
     """
     log_policy = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
     if temperature == 0:
@@ -26,7 +27,7 @@ def draw(logits: Tensor, uniform: Tensor, *, temperature: float, top_p: float) -
     total = cumulative[:, -1:]
     # Rounding could put the target at the total, beyond the last word of positive probability.
     target = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    # Not-a-number sorts beyond the last word: clamped here, seen by the engine in its log-probability.
+    # Not-a-number sorts beyond the last word: the index is clamped here, and the engine detects the log-probability.
     token = torch.searchsorted(cumulative, target, right=True).clamp_(max=logits.shape[-1] - 1)
     logp = log_policy.gather(1, token)[:, 0]
     logp_sampling = logp - total[:, 0].log().float() if top_p < 1 else logp

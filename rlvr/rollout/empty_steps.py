@@ -1,4 +1,4 @@
-"""Steps with too few groups to learn from, or none: the run goes on, unless it is hopeless."""
+"""Handling of steps with too few groups to learn from, or none: a warning, and the end of a hopeless run."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import logging
 from rlvr.rollout.selection import Selection
 from rlvr.rollout.step_sampler import StepGroups
 
-EMPTY_STEPS = 10  # in a row, without a right answer: the run ends
+EMPTY_STEPS = 10  # in a row without a right answer, after which the run ends
 
 log = logging.getLogger("rlvr")
 
 
 class NothingToLearn(ValueError):
-    """No answer of many steps was right: this policy learns nothing from these problems."""
+    """Raised after many steps without a right answer: this policy learns nothing from these problems."""
 
 
 class EmptySteps:
-    """Looks at every step's groups, the same on all ranks. It counts from where an attempt begins."""
+    """Inspects the groups of every step; the result is the same on all ranks. Counting restarts with each attempt."""
 
     def __init__(self, selection: Selection, *, warns: bool) -> None:
-        """warns: one rank of several does."""
+        """warns: whether to log warnings; one rank of several does."""
         self._selection, self._warns = selection, warns
         self._num_hopeless = 0  # steps in a row that had neither groups nor a right answer
-        self._was_empty = self._was_short = False  # the step before
+        self._was_empty = self._was_short = False  # the previous step
 
     def look(self, sampled: StepGroups) -> None:
-        """Warns at the first in a row that has no groups, or under refill fewer than it asked for.
+        """Warn at the first step of a row that has no groups, or under refill fewer groups than it asked for.
 
-        Raises NothingToLearn at the last of EMPTY_STEPS that have neither groups nor a right answer. (A policy whose
-        answers are all right has learned its task.)
+        Raises NothingToLearn at the last of EMPTY_STEPS steps in a row that have neither groups nor a right answer.
+        (A policy whose answers are all right has learned its task.)
         """
         num_groups, prompts = len(sampled.groups), self._selection.prompts
         empty = num_groups == 0
@@ -44,13 +44,13 @@ class EmptySteps:
         if self._num_hopeless >= EMPTY_STEPS:
             raise _nothing_to_learn(sampled)
 
-    def _warn(self, sampled: StepGroups, what: str, more: str) -> None:
+    def _warn(self, sampled: StepGroups, event: str, consequence: str) -> None:
         if not self._warns:
             return
         accuracy = sampled.metrics.get("reward/accuracy")  # a filter may leave nothing to sample
-        known = "" if accuracy is None else f" (accuracy {accuracy:.3f})"
+        shown = "" if accuracy is None else f" (accuracy {accuracy:.3f})"
         log.warning(
-            "step %d %s%s: %s. Those like it that follow at once are not named", sampled.step, what, known, more
+            "step %d %s%s: %s. Consecutive steps like it are not reported", sampled.step, event, shown, consequence
         )
 
 

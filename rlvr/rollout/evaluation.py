@@ -1,4 +1,4 @@
-"""A policy on held-out problems: avg@n and pass@k per benchmark, and every sample on disk."""
+"""Evaluation of a policy on held-out problems: avg@n and pass@k per benchmark."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from rlvr.records import (
 )
 from rlvr.rollout.sampler import Sampler, Spent
 
-# Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under
-# common random numbers.
+# Evaluation draws its noise from a stream of its own, the same at every step: checkpoints are compared under common
+# random numbers.
 NOISE_STREAM = 1 << 32
 
 
@@ -36,11 +36,11 @@ def held_out(task: Task, limit: int | None, split: Split = "test") -> list[Probl
     size = task.size(split)
     if size is None:
         raise ValueError(f"task {task.name} has no finite {split} split to evaluate on")
-    taken: dict[str, int] = defaultdict(int)
+    num_by_source: dict[str, int] = defaultdict(int)
     problems = []
     for problem in (task.problem(split, i) for i in range(size)):
-        taken[problem.source] += 1
-        if limit is None or taken[problem.source] <= limit:
+        num_by_source[problem.source] += 1
+        if limit is None or num_by_source[problem.source] <= limit:
             problems.append(problem)
     return problems
 
@@ -54,14 +54,14 @@ def evaluate(
     sampling: Sampling,
     prefix: str = EVALUATION,
 ) -> tuple[dict[str, float], list[Rollout]]:
-    """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups they come from.
+    """Metrics `evaluation/<source>/avg_at_<n>`, `…/pass_at_<k>`, `…/error`, and the groups that they are computed from.
 
     prefix: EVALUATION, or VALIDATION for problems of that split.
-    A sample whose verifier failed counts neither as right nor as wrong: it leaves n. A problem left with fewer than k
-    samples leaves pass@k; `…/error` is the share of such samples. Where the task says which right answers are the same
-    (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of different ones of a problem whose n samples
-    were all judged. Where rewards may be other than 0 and 1 (`GradedTask`), `…/mean_reward` is the mean over problems
-    of that of their judged samples.
+    A sample whose verifier failed counts neither as right nor as wrong: it reduces n. A problem with fewer than k
+    judged samples does not enter pass@k; `…/error` is the share of samples whose verifier failed. Where the task
+    declares which right answers are the same (`CanonicalTask`), `…/distinct_correct_at_<n>` is the mean number of
+    different ones, over the problems whose n samples were all judged. Where rewards may be other than 0 and 1
+    (`GradedTask`), `…/mean_reward` is the mean over problems of the mean reward of their judged samples.
     """
     groups = sampler(problems, samples, sampling, Spent())
     by_source: dict[str, list[Answers]] = defaultdict(list)
@@ -72,9 +72,9 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Answers:
-    """The samples of one problem: what they were judged, and what they come to (`answer_of`; None: nothing).
+    """The samples of one problem: their outcomes, and the answers that they give (`answer_of`; None: no answer).
 
-    rewards: none where nobody reads them.
+    rewards: empty where they are not needed.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -98,14 +98,15 @@ class Answers:
 
     @property
     def mean_reward(self) -> float:
-        """Of the judged samples, of which there must be one."""
+        """Mean over the judged samples; there must be at least one."""
         pairs = zip(self.outcomes, self.rewards, strict=True)
         return float(np.mean([reward for outcome, reward in pairs if outcome != "error"]))
 
     def of_judged(self) -> Answers:
-        """Without the samples that the verifier could not judge, and without rewards."""
-        kept = [pair for pair in zip(self.outcomes, self.answers, strict=True) if pair[0] != "error"]
-        return Answers(tuple(outcome for outcome, _ in kept), tuple(answer for _, answer in kept))
+        """The judged samples alone, without rewards."""
+        pairs = zip(self.outcomes, self.answers, strict=True)
+        judged = [pair for pair in pairs if pair[0] != "error"]
+        return Answers(tuple(outcome for outcome, _ in judged), tuple(answer for _, answer in judged))
 
     def right(self) -> list[str | None]:
         """The answers of the right samples, None for the others."""
@@ -113,9 +114,11 @@ class Answers:
 
 
 def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | None:
-    """What a response comes to, one text for answers that are the same; None: nothing, or the task cannot tell.
+    """The answer that a response gives, as one text for all answers that are the same; None: no answer, or the task
+    cannot tell.
 
-    Right responses say the right answer, however they write it; where a problem has several, the one that they give.
+    All right responses yield the right answer, however they write it; if a problem has several right answers, the
+    one that the response gives.
     """
     if reward.outcome == "unparsable":
         return None
@@ -123,30 +126,31 @@ def answer_of(task: Task, problem: Problem, text: str, reward: Reward) -> str | 
         return task.canonical(problem, text)
     if isinstance(task, AnsweringTask):
         known = problem.answer if isinstance(problem.answer, str) else None
-        given = task.answer(problem, text)
-        return known if reward.correct and known is not None and given is not None else given
+        answer = task.answer(problem, text)
+        return known if reward.correct and known is not None and answer is not None else answer
     return " ".join(text.split()) if isinstance(task, TaughtTask) else None
 
 
 def measured(
     task: Task, by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int], prefix: str
 ) -> dict[str, float]:
-    """What `evaluate` says of the samples of each benchmark's problems."""
+    """The metrics of `evaluate`, from the samples of each benchmark's problems."""
     metrics: dict[str, float] = {}
-    for source, own in by_source.items():
-        n = np.array([each.judged for each in own])
-        c = np.array([sum(each.correct) for each in own])
+    for source, problems in by_source.items():
+        n = np.array([problem.judged for problem in problems])
+        c = np.array([sum(problem.correct) for problem in problems])
         where = f"{prefix}{source}"
-        metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(own) * samples)
+        metrics[f"{where}/error"] = 1 - float(n.sum()) / (len(problems) * samples)
         if (n > 0).any():
             metrics[f"{where}/avg_at_{samples}"] = float(np.mean(c[n > 0] / n[n > 0]))
         if may_be_graded(task) and (n > 0).any():
-            metrics[f"{where}/mean_reward"] = float(np.mean([each.mean_reward for each in own if each.judged]))
+            rewards = [problem.mean_reward for problem in problems if problem.judged]
+            metrics[f"{where}/mean_reward"] = float(np.mean(rewards))
         for size in k:
             if (n >= size).any():
                 metrics[f"{where}/pass_at_{size}"] = float(np.mean(pass_at_k(n[n >= size], c[n >= size], size)))
         if _has_several_answers(task) and (n == samples).any():
-            distinct = [distinct_at_k(each.right(), samples) for each in own if each.judged == samples]
+            distinct = [distinct_at_k(p.right(), samples) for p in problems if p.judged == samples]
             metrics[f"{where}/distinct_correct_at_{samples}"] = float(np.mean(distinct))
     return metrics
 
@@ -158,21 +162,24 @@ def _has_several_answers(task: Task) -> TypeGuard[CanonicalTask]:
 def voted(
     task: Task, by_source: Mapping[str, Sequence[Answers]], *, samples: int, k: Sequence[int]
 ) -> dict[str, float]:
-    """What only a whole evaluation tells: maj@k of the first k samples, and the share of problems ever solved.
+    """Metrics that need a complete evaluation: maj@k of the first k samples, and the share of problems ever solved.
 
-    Of judged samples alone: a problem without one counts nowhere, one with fewer than k not in maj@k. There is no
-    majority where right samples of a benchmark come to no answer that the task can name.
+    Computed from judged samples alone: a problem without any is left out, one with fewer than k is left out of
+    maj@k. There is no majority if the right samples of a benchmark give no answer that the task can name.
     """
-    names = isinstance(task, AnsweringTask | CanonicalTask | TaughtTask)
+    names_answers = isinstance(task, AnsweringTask | CanonicalTask | TaughtTask)
     metrics: dict[str, float] = {}
-    for source, all_of_source in by_source.items():
-        where, own = f"{EVALUATION}{source}", [each.of_judged() for each in all_of_source if each.judged]
-        if own:
-            metrics[f"{where}/coverage_at_{samples}"] = coverage([sum(each.correct) for each in own])
-        named = any(answer is not None for each in own for answer in each.answers)
-        if named or (names and not any(right for each in own for right in each.correct)):
+    for source, all_problems in by_source.items():
+        where = f"{EVALUATION}{source}"
+        problems = [problem.of_judged() for problem in all_problems if problem.judged]
+        if problems:
+            metrics[f"{where}/coverage_at_{samples}"] = coverage([sum(problem.correct) for problem in problems])
+        any_answer = any(answer is not None for problem in problems for answer in problem.answers)
+        any_correct = any(correct for problem in problems for correct in problem.correct)
+        if any_answer or (names_answers and not any_correct):
             for size in k:
-                if votes := [maj_at_k(each.answers, each.correct, size) for each in own if each.judged >= size]:
+                votes = [maj_at_k(p.answers, p.correct, size) for p in problems if p.judged >= size]
+                if votes:
                     metrics[f"{where}/maj_at_{size}"] = float(np.mean(votes))
     return metrics
 
@@ -180,7 +187,7 @@ def voted(
 def metric_names(
     task: Task, problems: Sequence[Problem], *, samples: int, k: Sequence[int], prefix: str = EVALUATION
 ) -> list[str]:
-    """What an evaluation of this task on these problems measures."""
+    """The names of the metrics that an evaluation of this task on these problems yields."""
     if isinstance(task, ArmedTask):
         return [f"{EVALUATION}bandit/expected_reward"]
     sources = dict.fromkeys(problem.source for problem in problems)

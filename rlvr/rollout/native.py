@@ -20,17 +20,17 @@ from rlvr.records import Completion, Progress, Request, Sampling, Tolerance
 from rlvr.rollout.cache import SHARED_PROMPT, register
 from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecoder
 from rlvr.rollout.draw import draw
-from rlvr.rollout.requests import NOT_NUMBERS, check_synced, checked
+from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
 
 log = logging.getLogger(__name__)
 
 NOISE_BLOCK = 64  # positions whose noise is computed at once
-FINISHED_SHARE = 1 / 8  # finished rows leave the batch when they are at least this share of it
+FINISHED_SHARE = 1 / 8  # finished rows are removed when they are at least this share of the batch
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Samples first … first + count − 1 of a request: what fits into one batch."""
+    """Samples first … first + count − 1 of a request: the part of it that goes into one batch."""
 
     request: int
     first: int
@@ -38,13 +38,13 @@ class Piece:
 
 
 class NativeEngine:
-    """Batched sampling from a causal language model with shared prompts and noise keyed by names.
+    """Batched sampling from a causal language model, with shared prompts and counter-based noise.
 
-    Tokens do not depend on the batch, its order or its size beyond the rounding of matrix products (log-probabilities
-    agree to about 1e-6 in float32; a token changes if a uniform number falls into that gap).
+    Tokens do not depend on the batch, its order or its size beyond the rounding of matrix products
+    (log-probabilities agree to about 1e-6 in float32; a token changes if a uniform number falls into that gap).
     """
 
-    canary: Tolerance | None = None  # the same code and weights as the trainer's
+    canary: Tolerance | None = None  # the trainer's own code and weights: they cannot disagree
     workers = 1
 
     def __init__(
@@ -58,16 +58,18 @@ class NativeEngine:
         max_batch_sequences: PositiveInt = 512,
         max_cache_gb: PositiveFloat = 8.0,
     ) -> None:
-        """model: a directory in Hugging Face format, loaded to `device`, or the engine's own copy, where it is.
+        """model: a directory in Hugging Face format, loaded to `device`, or the engine's own copy of a model, used on
+        the device where it is. Its parameters are cast to `dtype` and changed by `sync`.
 
-        Its parameters are cast to `dtype` and changed by `sync`.
-        max_batch_sequences: responses sampled at once. max_cache_gb: keys and values of a batch, at full length.
+        max_batch_sequences: responses sampled at once. max_cache_gb: for the keys and values of a batch, at full
+        length.
         """
         if max_batch_sequences < 1 or max_cache_gb <= 0:
             raise ValueError(f"{max_batch_sequences=} and {max_cache_gb=} must be positive")
         if isinstance(model, Path):
             model, _ = load(model, dtype=torch.float32, device=device or "cpu")
-        for parameter in model.parameters():  # buffers stay: rotary frequencies in half precision are other positions
+        # buffers keep their type: rotary frequencies in half precision would shift positions
+        for parameter in model.parameters():
             parameter.data = parameter.data.to(parse_dtype(dtype))
         self.model = model.eval().requires_grad_(False)
         self.eos = torch.tensor(sorted(eos_token_ids), device=model.device)
@@ -80,8 +82,8 @@ class NativeEngine:
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Copy (Hugging Face parameter name, full tensor) pairs, in any float format, into the engine's model.
 
-        A tied head may come under either name or both. Unknown, missing or misshapen parameters are an error, and the
-        engine then refuses to sample until a sync succeeds.
+        A tied head may come under either name or both. Unknown, missing or misshapen parameters raise ValueError,
+        and the engine then refuses to sample until a sync succeeds.
         """
         self.synced = False
         targets = dict(self.model.named_parameters(remove_duplicate=False))
@@ -105,20 +107,20 @@ class NativeEngine:
         self._check_requests(requests, sampling)
         sampled = [dict[int, Completion]() for _ in requests]
         for batch in self._batches(requests, range(len(requests)), sampling.max_tokens):
-            for ended in self._sample(requests, batch, sampling):
-                for request, number, completion in ended:
+            for finished in self._sample(requests, batch, sampling):
+                for request, number, completion in finished:
                     sampled[request][number] = completion
-        return [_in_order(each) for each in sampled]
+        return [_in_order(samples) for samples in sampled]
 
     @torch.inference_mode()
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As StoppingEngine says. Rows that have ended are given when they leave their batch."""
+        """See StoppingEngine. Finished rows are reported when they leave their batch."""
         self._check_requests(requests, sampling)
         sampled = [dict[int, Completion]() for _ in requests]
         for wave in self._waves(requests):
             for batch in self._batches(requests, wave, sampling.max_tokens):
-                for ended in self._sample(requests, batch, sampling):
-                    for request, number, completion in ended:
+                for finished in self._sample(requests, batch, sampling):
+                    for request, number, completion in finished:
                         sampled[request][number] = completion
                         if len(sampled[request]) == requests[request].num_samples:
                             progress.take(request, _in_order(sampled[request]))
@@ -126,14 +128,14 @@ class NativeEngine:
                         return
 
     def sleep(self) -> None:
-        """Nothing to give back: keys and values live only while a batch is sampled."""
+        """Nothing to free: keys and values live only while a batch is sampled."""
 
     def close(self) -> None:
         """Nothing to stop: the engine has no process of its own."""
 
     def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
         check_synced(self.synced)
-        longest = checked(requests, sampling)
+        longest = check_requests(requests, sampling)
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if limit is not None and longest + sampling.max_tokens > limit:
             raise ValueError(
@@ -142,7 +144,7 @@ class NativeEngine:
             )
 
     def _waves(self, requests: Sequence[Request]) -> Iterator[range]:
-        """Requests that follow one another, as many as are sampled at once."""
+        """Ranges of consecutive requests, each as many as are sampled at once."""
         first = rows = 0
         for index, request in enumerate(requests):
             if rows and rows + request.num_samples > self.max_batch_sequences:
@@ -153,7 +155,7 @@ class NativeEngine:
             yield range(first, len(requests))
 
     def _batches(self, requests: Sequence[Request], chosen: range, max_tokens: int) -> Iterator[list[Piece]]:
-        """Cut the chosen requests into batches within the limits, prompts of similar length together."""
+        """Divide the chosen requests into batches within the limits, with prompts of similar length together."""
         token_bytes = cache_bytes_per_token(self.model)
         batch: list[Piece] = []
         rows, width = 0, 0
@@ -176,7 +178,9 @@ class NativeEngine:
     def _sample(
         self, requests: Sequence[Request], batch: list[Piece], sampling: Sampling
     ) -> Iterator[list[tuple[int, int, Completion]]]:
-        """(request, number of the sample among the request's, completion) of one batch, as `_decode` gives them."""
+        """Sample one batch. Yields lists of (request, number of the sample within the request, completion), as
+        `_decode` yields them.
+        """
         device = self.model.device
         prompts = [requests[piece.request].prompt for piece in batch]
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -187,28 +191,29 @@ class NativeEngine:
         counts = torch.tensor([piece.count for piece in batch])
         group = torch.repeat_interleave(torch.arange(len(batch)), counts).to(device)
         places = [(piece.request, piece.first + i) for piece in batch for i in range(piece.count)]
-        names = [(requests[request].key, requests[request].first + number) for request, number in places]
-        for ended in self._decode(decoder, decoder.start(group, sampling.max_tokens), names, sampling):
-            yield [(*places[row], completion) for row, completion in ended]
+        noise_keys = [(requests[request].key, requests[request].first + number) for request, number in places]
+        for finished in self._decode(decoder, decoder.start(group, sampling.max_tokens), noise_keys, sampling):
+            yield [(*places[row], completion) for row, completion in finished]
 
     def _decode(
-        self, decoder: Decoder, logits: Tensor, names: list[tuple[int, int]], sampling: Sampling
+        self, decoder: Decoder, logits: Tensor, noise_keys: list[tuple[int, int]], sampling: Sampling
     ) -> Iterator[list[tuple[int, Completion]]]:
-        """Sample until every row has ended or is full; finished rows leave the batch in bulk.
+        """Sample until every row has finished or has `max_tokens` tokens; finished rows are removed in bulk.
 
-        Gives (row, completion) of those that leave, mostly none, whenever it looks which have ended.
+        Yields the (row, completion) pairs of removed rows, mostly none, each time it checks which rows have
+        finished.
 
-        logits: [B, V] of the first token; names: (request key, sample) of each row, which name its noise.
+        logits: [B, V] of the first token. noise_keys: (request key, sample) of each row, which determine its noise.
         """
-        device, B, T = logits.device, len(names), sampling.max_tokens
+        device, B, T = logits.device, len(noise_keys), sampling.max_tokens
         tokens = torch.full((B, T), -1, device=device)
-        logps = torch.zeros(2, B, T, device=device)  # under the policy, under the drawing distribution
+        logps = torch.zeros(2, B, T, device=device)  # under the policy and under the distribution drawn from
         rows, done = torch.arange(B, device=device), torch.zeros(B, dtype=torch.bool, device=device)
         noise = torch.empty(B, 0)
-        check_every = 1 if device.type == "cpu" else 8  # asking a GPU whether rows are done makes it wait
+        check_every = 1 if device.type == "cpu" else 8  # checking whether rows are done stalls a GPU
         for t in range(T):
             if t % NOISE_BLOCK == 0:
-                keys, samples = zip(*(names[row] for row in rows.tolist()), strict=True)
+                keys, samples = zip(*(noise_keys[row] for row in rows.tolist()), strict=True)
                 block = uniform(sampling.seed, sampling.step, keys, samples, t, min(NOISE_BLOCK, T - t))
                 noise = torch.from_numpy(block).to(device)
             token, logp, logp_sampling = draw(
@@ -231,19 +236,21 @@ class NativeEngine:
         yield self._completions(rows, tokens, logps)
 
     def _completions(self, rows: Tensor, tokens: Tensor, logps: Tensor) -> list[tuple[int, Completion]]:
-        """Cut some rows after their first end token. tokens: [B, T], −1 where nothing was sampled; logps: [2, B, T]."""
+        """The completions of some rows, each cut after its first end token. tokens: [B, T], −1 where nothing was
+        sampled; logps: [2, B, T].
+        """
         tokens, logps = tokens[rows].cpu(), logps[:, rows].cpu()
         if not bool(torch.isfinite(logps[:, tokens >= 0]).all()):
             raise FloatingPointError(NOT_NUMBERS)
         is_end = torch.isin(tokens, self.eos.cpu())
         finished = is_end.any(dim=1)
         length = torch.where(finished, is_end.int().argmax(dim=1) + 1, tokens.shape[1])
-        ids, policy, sampling = tokens.numpy(), logps[0].numpy(), logps[1].numpy()
-        cut = list[tuple[int, Completion]]()
-        for i, (row, end, ended) in enumerate(zip(rows.tolist(), length.tolist(), finished.tolist(), strict=True)):
-            own_ids, own_policy, own_sampling = (each[i, :end].copy() for each in (ids, policy, sampling))
-            cut.append((row, Completion(own_ids, own_policy, own_sampling, ended)))
-        return cut
+        arrays = tokens.numpy(), logps[0].numpy(), logps[1].numpy()
+        completions = list[tuple[int, Completion]]()
+        for i, row in enumerate(rows.tolist()):
+            ids, logp, logp_sampling = (array[i, : int(length[i])].copy() for array in arrays)
+            completions.append((row, Completion(ids, logp, logp_sampling, bool(finished[i]))))
+        return completions
 
 
 def _in_order(samples: Mapping[int, Completion]) -> tuple[Completion, ...]:
@@ -251,7 +258,7 @@ def _in_order(samples: Mapping[int, Completion]) -> tuple[Completion, ...]:
 
 
 def cache_bytes_per_token(model: PreTrainedModel) -> int:
-    """Keys and values of one token over all layers; 0 for a model without attention."""
+    """Bytes of the keys and values of one token over all layers; 0 for a model without attention."""
     config = model.config
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
     if not heads:
@@ -261,11 +268,11 @@ def cache_bytes_per_token(model: PreTrainedModel) -> int:
 
 
 def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[RecomputingDecoder]:
-    """The shared-prompt decoder where it gives what the model itself gives; else the one that needs nothing of it."""
+    """The shared-prompt decoder if it reproduces the model's own logits; else the decoder that makes no assumptions."""
     if not getattr(model.config, "num_hidden_layers", 0):
         return RecomputingDecoder  # a table: nothing to cache
     full = all(kind == "full_attention" for kind in getattr(model.config, "layer_types", None) or [])
-    own = model.config._attn_implementation or "eager"
+    original = model.config._attn_implementation or "eager"
     if model._supports_attention_backend and full:
         expected = _trial(model, RecomputingDecoder)
         register()
@@ -273,14 +280,14 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
         error = (_trial(model, SharedPromptDecoder) - expected).std()
         if float(error) <= (1e-3 if model.dtype == torch.float32 else 0.1) * float(expected.std()):
             return SharedPromptDecoder
-        model.set_attn_implementation(own)
+        model.set_attn_implementation(original)
     log.warning("%s does not fit the shared-prompt cache: sampling without a cache, slowly", type(model).__name__)
     return RecomputingDecoder
 
 
 @torch.inference_mode()
 def _trial(model: PreTrainedModel, decoder: type[SharedPromptDecoder] | type[RecomputingDecoder]) -> Tensor:
-    """Logits [3, 4, V] of three steps of four rows that continue two prompts of unequal length."""
+    """Logits [3, 4, V] of three steps of four rows that continue two prompts of different length."""
     device, size = model.device, model.config.vocab_size
     prompt = (torch.arange(18, device=device) * 7 + 3).view(2, 9) % size
     rows = decoder(model, prompt, torch.tensor([9, 5], device=device))

@@ -1,4 +1,4 @@
-"""The ranks of one node among those of a run: they share its GPUs and see one another's memory."""
+"""The ranks of a run that share one node, its GPUs and its memory; and small exchanges of numbers between ranks."""
 
 from __future__ import annotations
 
@@ -9,48 +9,54 @@ import torch
 import torch.distributed as dist
 
 
-def several() -> bool:
-    """Has the run more than one rank?"""
+def has_several_ranks() -> bool:
+    """Whether the run has more than one rank."""
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def on_node() -> tuple[int, int]:
-    """(number of this rank, how many there are) on this node."""
-    return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if several() else (0, 1)
+def rank_on_node() -> tuple[int, int]:
+    """(number of this rank on this node, number of ranks on this node)."""
+    return (int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])) if has_several_ranks() else (0, 1)
 
 
-def of_all(mine: int) -> list[int]:
-    """The number of every rank of the run, on every rank. All of them together."""
-    return [number for (number,) in _everyone([mine])]
+def gather_numbers(number: int) -> list[int]:
+    """The `number` of each rank, by rank. Called by all ranks together."""
+    return [value for (value,) in _all_gather([number])]
 
 
-def from_first(mine: Sequence[int]) -> list[int]:
-    """The numbers of this node's first rank, on every rank of it. All ranks of the run together, with as many each."""
-    return _everyone(mine)[dist.get_rank() - on_node()[0] if several() else 0]  # ranks are numbered node by node
+def broadcast_on_node(numbers: Sequence[int]) -> list[int]:
+    """The numbers of this node's first rank. Called by all ranks of the run together, with equally many numbers."""
+    by_rank = _all_gather(numbers)
+    if not has_several_ranks():
+        return by_rank[0]
+    return by_rank[dist.get_rank() - rank_on_node()[0]]  # ranks are numbered node by node
 
 
-def _everyone(mine: Sequence[int]) -> list[list[int]]:
-    """By rank."""
-    if not several():
-        return [list(mine)]
-    everyone = [torch.zeros(len(mine), dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, torch.tensor(mine, dtype=torch.int64))
-    return [each.tolist() for each in everyone]
+def _all_gather(numbers: Sequence[int]) -> list[list[int]]:
+    """The numbers of each rank, by rank."""
+    if not has_several_ranks():
+        return [list(numbers)]
+    by_rank = [torch.zeros(len(numbers), dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(by_rank, torch.tensor(numbers, dtype=torch.int64))
+    return [tensor.tolist() for tensor in by_rank]
 
 
-def of_first_rank(mine: int) -> int:
-    """The number of the run's first rank, on every rank. All of them together."""
-    return of_all(mine)[0]
+def broadcast_number(number: int) -> int:
+    """The `number` of the run's first rank. Called by all ranks together."""
+    return gather_numbers(number)[0]
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this run was given, as CUDA_VISIBLE_DEVICES names them."""
-    named = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-    return named or [str(index) for index in range(torch.cuda.device_count())]
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return names or [str(index) for index in range(torch.cuda.device_count())]
 
 
-def gpus_beside(gpus: Sequence[str], rank: int, ranks: int, workers: int) -> Sequence[str]:
-    """Those of a node for the workers of one of its ranks: the ranks have the first ones."""
+def worker_gpus(gpus: Sequence[str], rank: int, ranks: int, workers: int) -> Sequence[str]:
+    """The GPUs of a node that the workers of one of its ranks use. The ranks themselves use the first ones.
+
+    ranks: number of ranks of the node. workers: of each rank. Raises RuntimeError if the node has too few GPUs.
+    """
     if len(gpus) < ranks + ranks * workers:
         raise RuntimeError(f"{len(gpus)} GPUs for the {ranks} ranks and {ranks * workers} workers of this node")
     return gpus[ranks + rank * workers :][:workers]

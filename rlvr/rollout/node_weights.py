@@ -1,4 +1,6 @@
-"""The weights of a node, once in its main memory: every rank writes a part, and any process of the node reads them."""
+"""The weights in the main memory of a node, stored once: every rank writes a part, and any process of the node can read
+all of it.
+"""
 
 from __future__ import annotations
 
@@ -11,53 +13,57 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlvr.rollout.memory import Memory, write
-from rlvr.rollout.node import from_first, on_node, several
+from rlvr.rollout.memory_file import MemoryFile, write_at
+from rlvr.rollout.node import broadcast_on_node, has_several_ranks, rank_on_node
 
 ALIGNMENT = 64  # bytes
 
 
 class NodeWeights:
-    """In memory of the node's first rank, until the next ones are written."""
+    """The newest weights, in a memory file of the node's first rank, until the next ones are written."""
 
     def __init__(self) -> None:
-        self._memory: Memory | None = None  # of a node's first rank
+        self._memory: MemoryFile | None = None  # on the first rank of a node only
 
     def write(self, weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, Any]:
-        """(Hugging Face parameter name, full tensor) pairs, in any float format; all ranks of the run together. Returns
-        the file and name, dtype, shape and place of each tensor. Until then nobody may read: they are not all there.
+        """Write the weights; called by all ranks of the run together. Returns the file and, per tensor, name, dtype,
+        shape and offset. No process may read the file before this returns: until then the weights are incomplete.
+
+        weights: (Hugging Face parameter name, full tensor) pairs, in any float format.
         """
-        process, memory = from_first(self._own())  # all ranks are here: nobody still needs the old ones
-        file = f"/proc/{process}/fd/{memory}"
-        described = _write(weights, dtype, file)
-        if several():
-            dist.barrier()  # all of it is there
-        return {"file": file, "tensors": described}
+        pid, descriptor = broadcast_on_node(self._location())  # all ranks have arrived: the old ones may go
+        file = f"/proc/{pid}/fd/{descriptor}"
+        descriptions = _write(weights, dtype, file)
+        if has_several_ranks():
+            dist.barrier()  # every rank has written its part
+        return {"file": file, "tensors": descriptions}
 
     def close(self) -> None:
         if self._memory is not None:
             self._memory.close()
             self._memory = None
 
-    def _own(self) -> tuple[int, int]:
-        """The process and descriptor of the memory, of the first rank; else zeros."""
-        if on_node()[0]:
+    def _location(self) -> tuple[int, int]:
+        """The process id and file descriptor of the memory on the node's first rank; zeros on the others."""
+        if rank_on_node()[0]:
             return 0, 0
         if self._memory is None:
-            self._memory = Memory()
-        return os.getpid(), self._memory.number
+            self._memory = MemoryFile()
+        return os.getpid(), self._memory.descriptor
 
 
 def _write(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype, file: str) -> list[Any]:
-    """One after the other; of those this rank its part."""
-    rank, ranks = on_node()
-    described, place = list[Any](), 0
+    """Write this rank's part of the tensors, which lie one after the other. Returns name, dtype, shape and offset of
+    all.
+    """
+    rank, ranks = rank_on_node()
+    descriptions, offset = list[Any](), 0
     with Path(file).open("r+b", buffering=0) as memory:
         for index, (name, tensor) in enumerate(weights):
-            described.append([name, str(dtype).split(".")[1], list(tensor.shape), place])
+            descriptions.append([name, str(dtype).split(".")[1], list(tensor.shape), offset])
             if index % ranks == rank:
                 data = tensor.detach().to(dtype).contiguous().cpu().view(-1).view(torch.uint8).numpy()
-                write(memory.fileno(), data, place)
+                write_at(memory.fileno(), data, offset)
             size = tensor.numel() * dtype.itemsize
-            place += -(-size // ALIGNMENT) * ALIGNMENT
-    return described
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
+    return descriptions

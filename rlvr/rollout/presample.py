@@ -1,4 +1,4 @@
-"""What the base policy solves already, found before training (DPH-RL, arXiv:2509.07430)."""
+"""Answers of the base policy, sampled before training (DPH-RL, arXiv:2509.07430)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rlvr.ledger.stages import (
     stage_id,
 )
 from rlvr.records import Problem, Rollout, Sampling, Task
-from rlvr.rollout.node import of_first_rank
+from rlvr.rollout.node import broadcast_number
 from rlvr.rollout.sampler import Sampler, Spent
 
 log = logging.getLogger("rlvr")
 
-NOISE_STREAM = 1 << 33  # neither that of training nor that of evaluation
-BUILD, STANDS = 1, 0  # what the first rank tells the others
+NOISE_STREAM = 1 << 33  # differs from the streams of training and evaluation
+BUILD, DONE = 1, 0  # what the first rank sends to the others: sample with me, or the stage is complete
 FILE = "problems.parquet"
 
 SCHEMA = pa.schema(
@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
         ("problem_id", pa.string()),
         ("judged", pa.int64()),
         ("correct", pa.int64()),  # of n responses
-        # One correct response, the first of n: a fair draw from the base policy among its correct ones. Null if none.
+        # One correct response, the first of n: a fair draw from the base policy's correct ones. Null if there is none.
         ("prompt", pa.list_(pa.int64())),
         ("tokens", pa.list_(pa.int64())),
         ("logp", pa.list_(pa.float32())),  # nats, of each token under the base policy
@@ -48,9 +48,11 @@ SCHEMA = pa.schema(
 
 
 def samples_of_run(config: DictConfig, sampler: Sampler, base: Path, store: Path, *, max_tokens: int) -> Samples | None:
-    """The stage of a run whose loss brings `presample` along, built if need be, else None. `config`: the frozen one.
+    """The pre-sampled answers of a run whose loss needs them (`presample` in its config), built if necessary; else
+    None.
 
-    sampler: its engine still holds the base policy, of directory `base`. store: where stages are kept.
+    config: the frozen one. sampler: its engine still holds the base policy, from directory `base`. store: where
+    stages are kept.
     """
     if config.get("presample") is None:
         return None
@@ -63,16 +65,18 @@ def samples_of_run(config: DictConfig, sampler: Sampler, base: Path, store: Path
 
 @dataclass(frozen=True)
 class Presample:
-    """The knobs of conf/presample/. What decides the samples makes the stage; threshold, drop_unsolved and ratio are
-    applied to it afterwards, so that arms that differ in them share it."""
+    """The knobs of conf/presample/. Knobs that determine the samples identify the stage; threshold, drop_unsolved and
+    ratio are applied to it afterwards, so that arms that differ in these share the stage.
+    """
 
     samples: PositiveInt  # responses per problem, n
-    problems: PositiveInt | None  # the first so many of the train split; null: all, or stage.ENDLESS of an endless one
-    temperature: PositiveFloat  # as in training, or u = π/π_ref does not start at 1
+    # number of problems from the start of the train split; null: all, or stage.ENDLESS of an endless one
+    problems: PositiveInt | None
+    temperature: PositiveFloat  # must be that of training, or u = π/π_ref does not start at 1
     top_p: Annotated[float, Interval(gt=0, le=1)]
-    seed: NonNegativeInt  # of the samples: not the seed of a run, so that all runs share one split
-    threshold: NonNegativeInt  # correct responses of n that make a prompt near-perfect: D_pef
-    drop_unsolved: bool  # leave out prompts without a correct response, which else belong to D_exp
+    seed: NonNegativeInt  # not the seed of a run, so that all runs share the samples
+    threshold: NonNegativeInt  # number of correct responses of n from which a prompt is near-perfect: D_pef
+    drop_unsolved: bool  # leave out prompts without a correct response, which otherwise belong to D_exp
     ratio: PositiveFloat  # explored responses per rehearsed one
 
     def __post_init__(self) -> None:
@@ -89,17 +93,17 @@ class Presample:
     def open(
         self, sampler: Sampler, store: Path, *, base: Path, max_tokens: int, settings: Mapping[str, Any]
     ) -> Samples:
-        """The stage's samples, built first if need be. `sampler`: its engine still holds the base policy.
+        """The stage's samples, built first if necessary. sampler: its engine still holds the base policy.
 
-        base: directory of the base policy. settings: whatever else decides the samples (task, engine), as JSON.
-        All ranks together: the first takes the lock and tells the others, whose engines share the problems with its
-        own, while other runs wait. Samples do not depend on how many share them.
+        base: directory of the base policy. settings: everything else that determines the samples (task, engine), as
+        JSON. Called by all ranks together: the first takes the stage's lock and signals the others to sample with
+        it, as all engines share the problems; other runs wait. Samples do not depend on the number of engines.
         """
         problems = presampled_problems(sampler.task, self.problems)
         sampling = Sampling(max_tokens, self.seed + NOISE_STREAM, 0, self.temperature, self.top_p)
         identity = presample_identity(problems, base_identity(base, store), settings, max_tokens, vars(self))
 
-        def sampled() -> list[dict[str, Any]]:
+        def sample_all() -> list[dict[str, Any]]:
             rows: list[dict[str, Any]] = []
             chunk = AT_ONCE * sampler.engines
             for first in range(0, len(problems), chunk):
@@ -108,24 +112,24 @@ class Presample:
             return rows
 
         def build(directory: Path) -> dict[str, Any]:
-            of_first_rank(BUILD)
-            rows = sampled()
+            broadcast_number(BUILD)
+            rows = sample_all()
             pq.write_table(pa.Table.from_pylist(rows, SCHEMA), directory / FILE, compression="zstd")
             return {"problems": len(rows), "correct": sum(r["correct"] for r in rows) / (len(rows) * self.samples)}
 
         if sampler.rank == 0:
             stage(store, identity, build)
-            of_first_rank(STANDS)
+            broadcast_number(DONE)
         else:
-            while of_first_rank(STANDS) == BUILD:
-                sampled()
+            while broadcast_number(DONE) == BUILD:
+                sample_all()
         directory = store / stage_id(identity)
         return Samples(self, sampler.task, problems, pq.read_table(directory / FILE).to_pylist(), directory.name)
 
 
 def _row(group: Rollout) -> dict[str, Any]:
-    right = [c for c, r in zip(group.completions, group.rewards, strict=True) if r.correct]
-    kept = right[0] if right else None
+    correct = [c for c, r in zip(group.completions, group.rewards, strict=True) if r.correct]
+    kept = correct[0] if correct else None
     return {
         "problem_id": group.problem.id,
         "judged": sum(r.outcome != "error" for r in group.rewards),
@@ -138,7 +142,7 @@ def _row(group: Rollout) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Samples:
-    """The stage's outcome for each problem: `rows` as in SCHEMA, in the order of `problems`."""
+    """The stage's contents: `rows` as in SCHEMA, in the order of `problems`."""
 
     knobs: Presample
     task: Task

@@ -1,10 +1,10 @@
-"""The Ray engine: vLLMs on GPUs of their own, on any node of the job; each lives in an actor of Ray.
+"""The Ray engine: vLLMs on GPUs of their own, on any node of the job; each runs in an actor of Ray.
 
-All ranks use one Ray (rlvr/rollout/ray_node.py starts it) and have a part of its workers each. A worker is a VllmEngine
-whose process is reached through an actor: what is lost, vLLM, actor or node, is replaced and asked again with the same
-seeds; while it has no place, the others answer in its stead. Weights are broadcast to workers on GPUs or on other nodes
-(rlvr/rollout/ray_broadcast.py). On a rank's own node others read them from memory that ranks have written; another node
-is sent one copy where that is not possible.
+All ranks use one Ray (started by rlvr/rollout/ray_node.py) and have a part of its workers each. A worker is a
+VllmEngine whose process is reached through an actor. A vLLM, actor or node that is lost is replaced, and its
+requests are sent again with the same seeds; while a worker has no place, the others answer its requests. Weights are
+broadcast to workers on GPUs or on other nodes (rlvr/rollout/ray_broadcast.py). Other workers on a rank's own node
+read them from memory that the ranks have written; where a broadcast is not possible, another node is sent one copy.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from rlvr.model.load import parse_dtype
 from rlvr.records import Completion, Judge, Progress, Request, Sampling, Supply
 from rlvr.rollout.broadcast import LOOPBACK
 from rlvr.rollout.child import Lost, Process, environment_with
-from rlvr.rollout.conversation import Conversation
-from rlvr.rollout.node import on_node, several
+from rlvr.rollout.connection import Connection
+from rlvr.rollout.node import has_several_ranks, rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.ray_node import ADDRESS, MEET_S, NoPlace, guarded
-from rlvr.rollout.vllm import SERVER, Asked, VllmEngine, tolerance
+from rlvr.rollout.vllm import SERVER, Unanswered, VllmEngine, tolerance
 
 if TYPE_CHECKING:
     from rlvr.rollout.ray_cluster import Cluster
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 class RayEngine:
-    """Samples with `workers` vLLMs, as VllmEngine does with one per rank: sample by sample the same."""
+    """Samples with `workers` vLLMs. Each sample is the same as that of a VllmEngine with one vLLM per rank."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class RayEngine:
         tensor_parallel: PositiveInt = 1,
         pad_token_id: int = 0,
     ) -> None:
-        """workers: of all ranks together, each with `tensor_parallel` GPUs of one node. As many for every rank, or one
-        for the first of every few ranks. Else as of VllmEngine.
+        """workers: number of vLLMs of all ranks together, each with `tensor_parallel` GPUs of one node; the same number
+        for every rank, or one for the first rank of every few. Other parameters: see VllmEngine.
         """
         self._workers, self._cluster, self._broadcast = list[RemoteVllm](), None, None
-        self._in_memory, self._tensors, self.version = NodeWeights(), list[Any](), 0
+        self._node_weights, self._descriptions, self.version = NodeWeights(), list[Any](), 0
         self._threads = ThreadPoolExecutor(max(1, workers))
-        rank, ranks = (dist.get_rank(), dist.get_world_size()) if several() else (0, 1)
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if has_several_ranks() else (0, 1)
         if workers < 1 or (workers % ranks and ranks % workers):
             raise ValueError(f"rollout.engine.workers={workers}: not a multiple or a divisor of the {ranks} ranks")
         self._cluster = cluster = open_cluster(workers, tensor_parallel, rank, device)
-        nodes, ranks_of_node = cluster.nodes(), on_node()[1]
+        nodes, ranks_of_node = cluster.nodes(), rank_on_node()[1]
         self.training_nodes = ranks // ranks_of_node
-        self._afar = places_afar(nodes, ranks, ranks_of_node)
+        self._remote_places = remote_places(nodes, ranks, ranks_of_node)
         for index in own_places(nodes, rank, ranks, ranks_of_node):
             worker = RemoteVllm(
                 cluster,
@@ -96,12 +96,13 @@ class RayEngine:
             )
             self._workers.append(worker)
         self.dtype, self.canary, self.workers = parse_dtype(dtype), tolerance(dtype, canary), len(self._workers)
-        to = [worker for worker in self._workers if takes_part(device, afar=worker.index in self._afar)]
-        self._broadcast = Broadcast(to, processes=tensor_parallel, device=device, dtype=self.dtype)
+        receivers = [w for w in self._workers if takes_part(device, is_remote=w.index in self._remote_places)]
+        self._broadcast = Broadcast(receivers, processes=tensor_parallel, device=device, dtype=self.dtype)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As of VllmEngine: they lie in memory once on every node that has ranks, and its workers read them there.
-        Workers on GPUs or on other nodes receive them as they are gathered, but the first: those are not waited for.
+        """As VllmEngine.sync. The weights are written once to the memory of every node that has ranks, where its
+        workers read them. Workers on GPUs or on other nodes receive them as they are gathered, except the first
+        weights: workers may still be starting then, and are not waited for.
         """
         assert self._cluster is not None
         assert self._broadcast is not None
@@ -109,93 +110,103 @@ class RayEngine:
             worker.synced = False
         with contextlib.ExitStack() as until_written:
             for worker in self._workers:
-                until_written.enter_context(worker.starting)
-            sent = self.version > 0 and self._broadcast.begin(self._tensors, self.version + 1)
+                until_written.enter_context(worker.start_lock)
+            is_broadcast = self.version > 0 and self._broadcast.begin(self._descriptions, self.version + 1)
             for worker in self._workers:
                 worker.forget_weights()
             try:
-                written = self._in_memory.write(self._broadcast.through(weights) if sent else weights, self.dtype)
+                passing = self._broadcast.through(weights) if is_broadcast else weights
+                written = self._node_weights.write(passing, self.dtype)
             except BaseException:
-                if sent:
+                if is_broadcast:
                     self._broadcast.abandon()
                 raise
-            if not sent and several():
+            if not is_broadcast and has_several_ranks():
                 if dist.get_rank() == 0:
-                    self._cluster.send_weights(written, self.version + 1, self._afar)
-                dist.barrier()  # the others need not send them again
-            self._tensors, self.version = written["tensors"], self.version + 1
+                    self._cluster.send_weights(written, self.version + 1, self._remote_places)
+                dist.barrier()  # the other ranks then find the copies there
+            self._descriptions, self.version = written["tensors"], self.version + 1
             for worker in self._workers:
                 worker.announce_weights(written)
-            if sent:
+            if is_broadcast:
                 self._broadcast.finish()
-        self._each(lambda worker: worker.take_weights(), self._workers)
+        self._on_workers(lambda worker: worker.take_weights(), self._workers)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests."""
-        answers = Answers()
+        answers = CollectedAnswers()
         self.generate_until(requests, sampling, answers)
         return [answers.groups[row] for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As StoppingEngine says: each worker stops by itself.
+        """See StoppingEngine; each worker stops by itself.
 
-        Requests of a worker that has lost its place are shared by the others: a sample's noise is its own.
+        Requests of a worker that has lost its place are shared among the others: a sample's noise does not depend on
+        the worker.
         """
         unanswered = set(range(len(requests)))
 
         def work(worker: RemoteVllm, rows: Sequence[int]) -> None:
-            asked = [requests[row] for row in rows]
-            worker.answer_until(asked, sampling, OfWorker(progress, rows, unanswered))
+            worker.answer_until([requests[row] for row in rows], sampling, WorkerProgress(progress, rows, unanswered))
 
         while unanswered and not progress.enough:
             rows, workers = sorted(unanswered), self._placed()
-            self._each(work, workers, [rows[index :: len(workers)] for index in range(len(workers))])
+            self._on_workers(work, workers, [rows[index :: len(workers)] for index in range(len(workers))])
 
     def _placed(self) -> list[RemoteVllm]:
-        """The workers that have a place now; if none has, one is waited for."""
+        """The workers that have a place now; waits until there is one. Raises RuntimeError if there is none for MEET_S
+        seconds.
+        """
         assert self._cluster is not None
         deadline = time.monotonic() + MEET_S
-        while not (placed := [worker for worker in self._workers if worker.has_place()]):
+        while True:
+            placed = [worker for worker in self._workers if worker.has_place()]
+            if placed:
+                return placed
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the nodes of all {self.workers} workers of this rank are lost")
-            time.sleep(LOOK_S)
-        return placed
+            time.sleep(POLL_S)
 
     def generate_stream(self, supply: Supply) -> None:
-        """As StreamingEngine says: each worker asks for more when it has room."""
+        """See StreamingEngine; each worker requests more when it has room."""
         if not self._workers:
-            return  # the workers of other ranks ask for all
-        shared = Shared(supply)
+            return  # the workers of other ranks sample for all
+        shared = SharedSupply(supply)
 
         def work(worker: RemoteVllm) -> None:
             try:
                 while not shared.enough:
-                    self._placed()  # fails if none has a place
+                    self._placed()  # raises if no worker has a place
                     if worker.has_place():
                         worker.stream(shared)
                     else:
-                        time.sleep(LOOK_S)
+                        time.sleep(POLL_S)
             except BaseException:
                 shared.failed = True
                 raise
 
         with ThreadPoolExecutor(self.workers, "stream") as threads:
             pending = [threads.submit(work, worker) for worker in self._workers]
-        for each in pending:
-            each.result()
+        for future in pending:
+            future.result()
 
     def judges(self, task: Mapping[str, Any]) -> list[Judge]:
-        """As SpreadEngine says. As many verifying processes there as the ranks of a node have together."""
+        """See SpreadEngine. A node without ranks has as many verifying processes as all ranks of a node with ranks
+        together.
+        """
         assert self._cluster is not None
-        more = {**task, "workers": task["workers"] * on_node()[1]} if "workers" in task else task
-        return self._cluster.judges(more, first=self.training_nodes)
+        if "workers" in task:
+            task = {**task, "workers": task["workers"] * rank_on_node()[1]}
+        return self._cluster.judges(task, first=self.training_nodes)
 
     def sleep(self) -> None:
-        """Nothing: the trainer does not need these GPUs."""
+        """Nothing to do: the trainer does not need the workers' GPUs."""
 
-    def _each(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        """What every worker gives, all at the same time. The first error is raised when all have ended."""
-        pending = [self._threads.submit(work, *each) for each in zip(*arguments, strict=True)]
+    def _on_workers(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        """Call `work` for all workers at the same time. Returns the results; the first error is raised once all calls
+        have ended.
+        """
+        pending = [self._threads.submit(work, *parts) for parts in zip(*arguments, strict=True)]
         wait(pending)
         return [future.result() for future in pending]
 
@@ -207,7 +218,7 @@ class RayEngine:
             worker.close()
         if self._broadcast is not None:
             self._broadcast.close()
-        self._in_memory.close()
+        self._node_weights.close()
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -215,12 +226,12 @@ class RayEngine:
 
     @property
     def pids(self) -> list[tuple[int, int]]:
-        """Of each worker's actor, and of its vLLM."""
+        """Process ids of each worker's actor and of its vLLM."""
         return [worker.remote.pids() for worker in self._workers]
 
 
-class Answers:
-    """A progress that has never enough."""
+class CollectedAnswers:
+    """A `Progress` that collects all answers."""
 
     enough = False
 
@@ -232,8 +243,11 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class OfWorker:
-    """The progress of a worker that was asked some rows of all."""
+class WorkerProgress:
+    """The `Progress` of a worker that samples some of all requests.
+
+    rows: of its requests among all. unanswered: rows that no worker has answered yet.
+    """
 
     all: Progress
     rows: Sequence[int]
@@ -248,11 +262,11 @@ class OfWorker:
         return self.all.enough
 
 
-class Shared:
-    """A supply that several workers share. Requests that one could not answer go to the next free worker."""
+class SharedSupply:
+    """A `Supply` that several workers share. Requests that one worker could not answer go to the next free worker."""
 
     def __init__(self, supply: Supply) -> None:
-        self.failed = False  # one of the workers, which ends the others
+        self.failed = False  # whether a worker has failed, which ends the others
         self._supply, self._lock = supply, threading.Lock()
         self._returned: list[tuple[int, Request, Sampling]] = []
 
@@ -261,9 +275,9 @@ class Shared:
             returned, self._returned = self._returned, []
         return returned or self._supply.begin(most, version)
 
-    def give_back(self, asked: Iterable[tuple[int, Request, Sampling]]) -> None:
+    def give_back(self, unanswered: Iterable[tuple[int, Request, Sampling]]) -> None:
         with self._lock:
-            self._returned += asked
+            self._returned += unanswered
 
     def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
         self._supply.deliver(row, samples, version)
@@ -277,12 +291,12 @@ class Shared:
 
 
 class RemoteVllm(VllmEngine):
-    """A vLLM that lives in an actor."""
+    """A vLLM that runs in an actor of Ray."""
 
     on_gpus_of_ranks = False
 
     def __init__(self, cluster: Cluster, index: int, model: Path, **knobs: Any) -> None:
-        """index: of its place."""
+        """index: number of the worker's place in the cluster."""
         self._cluster, self.index = cluster, index
         super().__init__(model, **knobs)
 
@@ -290,57 +304,57 @@ class RemoteVllm(VllmEngine):
         return self._cluster.has(self.index)
 
     def answer_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As `generate_until`, as far as it has a place."""
+        """As `generate_until`; returns early if the worker loses its place."""
         if requests:
             self._in_place(lambda: self.generate_until(requests, sampling, progress))
 
     def take_weights(self) -> None:
-        """As of VllmEngine. Without a place it is given them when it has one."""
+        """As VllmEngine.take_weights. A worker without a place is given the weights when it has one."""
         self._in_place(super().take_weights)
         self.synced = True
 
-    def stream(self, shared: Shared) -> None:
-        """Sample what all workers share, until there is enough or the place is lost."""
-        asked: Asked = {}
+    def stream(self, shared: SharedSupply) -> None:
+        """Sample requests of the shared supply, until there is enough or the place is lost."""
+        unanswered: Unanswered = {}
         try:
-            self._in_place(lambda: self._stream(shared, asked))
+            self._in_place(lambda: self._stream(shared, unanswered))
         finally:
-            shared.give_back((row, *each) for row, each in asked.items())
+            shared.give_back((row, *request) for row, request in unanswered.items())
 
-    # --- weights that are broadcast; whoever calls these has `starting`, or is called by who has ---
+    # --- weights that are broadcast; the caller of these methods holds `start_lock`, or acts for a thread that does ---
 
     @property
-    def conversation(self) -> Conversation | None:
-        """With its process, if that has started."""
-        return self._conversation
+    def connection(self) -> Connection | None:
+        """The connection to the worker's process; None if it has not started."""
+        return self._connection
 
     def answers(self) -> bool:
-        """Whether its process is there, with the newest weights."""
-        if self._conversation is None or self._sent_version != self.version:
+        """Whether the worker's process responds and has the newest weights."""
+        if self._connection is None or self._sent_version != self.version:
             return False
         try:
-            with self._conversation.topic() as topic:
+            with self._connection.topic() as topic:
                 self._stop(topic)
         except Lost:
             return False
         return True
 
     def join(self, header: dict[str, Any]) -> str:
-        """A group of those that weights are broadcast to. Returns why it cannot."""
-        assert self._conversation is not None
+        """Join a group to which weights are broadcast. Returns why joining failed; "" if it did not."""
+        assert self._connection is not None
         try:
-            return str(self._answer_to(self._conversation, {"do": "join", **header})["why"])
+            return str(self._exchange(self._connection, {"do": "join", **header})["why"])
         except Lost as lost:
             return str(lost)
 
     def take_broadcast(self, tensors: Sequence[Any], version: int) -> bool:
-        """Wait until it has them all; False if it is lost."""
-        assert self._conversation is not None
-        self._conversation.version = version  # of what it answers from the moment that it has them
+        """Wait until the worker has received all weights. Returns False if it is lost."""
+        assert self._connection is not None
+        self._connection.version = version  # the version of its answers once it has all weights
         try:
-            with self._conversation.topic() as topic:
+            with self._connection.topic() as topic:
                 topic.send({"do": "take", "to_version": version, "tensors": tensors}, {}, self.timeout_s)
-                self._conversation.begins_with = version
+                self._connection.begins_with = version
                 topic.receive(self.timeout_s)
         except Lost as lost:
             log.warning("a worker was lost amid new weights: %s", lost)
@@ -349,18 +363,18 @@ class RemoteVllm(VllmEngine):
         return True
 
     def end(self) -> None:
-        """Its process. The next one is started when it is wanted."""
+        """End the worker's process. A new one is started when it is needed."""
         if self._child is not None:
             self._end_process()
 
     def _in_place(self, work: Callable[[], T]) -> T | None:
-        """What it gives, or None if there is no place to do it in."""
+        """The result of `work`, or None if the worker has no place to do it."""
         try:
             return work()
         except NoPlace as lost:
             log.warning("%s: the other workers answer in its stead", lost)
-            with self.starting:
-                self._child = self._conversation = None
+            with self.start_lock:
+                self._child = self._connection = None
             return None
 
     def _process(self) -> Process:
@@ -372,33 +386,34 @@ class RemoteVllm(VllmEngine):
 
 
 def open_cluster(workers: int, gpus_each: int, rank: int, device: torch.device) -> Cluster:
-    """Of all ranks. The first opens it: the others look for what that has put there."""
-    with environment_with(guarded(os.environ.get(ADDRESS, LOOPBACK))):  # Ray reads it as it is imported
+    """The cluster of all ranks. The first rank creates its places, which the others look up."""
+    with environment_with(guarded(os.environ.get(ADDRESS, LOOPBACK))):  # Ray reads the environment on import
         from rlvr.rollout.ray_cluster import Cluster
     first = Cluster(workers, gpus_each, 0, device) if rank == 0 else None
-    if several():
+    if has_several_ranks():
         dist.barrier()
     return first or Cluster(workers, gpus_each, rank, device)
 
 
 def own_places(nodes: Sequence[int], rank: int, ranks: int, ranks_of_node: int) -> list[int]:
-    """The places of a rank's workers: those of its own node as far as there are some. As many for each rank or, where
-    workers are fewer than ranks, one for the first of every few.
+    """The places of a rank's workers, on its own node as far as that has some. Each rank has equally many; if there are
+    fewer workers than ranks, the first rank of every few has one.
 
-    nodes: number of the node of each place; ranks are numbered node by node.
+    nodes: by place, the number of its node; ranks are numbered node by node.
     """
-    each, apart = max(1, len(nodes) // ranks), max(1, ranks // len(nodes))
-    left = list(range(len(nodes)))
-    taken: dict[int, list[int]] = {}
-    for number in range(0, ranks, apart):
-        taken[number] = [place for place in left if nodes[place] == number // ranks_of_node][:each]
-        left = [place for place in left if place not in taken[number]]
-    for own in taken.values():
-        own += [left.pop(0) for _ in range(each - len(own))]
-    return taken.get(rank, [])
+    places_per_rank, ranks_per_place = max(1, len(nodes) // ranks), max(1, ranks // len(nodes))
+    free = list(range(len(nodes)))
+    places_of: dict[int, list[int]] = {}  # by rank
+    for number in range(0, ranks, ranks_per_place):
+        on_own_node = [place for place in free if nodes[place] == number // ranks_of_node]
+        places_of[number] = on_own_node[:places_per_rank]
+        free = [place for place in free if place not in places_of[number]]
+    for places in places_of.values():
+        places += [free.pop(0) for _ in range(places_per_rank - len(places))]
+    return places_of.get(rank, [])
 
 
-def places_afar(nodes: Sequence[int], ranks: int, ranks_of_node: int) -> list[int]:
+def remote_places(nodes: Sequence[int], ranks: int, ranks_of_node: int) -> list[int]:
     """The places of workers that are not on the node of their rank."""
     owned = [(place, rank) for rank in range(ranks) for place in own_places(nodes, rank, ranks, ranks_of_node)]
     return sorted(place for place, rank in owned if nodes[place] != rank // ranks_of_node)

@@ -1,7 +1,7 @@
-"""Ray over the nodes of a job: places with a GPU each, and the vLLMs that live there in actors. The only file that
-imports Ray.
+"""Ray over the nodes of a job: places with GPUs, and actors in these places that run vLLMs. The only file that imports
+Ray.
 
-Import it no sooner than `rlvr.rollout.ray` does: Ray reads some of its environment as it is imported.
+Import this module only where `rlvr.rollout.ray` does: Ray reads parts of its environment on import.
 """
 
 from __future__ import annotations
@@ -32,56 +32,58 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rlvr.records import Judge, Problem, Reward
 from rlvr.rollout.broadcast import LOOPBACK
-from rlvr.rollout.child import NOT_FOR_A_CHILD, Lost, environment_with
-from rlvr.rollout.node import gpus_beside, visible_gpus
+from rlvr.rollout.child import BLOCKED_SIGNALS, Lost, environment_with
+from rlvr.rollout.node import visible_gpus, worker_gpus
 from rlvr.rollout.ray_actor import ChildActor, JudgeActor, WeightsActor
 from rlvr.rollout.ray_node import ADDRESS, MEET_S, NODE_LABEL, STORE_BYTES, TOKEN, NoPlace, guarded, new_token
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger("rlvr.ray")
 
-PATIENCE_S = 120.0  # what an actor may take to start, and on top of what it waits for itself
-LOOK_S = 1.0
-JUDGE_S = 24 * 3600.0  # for a part of a batch: each answer has the task's own limit
-GRACE_S = 5.0  # what an actor may take to end
+ACTOR_TIMEOUT_S = 120.0  # for an actor to start, and in addition to the timeouts of its own calls
+POLL_S = 1.0
+JUDGE_TIMEOUT_S = 24 * 3600.0  # for a part of a batch: the task limits the time of each answer
+GRACE_S = 5.0  # for an actor to end
 PLACES = "rlvr-workers"  # name of the placement group of a run
-PIECE_BYTES = 2**25  # of weights, on their way to another node
-PIECES = 4  # on their way at a time
-OWN_TOKEN = new_token()  # of this process, where nobody has given it one: Ray keeps the first that it sees
+PIECE_BYTES = 2**25  # size of one piece of weights sent to another node
+PIECES = 4  # sent at a time
+OWN_TOKEN = new_token()  # used if the environment has no token; one per process, as Ray keeps the first that it reads
 
 
 class Cluster:
-    """The Ray of this job, or one of this process alone: a place with GPUs (on a CPU machine: a core) per worker."""
+    """The Ray of this job, or one of this process alone. Each worker has a place: GPUs of one node (without GPUs: a
+    core).
+    """
 
     def __init__(self, workers: int, gpus_each: int, rank: int, device: torch.device) -> None:
-        """workers: of all ranks, each with so many GPUs of one node. The first rank has their places put on the nodes;
-        the others come later.
+        """workers: number of workers of all ranks, each with `gpus_each` GPUs of one node. The first rank creates their
+        places, which the other ranks look up.
         """
         on_gpu = device.type == "cuda"
-        self._need = {"num_cpus": int(not on_gpu), "num_gpus": gpus_each * on_gpu}
+        self._resources = {"num_cpus": int(not on_gpu), "num_gpus": gpus_each * on_gpu}
         self._directory = ""
-        self._filling: dict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._holders: dict[str, Any] = {}  # of weights, by node
+        self._file_locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._holders: dict[str, Any] = {}  # actors that store weights, by node
         self._judges: dict[str, Any] = {}  # by node
         if address := os.environ.get(ADDRESS):
             _connect(address)
         else:
-            self._start_here(workers, gpus_each * on_gpu)
+            self._start_local(workers, gpus_each * on_gpu)
         if rank == 0:
             places = [{"GPU": float(gpus_each)} if on_gpu else {"CPU": 1.0}] * workers
             self._group = placement_group(places, strategy="SPREAD", name=PLACES)
         else:
             self._group = get_placement_group(PLACES)
-        if not self._group.wait(MEET_S if address else PATIENCE_S):
+        if not self._group.wait(MEET_S if address else ACTOR_TIMEOUT_S):
             self.close()
             raise RuntimeError(f"Ray has no room for {workers} workers: it has {ray.cluster_resources()}")
-        self._here = ray.get_runtime_context().get_node_id()
+        self._this_node = ray.get_runtime_context().get_node_id()
 
-    def _start_here(self, workers: int, gpus_each: int) -> None:
-        """Of a run of one process, which nobody has started a Ray for. gpus_each: 0 on a CPU machine."""
+    def _start_local(self, workers: int, gpus_each: int) -> None:
+        """Start a Ray for a run of one process that was started without one. gpus_each: 0 on a CPU machine."""
         num_gpus = workers * gpus_each
-        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(gpus_beside(visible_gpus(), 0, 1, num_gpus))} if num_gpus else {}
-        self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # of sockets: its name must be short
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(worker_gpus(visible_gpus(), 0, 1, num_gpus))} if num_gpus else {}
+        self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # contains sockets: its path must be short
         _init(
             {**guarded(LOOPBACK), TOKEN: OWN_TOKEN, **gpus},
             "local",
@@ -96,21 +98,21 @@ class Cluster:
     # --- places ---
 
     def nodes(self) -> list[int]:
-        """Number of the node of each place."""
+        """By place, the number of its node; -1 if the place has none."""
         labels = _alive()
         return [labels.get(node, -1) for node in self._places()]
 
     def has(self, index: int) -> bool:
-        """Is place number `index` on a node that is there?"""
+        """Whether place number `index` is on a node that is alive."""
         return self._places()[index] in _alive()
 
     def _places(self) -> list[str]:
-        """Ray's name of the node of each place; "" where it has none."""
+        """By place, Ray's id of its node; "" if it has none."""
         table = placement_group_table(self._group)["bundles_to_node_id"]
         return [table[index] for index in range(len(table))]
 
     def _node_of(self, index: int) -> str:
-        """NoPlace while Ray looks for another node for place number `index`."""
+        """Ray's id of the node of place number `index`. Raises NoPlace while Ray has no node for it."""
         node = self._places()[index]
         if node not in _alive():
             raise NoPlace(f"worker {index} has no place")
@@ -119,38 +121,42 @@ class Cluster:
     def start(
         self, index: int, python: str, script: Path, options: Mapping[str, Any], environment: Mapping[str, str]
     ) -> RemoteProcess:
-        """A Child, started by an actor in place number `index`. NoPlace if there is none now."""
-        here = self._node_of(index) == self._here
-        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-        # It is told something while it waits for an answer.
-        threads = {"max_concurrency": 4}
-        actor = ray.remote(ChildActor).options(scheduling_strategy=place, max_restarts=0, **threads, **self._need)
-        return RemoteProcess(actor.remote(python, script, options, environment), lambda: self.has(index), here=here)
+        """Start a Child by an actor in place number `index`. Raises NoPlace if the place has no node now."""
+        is_local = self._node_of(index) == self._this_node
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+        settings = {"max_concurrency": 4, **self._resources}  # messages are sent while a call waits for an answer
+        actor = ray.remote(ChildActor).options(scheduling_strategy=strategy, max_restarts=0, **settings)
+        handle = actor.remote(python, script, options, environment)
+        return RemoteProcess(handle, lambda: self.has(index), is_local=is_local)
 
     # --- weights ---
 
     def send_weights(self, weights: Mapping[str, Any], version: int, places: Sequence[int]) -> None:
-        """To the nodes of these places but this one: one copy each. What fails is tried again when it is wanted."""
+        """Send one copy of the weights to each node of these places, except this node. A failed transfer is repeated
+        when the weights are needed.
+        """
         all_places = self._places()
         for node in dict.fromkeys(all_places[index] for index in places):
-            if node not in ("", self._here):
+            if node not in ("", self._this_node):
                 with contextlib.suppress(Lost):
                     self._file_on(node, weights, version)
 
     def weights_for(self, index: int, weights: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """What a vLLM in place number `index` is told of the weights that lie in a file of this node. Raises Lost or
-        NoPlace.
+        """The message to a vLLM in place number `index` about the weights that lie in a file of this node. Raises Lost
+        or NoPlace.
         """
         node = self._node_of(index)
-        return {**weights, "file": weights["file"] if node == self._here else self._file_on(node, weights, version)}
+        if node == self._this_node:
+            return dict(weights)
+        return {**weights, "file": self._file_on(node, weights, version)}
 
     def _file_on(self, node: str, weights: Mapping[str, Any], version: int) -> str:
-        """The file of another node that holds them, written if it does not yet."""
-        with self._filling[node]:
+        """The file on another node that contains the weights, sent there if necessary."""
+        with self._file_locks[node]:
             if node not in self._holders:
                 self._holders[node] = _actor_on(node, WeightsActor, "weights")
             try:
-                return _filled(self._holders[node], weights["file"], version)
+                return _file_with_version(self._holders[node], weights["file"], version)
             except Lost:
                 del self._holders[node]
                 raise
@@ -158,101 +164,104 @@ class Cluster:
     # --- judging ---
 
     def judges(self, task: Mapping[str, Any], *, first: int) -> list[Judge]:
-        """On each node from number `first` on."""
+        """One judge on each node with a number of at least `first`."""
         numbers = sorted(number for number in _alive().values() if number >= first)
         return [functools.partial(self._judge_on, number, task) for number in numbers]
 
     def _judge_on(self, number: int, task: Mapping[str, Any], answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """Raises Lost. A node that comes back has another name, and a new actor."""
-        for node in [node for node, its in _alive().items() if its == number]:
+        """Rewards of the answers, judged on node `number`. Raises Lost. A node that has restarted has a new id, and
+        gets a new actor.
+        """
+        for node in [node for node, node_number in _alive().items() if node_number == number]:
             if node not in self._judges:
                 self._judges[node] = _actor_on(node, JudgeActor, "judge", task, sys.path)
             try:
-                return answer_of(self._judges[node].reward.remote(answers), JUDGE_S)
+                return answer_of(self._judges[node].reward.remote(answers), JUDGE_TIMEOUT_S)
             except Lost:
-                del self._judges[node]  # the next time another one is started
+                del self._judges[node]  # the next call starts another one
                 raise
-        raise Lost(f"node {number} is not there")
+        raise Lost(f"node {number} is not alive")
 
     def close(self) -> None:
         for judge in list(self._judges.values()) if ray.is_initialized() else []:
-            ray.kill(judge)  # threads may wait for it
+            ray.kill(judge)  # threads may wait for the judge
         ray.shutdown()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _alive() -> dict[str, int]:
-    """The number of each node that is there, by Ray's name of it."""
+    """The number of each node that is alive, by Ray's id of it."""
     return {node["NodeID"]: int(node["Labels"][NODE_LABEL]) for node in ray.nodes() if node["Alive"]}
 
 
-def _actor_on(node: str, kind: type, role: str, *settings: Any) -> Any:
-    """The actor of that node in this role, which all ranks share; it lives as long as one of them keeps this."""
-    where = NodeAffinitySchedulingStrategy(node, soft=False)
+def _actor_on(node: str, actor_class: type, role: str, *settings: Any) -> Any:
+    """The actor of a node in a role, shared by all ranks; it lives as long as one of them keeps the handle."""
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     name = f"rlvr-{role}-{node}"
-    actor = ray.remote(kind).options(scheduling_strategy=where, name=name, get_if_exists=True, num_cpus=0)
+    actor = ray.remote(actor_class).options(scheduling_strategy=strategy, name=name, get_if_exists=True, num_cpus=0)
     return actor.remote(*settings)
 
 
-def _filled(holder: Any, weights: str, version: int) -> str:
-    """The file of a WeightsActor, once it holds this version, whose bytes lie in the file `weights` of this node."""
-    held, file = answer_of(holder.held.remote(), PATIENCE_S)
-    if held != version:
+def _file_with_version(holder: Any, weights: str, version: int) -> str:
+    """The file of a WeightsActor, once it contains this version. weights: the file of this node to copy it from."""
+    held_version, file = answer_of(holder.held.remote(), ACTOR_TIMEOUT_S)
+    if held_version != version:
         began = time.monotonic()
         size = _send(holder, Path(weights))
-        answer_of(holder.complete.remote(version), PATIENCE_S)
+        answer_of(holder.complete.remote(version), ACTOR_TIMEOUT_S)
         log.info("%.3f GB of weights sent to another node in %.1f s", size / 1e9, time.monotonic() - began)
     return file
 
 
 def _send(actor: Any, file: Path) -> int:
-    """The bytes of a file to a WeightsActor, a few pieces at a time. Returns how many."""
+    """Send the bytes of a file to a WeightsActor, a few pieces at a time. Returns their number."""
     underway: list[Any] = []
-    place = 0
+    offset = 0
     with file.open("rb") as pieces:
         while piece := pieces.read(PIECE_BYTES):
             if len(underway) == PIECES:
-                answer_of(underway.pop(0), PATIENCE_S)
-            underway.append(actor.write.remote(np.frombuffer(piece, np.uint8), place))
-            place += len(piece)
-    for each in underway:
-        answer_of(each, PATIENCE_S)
-    return place
+                answer_of(underway.pop(0), ACTOR_TIMEOUT_S)
+            underway.append(actor.write.remote(np.frombuffer(piece, np.uint8), offset))
+            offset += len(piece)
+    for call in underway:
+        answer_of(call, ACTOR_TIMEOUT_S)
+    return offset
 
 
 class RemoteProcess:
-    """A Child in an actor, to be talked to as if it were ours."""
+    """A Child in an actor, with the interface of a local one."""
 
-    def __init__(self, actor: Any, has_place: Callable[[], bool], *, here: bool) -> None:
-        """here: on this node."""
-        self._actor, self._has_place, self._here = actor, has_place, here
-        self._met = False
-        self._process: psutil.Process | None = None  # of the actor, if it is one of this node
+    def __init__(self, actor: Any, has_place: Callable[[], bool], *, is_local: bool) -> None:
+        """is_local: whether the actor is on this node."""
+        self._actor, self._has_place, self._is_local = actor, has_place, is_local
+        self._is_running = False
+        self._process: psutil.Process | None = None  # of the actor, if it is on this node
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        answer_of(self._actor.send.remote(header, arrays, timeout_s), timeout_s + PATIENCE_S)
+        answer_of(self._actor.send.remote(header, arrays, timeout_s), timeout_s + ACTOR_TIMEOUT_S)
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
-        if not self._met:  # vLLM may take long to start, an actor may not: a dead Ray starts none
-            self._meet()
-        return answer_of(self._actor.receive.remote(timeout_s), timeout_s + PATIENCE_S)
+        # vLLM may take long to start, its actor may not: without this check a dead Ray would go unnoticed
+        if not self._is_running:
+            self._await_actor()
+        return answer_of(self._actor.receive.remote(timeout_s), timeout_s + ACTOR_TIMEOUT_S)
 
-    def _meet(self) -> None:
-        """Wait until the actor runs. NoPlace as soon as it is known that it has nowhere to."""
-        answer, deadline = self._actor.pids.remote(), time.monotonic() + PATIENCE_S
-        while not ray.wait([answer], timeout=LOOK_S)[0]:
+    def _await_actor(self) -> None:
+        """Wait until the actor runs. Raises NoPlace as soon as its place is known to be lost."""
+        answer, deadline = self._actor.pids.remote(), time.monotonic() + ACTOR_TIMEOUT_S
+        while not ray.wait([answer], timeout=POLL_S)[0]:
             if not self._has_place():
                 ray.kill(self._actor)
                 raise NoPlace("the node of a worker is lost")
             if time.monotonic() > deadline:
                 break
-        pid, _ = answer_of(answer, LOOK_S)
-        self._met, self._process = True, psutil.Process(pid) if self._here else None
+        pid, _ = answer_of(answer, POLL_S)
+        self._is_running, self._process = True, psutil.Process(pid) if self._is_local else None
 
     def pids(self) -> tuple[int, int]:
-        """Of the actor and of the Child."""
-        return answer_of(self._actor.pids.remote(), PATIENCE_S)
+        """Process ids of the actor and of the Child."""
+        return answer_of(self._actor.pids.remote(), ACTOR_TIMEOUT_S)
 
     @property
     def pid(self) -> int:
@@ -260,28 +269,28 @@ class RemoteProcess:
 
     def kill(self) -> int:
         code = -int(signal.SIGKILL)
-        if ray.is_initialized():  # else all of it is gone; to ask would start another one
+        if ray.is_initialized():  # otherwise everything has ended, and a call would start a new Ray
             with contextlib.suppress(Lost):
-                code = answer_of(self._actor.kill.remote(), PATIENCE_S)
+                code = answer_of(self._actor.kill.remote(), ACTOR_TIMEOUT_S)
             ray.kill(self._actor)
         if self._process is not None:
             _, hanging = psutil.wait_procs([self._process], timeout=GRACE_S)
-            for process in hanging:  # one that hangs does not hear of Ray
+            for process in hanging:  # a hanging process does not respond to Ray
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         return code
 
 
 def answer_of(call: Any, timeout_s: float) -> Any:
-    """What an actor answers. Raises Lost if it, or the vLLM that it has started, is."""
+    """The answer of an actor's call. Raises Lost if the actor, or the vLLM that it has started, is lost."""
     try:
         return ray.get(call, timeout=timeout_s)
     except GetTimeoutError:
-        raise Lost(f"its actor has said nothing for {timeout_s:.0f} s") from None
+        raise Lost(f"its actor has not answered for {timeout_s:.0f} s") from None
     except (RayActorError, ActorUnschedulableError) as error:
-        raise Lost(f"its actor has died: {error}") from None
+        raise Lost(f"its actor was lost: {error}") from None
     except ObjectLostError as error:
-        raise Lost(f"its node has died with the answer: {error}") from None
+        raise Lost(f"its node was lost with the answer: {error}") from None
     except RayTaskError as error:
         if isinstance(error.cause, Lost):
             raise Lost(str(error.cause)) from None
@@ -289,7 +298,7 @@ def answer_of(call: Any, timeout_s: float) -> Any:
 
 
 def _connect(address: str) -> None:
-    """To the Ray of this node's job, which is being started."""
+    """Connect to the Ray of this job, which may still be starting."""
     deadline = time.monotonic() + MEET_S
     while not ray.is_initialized():
         try:
@@ -297,16 +306,17 @@ def _connect(address: str) -> None:
         except (ConnectionError, RuntimeError) as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Ray does not answer at {address}: {error}") from error
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 def _init(environment: Mapping[str, str], address: str, **settings: Any) -> None:
-    """Start Ray or go to it, and leave this process as it was: its signals and its environment are its own."""
-    stops = signal.getsignal(signal.SIGTERM)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_A_CHILD)  # as of a Child: it outlives a signal to stop
+    """Start or join Ray, and restore this process's signal handlers and environment, which Ray changes."""
+    sigterm_handler = signal.getsignal(signal.SIGTERM)
+    # As for a Child: Ray's processes must outlive a signal to stop.
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
         with environment_with(environment):
             ray.init(address, log_to_driver=False, configure_logging=False, **settings)
     finally:
-        signal.signal(signal.SIGTERM, stops)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGTERM, sigterm_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -1,8 +1,9 @@
 """Ray's processes on one node of a job: they are started beside its ranks and end with them.
 
-`python -m rlvr.rollout.ray_node HOST:PORT NODE RANKS PLACES DIRECTORY PARENT` becomes them: node 0 listens there, the
-others go there. Who speaks to Ray knows a token, which is in the environment. At an address of loopback it listens on
-that alone, else on every interface. Imports no Ray, which reads what is set here.
+`python -m rlvr.rollout.ray_node HOST:PORT NODE RANKS PLACES DIRECTORY PARENT` is replaced by them: node 0 listens at
+that address, the others connect to it. Clients of Ray need a token, which is in the environment. If the address is
+on loopback, Ray listens there only, else on every interface. This module does not import Ray, as Ray reads settings
+made here on import.
 """
 
 from __future__ import annotations
@@ -25,34 +26,34 @@ from typing import Any
 import psutil
 
 from rlvr.rollout.broadcast import LOOPBACK, ip_towards
-from rlvr.rollout.child import NOT_FOR_A_CHILD
+from rlvr.rollout.child import BLOCKED_SIGNALS
 
-ADDRESS = "RLVR_RAY"  # in the environment of a rank: where the Ray of its job listens
+ADDRESS = "RLVR_RAY"  # environment variable of a rank: the address of its job's Ray
 TOKEN = "RAY_AUTH_TOKEN"
-NODE_LABEL = "rlvr-node"  # of a node of Ray: its number among those of the job
-STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of the weights pass through it
-LOOK_S = 1.0
-MEET_S = 600.0  # for a node to begin, or to come back
-SILENT_LOOKS = 5  # in a row, after which the first node is gone
+NODE_LABEL = "rlvr-node"  # label of a node of Ray: its number in the job
+STORE_BYTES = 2**28  # of Ray's shared memory on a node: messages and pieces of weights pass through it
+POLL_S = 1.0
+MEET_S = 600.0  # for a node to start, or to return
+MAX_FAILED_POLLS = 5  # in a row, after which the first node counts as lost
 GRACE_S = 20.0
 LAST_LINES = 20
-RESTARTS = 20  # of a node that has no ranks
+RESTARTS = 20  # of Ray on a node without ranks
 PR_SET_PDEATHSIG = 1
 
 
 class NoPlace(RuntimeError):
-    """The node of a worker is lost and no other has room for it."""
+    """Raised when the node of a worker is lost and no other node has room for the worker."""
 
 
 def guarded(address: str) -> dict[str, str]:
-    """What Ray reads from the environment, in its own processes and in ours, beside the token."""
+    """Environment variables for Ray, in its own processes and in ours, in addition to the token."""
     return {
-        "RAY_AUTH_MODE": "token",  # loopback is everyone's on this machine, and Ray runs what it is sent
+        "RAY_AUTH_MODE": "token",  # every user of this machine can reach loopback, and Ray executes what it receives
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_memory_monitor_refresh_ms": "0",  # it would kill our actors for the memory that others of the node take
-        "RAY_worker_niceness": "0",  # else vLLM has what other processes of the node leave of its cores
-        "RAY_health_check_period_ms": "1000",  # a node that refuses five checks in a row is lost
-        # "0": it listens on loopback alone, "1": on every interface.
+        "RAY_memory_monitor_refresh_ms": "0",  # it would kill our actors when other processes of the node use memory
+        "RAY_worker_niceness": "0",  # otherwise vLLM gets only the CPU time that other processes of the node leave
+        "RAY_health_check_period_ms": "1000",  # a node that fails five checks in a row is lost
+        # "0": Ray listens on loopback alone, "1": on every interface.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": str(int(not is_loopback(address))),
     }
 
@@ -66,31 +67,33 @@ def new_token() -> str:
 
 
 def free_address(host: str = LOOPBACK) -> str:
-    """HOST:PORT that is free now; a port that is taken meanwhile costs a try."""
+    """HOST:PORT that is free now. If the port is taken meanwhile, the attempt fails and is repeated."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return f"{host}:{probe.getsockname()[1]}"
 
 
 class RayNode:
-    """The Ray of this node, as the child of this process: what is closed, or outlived, leaves no process behind."""
+    """The Ray of this node, as a child of this process: no process of it is left after `close`, or after this process
+    ends.
+    """
 
     def __init__(self, address: str, node: int, ranks: int, places: int) -> None:
-        """ranks: of this node; they have its first GPUs. places: for workers, on a node without GPUs."""
-        self.address, self._words = address, [str(number) for number in (node, ranks, places)]
+        """ranks: number of ranks of this node, which use its first GPUs. places: for workers, if it has no GPUs."""
+        self.address, self._numbers = address, [str(number) for number in (node, ranks, places)]
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = ""
         self._start()
 
     def _start(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # of sockets: its name must be short
-        words = [self.address, *self._words, self._directory, str(os.getpid())]
-        # As of a Child: ranks that are asked to stop finish their step, and need it for that.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_A_CHILD)
+        self._directory = tempfile.mkdtemp(prefix="rlvr-ray-")  # contains sockets: its path must be short
+        arguments = [self.address, *self._numbers, self._directory, str(os.getpid())]
+        # As for a Child: ranks that are to stop finish their step, and need Ray for that.
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [*_python("rlvr.rollout.ray_node"), *words],
+                    [*_python_command("rlvr.rollout.ray_node"), *arguments],
                     env={**os.environ, **guarded(self.address)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -98,36 +101,39 @@ class RayNode:
                     start_new_session=True,
                 )
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
     @property
     def _log(self) -> Path:
         return Path(self._directory) / "ray.log"
 
-    def serve(self, told_to_stop: Callable[[], bool]) -> int:
-        """On a node without ranks: until the first node's Ray is gone. What is lost here meanwhile is started again.
+    def serve(self, is_stopping: Callable[[], bool]) -> int:
+        """Keep Ray running on a node without ranks, until the first node's Ray is gone. If Ray ends here meanwhile, it
+        is started again.
 
-        A signal to stop comes to all nodes of a job; ranks that finish their step need this one until they are done.
-        Returns an exit code: 1 if the first node was never there, or what is started here does not stay.
+        A signal to stop is sent to all nodes of a job; ranks that finish their step need this node until they are
+        done. Returns an exit code: 1 if the first node never answered, or Ray ends here again and again.
         """
-        began, met, silent, restarts = time.monotonic(), False, 0, 0
-        while silent < SILENT_LOOKS and (met or not told_to_stop()):
+        began, was_reached, num_failed, restarts = time.monotonic(), False, 0, 0
+        while num_failed < MAX_FAILED_POLLS and (was_reached or not is_stopping()):
             if listens(self.address):
-                met, silent = True, 0
-                restarts += self._restarted()
-            elif met:
-                silent += 1
-            if restarts > RESTARTS or (not met and time.monotonic() - began > MEET_S):
+                was_reached, num_failed = True, 0
+                restarts += self._restart_if_ended()
+            elif was_reached:
+                num_failed += 1
+            if restarts > RESTARTS or (not was_reached and time.monotonic() - began > MEET_S):
                 return 1
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return 0
 
     @property
     def last_words(self) -> str:
+        """The last lines of Ray's log, without its dumps of state."""
         lines = self._log.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if line.strip() and "[state-dump]" not in line][-LAST_LINES:])
 
-    def _restarted(self) -> bool:
+    def _restart_if_ended(self) -> bool:
+        """Start Ray again if it has ended. Returns whether it had."""
         if self._process is not None and self._process.poll() is None:
             return False
         print(f"Ray of this node has ended and is started again: {self.last_words}", file=sys.stderr, flush=True)
@@ -143,42 +149,44 @@ class RayNode:
 
 
 def _kill_family(process: subprocess.Popen[bytes]) -> None:
-    """Ray's workers are in sessions of their own, and end a moment after those that started them."""
+    """Kill a process and its descendants. Ray's workers are in sessions of their own, and end only some time after
+    their parents.
+    """
     family = [psutil.Process(process.pid)] if process.poll() is None else []
-    for each in family[:1]:
+    if family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            family += each.children(recursive=True)
-    for each in family:
+            family += family[0].children(recursive=True)
+    for member in family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+            member.kill()
     psutil.wait_procs(family, timeout=GRACE_S)
 
 
 def listens(address: str) -> bool:
-    """Does anybody there?"""
+    """Whether a process accepts connections at the address."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=LOOK_S).close()
+        socket.create_connection((host, int(port)), timeout=POLL_S).close()
     except OSError:
         return False
     return True
 
 
-def _python(module: str) -> list[str]:
+def _python_command(module: str) -> list[str]:
     return [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", module]
 
 
 def command(address: str, node: int, gpus: int, places: int, directory: str) -> list[str]:
-    """`ray start`, which stays until it is killed. gpus: left to workers, if this node has some at all."""
+    """The command `ray start`, which runs until it is killed. gpus: left to workers. places: counted by Ray as CPUs."""
     if node:
-        where = [f"--address={address}"]
+        role = [f"--address={address}"]
     else:
         port = address.rpartition(":")[2]
-        where = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
+        role = ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
     return [
-        *_python("ray.scripts.scripts"),
+        *_python_command("ray.scripts.scripts"),
         *("start", "--block"),
-        *where,
+        *role,
         f"--node-ip-address={ip_towards(address)}",
         f"--num-gpus={gpus}",
         f"--num-cpus={places}",
@@ -190,31 +198,31 @@ def command(address: str, node: int, gpus: int, places: int, directory: str) -> 
 
 
 def without_client(parameters: Any, _head: bool) -> None:
-    """Of `ray start`, which has no option for it: no server of Ray's client, at a port that is always the same."""
+    """A hook for `ray start`, which has no option for this: start no server for Ray's client, whose port is fixed."""
     parameters.ray_client_server_port = None
 
 
 def main() -> None:
     address, directory, parent = sys.argv[1], sys.argv[5], int(sys.argv[6])
     node, ranks, places = map(int, sys.argv[2:5])
-    if sys.platform == "linux":  # as its processes will with it
+    if sys.platform == "linux":  # Ray's processes end with this one
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        return  # it died before we asked to die with it
-    from rlvr.rollout.node import visible_gpus  # torch: it counts them
+        return  # the parent ended before prctl took effect
+    from rlvr.rollout.node import visible_gpus  # imports torch, which counts the GPUs
 
-    own = visible_gpus()
-    left = own[ranks:]
-    if own:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(left)
+    gpus = visible_gpus()
+    worker_gpus = gpus[ranks:]
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(worker_gpus)
     began = time.monotonic()
     while node and not listens(address):
         if time.monotonic() - began > MEET_S:
-            sys.exit(f"nobody listens at {address}")
-        time.sleep(LOOK_S)
+            sys.exit(f"no connection to {address} within {MEET_S:.0f} s")
+        time.sleep(POLL_S)
     os.environ["RAY_START_HOOK"] = f"rlvr.rollout.ray_node.{without_client.__name__}"
-    words = command(address, node, len(left), len(left) if own else places, directory)
-    os.execv(words[0], words)
+    arguments = command(address, node, len(worker_gpus), len(worker_gpus) if gpus else places, directory)
+    os.execv(arguments[0], arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Rewards as a task gives them, checked: what is no reward would else end a run far from its cause, or be learned."""
+"""Rewards of a task, checked at once.
+
+An invalid reward would otherwise end a run far from its cause, or be learned from.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,32 @@ OUTCOMES = frozenset(get_args(Outcome))
 
 
 def rewards_of(task: Task, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-    """What the task says of (problem, response text) pairs, in order.
+    """The task's rewards of (problem, response text) pairs, in order.
 
-    Raises ValueError, which names the task: for another number of rewards, for what is no Reward, and for a value that
-    is no finite number, or other than 0 and 1 from a task that does not declare `graded`. An `error` has no reward, but
-    its value must be a number: it stands in batches, at a weight of 0.
+    Raises ValueError, which names the task: for a wrong number of rewards, for an object that is no Reward, and for
+    a value that is not a finite number, or not 0 or 1 from a task that does not declare `graded`. The value of an
+    `error` is not used as a reward, but must be a number: it enters batches with a weight of 0.
     """
     returned: Any = task.reward(answers)
     if not isinstance(returned, Iterable):
-        raise ValueError(_told(task, f"returned {returned!r}", "Return a list of Reward, one for each answer."))
+        raise ValueError(_message(task, f"returned {returned!r}", "Return a list of Reward, one for each answer."))
     rewards: list[Any] = list(cast("Iterable[Any]", returned))
     if len(rewards) != len(answers):
         raise ValueError(
-            _told(task, f"returned {len(rewards)} rewards for {len(answers)} answers", "Return one for each.")
+            _message(task, f"returned {len(rewards)} rewards for {len(answers)} answers", "Return one for each.")
         )
     graded = may_be_graded(task)
     for (problem, _), reward in zip(answers, rewards, strict=True):
-        # The usual ones in one comparison: this is done for every sample.
+        # The usual case in one comparison: this loop sees every sample.
         if type(reward) is Reward and (reward.value == 0 or reward.value == 1) and reward.outcome in OUTCOMES:
             continue
         if fault := _fault(reward, graded=graded):
-            raise ValueError(_told(task, f"judged an answer to problem {problem.id} with {reward!r}", fault))
+            raise ValueError(_message(task, f"judged an answer to problem {problem.id} with {reward!r}", fault))
     return rewards
 
 
 def _fault(reward: Any, *, graded: bool) -> str:
-    """What is wrong with it, and what is allowed; "" if nothing."""
+    """What is wrong with a reward, and what is allowed; "" if it is valid."""
     if not isinstance(reward, Reward):
         return 'Return rlvr.records.Reward, as in Reward(1.0, "correct").'
     value: Any = reward.value
@@ -51,6 +54,6 @@ def _fault(reward: Any, *, graded: bool) -> str:
     return ""
 
 
-def _told(task: Task, what: str, allowed: str) -> str:
-    kind = type(task)
-    return f"task {task.name}: `reward` of {kind.__module__}.{kind.__qualname__} {what}. {allowed}"
+def _message(task: Task, event: str, allowed: str) -> str:
+    task_class = type(task)
+    return f"task {task.name}: `reward` of {task_class.__module__}.{task_class.__qualname__} {event}. {allowed}"

@@ -1,4 +1,4 @@
-"""Problems → rollouts: generation and rewards, and what they cost. The same for any engine."""
+"""From problems to rollouts: generation and rewards, and what they cost. The same for any engine."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ OUTCOMES = tuple(outcome for outcome in get_args(Outcome) if outcome != "correct
 
 
 def noise_key(problem: Problem) -> int:
-    """63 bits that name a problem, the same in every process."""
+    """63 bits that identify a problem, the same in every process."""
     return int.from_bytes(hashlib.blake2b(problem.id.encode(), digest_size=8).digest(), "little") >> 1
 
 
 @dataclass
 class Spent:
-    """What one step's rollouts cost and held, over all generation rounds. Seconds are this process's own."""
+    """The cost and contents of one step's rollouts, over all generation rounds. Seconds are those of this process."""
 
     rollout_s: float = 0.0
     reward_s: float = 0.0
     tokens: int = 0
     rounds: int = 0
-    share: float = 1.0  # of problems drawn, whose groups were kept
+    share: float = 1.0  # share of the problems drawn whose groups were kept
     rollouts: list[Rollout] = field(default_factory=list[Rollout])  # all that were generated, kept or not
-    greedy_right: bool = False  # a filter of problems has seen a right answer
+    greedy_right: bool = False  # whether a filter of problems has seen a right answer
 
     def add(self, groups: Sequence[Rollout], *, rollout_s: float, reward_s: float) -> None:
-        """One round."""
+        """Add one round."""
         self.rollout_s += rollout_s
         self.reward_s += reward_s
         self.tokens += sum(len(c.tokens) for g in groups for c in g.completions)
@@ -48,13 +48,13 @@ class Spent:
 
     @property
     def right(self) -> bool:
-        """Whether any answer was."""
+        """Whether any answer was right."""
         return self.greedy_right or any(r.correct for g in self.rollouts for r in g.rewards)
 
     def metrics(self) -> dict[str, float]:
-        """Over everything generated: the policy's own average, before dynamic sampling chose."""
+        """Metrics over everything generated: the policy's own average, before dynamic sampling selects."""
         return {
-            **(self._of_responses() if self.rollouts else {}),  # a filter may leave no problem to sample
+            **(self._response_metrics() if self.rollouts else {}),  # a filter may leave no problem to sample
             "time/rollout_s": self.rollout_s,
             "time/reward_s": self.reward_s,
             "tokens/rollout": float(self.tokens),
@@ -62,43 +62,44 @@ class Spent:
             "throughput/rollout_tokens_per_s": self.tokens / max(self.rollout_s, 1e-9),
         }
 
-    def _of_responses(self) -> dict[str, float]:
+    def _response_metrics(self) -> dict[str, float]:
         rewards = [r for g in self.rollouts for r in g.rewards]
         scored = [r for r in rewards if r.outcome != "error"]
         completions = [c for g in self.rollouts for c in g.completions]
         outcomes = Counter(r.outcome for r in rewards)
-        judged: dict[str, float] = {}
+        reward_metrics: dict[str, float] = {}
         if scored:
-            judged["reward/mean"] = float(np.mean([r.value for r in scored]))
-            judged["reward/accuracy"] = float(np.mean([r.correct for r in scored]))
+            reward_metrics["reward/mean"] = float(np.mean([r.value for r in scored]))
+            reward_metrics["reward/accuracy"] = float(np.mean([r.correct for r in scored]))
         return {
-            **judged,
+            **reward_metrics,
             "reward/solved_fraction": float(np.mean([any(r.correct for r in g.rewards) for g in self.rollouts])),
-            **{f"reward/{o}": outcomes[o] / len(rewards) for o in OUTCOMES},
+            **{f"reward/{outcome}": outcomes[outcome] / len(rewards) for outcome in OUTCOMES},
             "response/length": float(np.mean([len(c.tokens) for c in completions])),
             "response/finished": float(np.mean([c.finished for c in completions])),
         }
 
 
 def throughput(step: Mapping[str, float], *, devices: int) -> dict[str, float]:
-    """Tokens per second of a step, by its tokens and seconds. devices: of ranks, and of engines that have their own.
+    """Tokens per second of a step, from its tokens and seconds. devices: number of GPUs (or CPUs) of the ranks, and of
+    engines that have their own.
 
-    A step that had nothing to learn from has no seconds of training.
+    A step that had nothing to learn from has no training time.
     """
     tokens = max(step["tokens/rollout"], 1.0)
-    trained: dict[str, float] = {}
+    training: dict[str, float] = {}
     if "time/train_s" in step:
-        trained["throughput/train_tokens_per_s"] = step["tokens/train"] / step["time/train_s"]
+        training["throughput/train_tokens_per_s"] = step["tokens/train"] / step["time/train_s"]
     return {
-        **trained,
+        **training,
         "throughput/tokens_per_s": tokens / step["time/step_s"],
         "throughput/gpu_s_per_token": devices * step["time/step_s"] / tokens,
     }
 
 
 @dataclass(frozen=True)
-class _Collected:
-    """`Progress` of who wants all samples, by row."""
+class _Collector:
+    """`Progress` that collects all samples, by row."""
 
     heard: Callable[[], None]
     samples: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
@@ -111,7 +112,7 @@ class _Collected:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Generates and judges groups. Several engines take the problems in turn, and all ranks get all groups."""
+    """Generates and judges groups. Several engines take the problems in turn, and all ranks receive all groups."""
 
     task: Task
     engine: Engine
@@ -121,32 +122,33 @@ class Sampler:
     world: int = 1
     gather: Callable[[list[Rollout]], list[list[Rollout]]] = lambda mine: [mine]
     new_board: Callable[[], Board | None] = lambda: None  # of several ranks
-    judging: threading.Lock = field(default_factory=threading.Lock)  # a task need not judge for two threads at once
-    ranks_per_engine: int = 1  # the first of them asks it, for all
-    heard: Callable[[], None] = lambda: None  # of this rank's engine, by any thread: it has answered something
-    judge_all: Judge | None = None  # None: the task itself
+    # held while judging: a task need not support two threads at once
+    judging: threading.Lock = field(default_factory=threading.Lock)
+    ranks_per_engine: int = 1  # the first of them operates the engine, on behalf of all
+    heard: Callable[[], None] = lambda: None  # called, by any thread, whenever this rank's engine has answered
+    judge_all: Judge | None = None  # None: the task judges itself
 
     @property
     def engines(self) -> int:
-        """How many share the problems."""
+        """The number of engines, which share the problems."""
         return self.world // self.ranks_per_engine
 
     @property
     def number(self) -> int | None:
-        """Of the engine that this rank asks; None: another rank asks for it."""
-        engine, beside = divmod(self.rank, self.ranks_per_engine)
-        return None if beside else engine
+        """The number of the engine that this rank operates; None if another rank operates it."""
+        engine, rank_of_engine = divmod(self.rank, self.ranks_per_engine)
+        return None if rank_of_engine else engine
 
-    def share(self, of_all: Sequence[T]) -> Sequence[T]:
-        """What this rank asks its engine of what all engines take in turn; nothing if another rank asks that engine."""
-        return [] if self.number is None else of_all[self.number :: self.engines]
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """The items that are this rank's, where engines take them in turn; none if another rank operates its engine."""
+        return [] if self.number is None else items[self.number :: self.engines]
 
     def gather_engines(self, mine: list[Rollout]) -> list[list[Rollout]]:
-        """The groups of each engine, on every rank. mine: of this rank's."""
+        """The groups of each engine, on every rank. mine: the groups of this rank."""
         return self.gather(mine)[:: self.ranks_per_engine]
 
     def draw(self, problem_rows: Sequence[tuple[Problem, int, int]], sampling: Sampling) -> list[Rollout]:
-        """Of each problem the samples from a number on, so many: (problem, first, count). This rank's own, no more."""
+        """Sample and judge, on this rank alone, these (problem, number of its first sample, number of samples)."""
         problems = [problem for problem, _, _ in problem_rows]
         prompts = self.encode(problems)
         requests = [
@@ -161,12 +163,12 @@ class Sampler:
         prompts: Sequence[NDArray[np.int64]],
         completions: Sequence[tuple[Completion, ...]],
     ) -> list[Rollout]:
-        """Groups that this rank has sampled."""
+        """Judge groups that this rank has sampled."""
         self.heard()
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
-        return self._judged(problems, prompts, completions, texts)
+        return self._judge_texts(problems, prompts, completions, texts)
 
-    def _judged(
+    def _judge_texts(
         self,
         problems: Sequence[Problem],
         prompts: Sequence[NDArray[np.int64]],
@@ -176,22 +178,22 @@ class Sampler:
         answers = [(problem, text) for problem, group in zip(problems, texts, strict=True) for text in group]
         with self.judging:
             rewards = iter(self.judge_all(answers) if self.judge_all else rewards_of(self.task, answers))
-        of_group = [tuple(next(rewards) for _ in group) for group in texts]
-        return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, of_group, strict=True)]
+        rewards_by_group = [tuple(next(rewards) for _ in group) for group in texts]
+        return [Rollout(*parts) for parts in zip(problems, prompts, completions, texts, rewards_by_group, strict=True)]
 
     def __call__(self, problems: Sequence[Problem], samples: int, sampling: Sampling, spent: Spent) -> list[Rollout]:
-        """Groups in the order of `problems`, the same on every rank."""
+        """Groups in the order of `problems`, the same on every rank. Their cost is added to `spent`."""
         mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples)
         completions = self._generate(requests, sampling)
         texts = [tuple(self.decode([c.tokens for c in group])) for group in completions]
         generated = time.perf_counter()
-        groups = self._judged(mine, prompts, completions, texts)
+        groups = self._judge_texts(mine, prompts, completions, texts)
         judged = time.perf_counter()
-        together = self._together(problems, groups)
-        spent.add(together, rollout_s=generated - began, reward_s=judged - generated)
-        return together
+        merged = self._merge_engines(problems, groups)
+        spent.add(merged, rollout_s=generated - began, reward_s=judged - generated)
+        return merged
 
     def first_usable(
         self,
@@ -205,15 +207,15 @@ class Sampler:
     ) -> list[Rollout]:
         """Groups in the order of `problems` up to the `wanted`-th usable one, or all; the same on every rank.
 
-        An engine that can stops there: groups are judged while others are sampled. What is beyond is as if it had never
-        been sampled, so that nothing depends on how far it came.
+        An engine that can stop does so there: groups are judged while others are sampled. Groups beyond are
+        discarded, so that the result does not depend on how far the engine came.
         """
         mine = self.share(problems)
         began = time.perf_counter()
         prompts, requests = self._requests(mine, samples)
 
-        def judge(answered: Sequence[tuple[int, tuple[Completion, ...]]]) -> list[Rollout]:
-            rows, completions = zip(*answered, strict=True)
+        def judge(completed: Sequence[tuple[int, tuple[Completion, ...]]]) -> list[Rollout]:
+            rows, completions = zip(*completed, strict=True)
             return self.judge([mine[row] for row in rows], [prompts[row] for row in rows], completions)
 
         board = self.new_board()
@@ -229,30 +231,32 @@ class Sampler:
         finally:
             groups = progress.close()
         judged = time.perf_counter()
-        together = up_to(self._together(problems, groups), wanted, usable)
-        spent.add(together, rollout_s=generated - began, reward_s=judged - generated)
-        return together
+        merged = up_to(self._merge_engines(problems, groups), wanted, usable)
+        spent.add(merged, rollout_s=generated - began, reward_s=judged - generated)
+        return merged
 
     def _generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """All samples. They may take hours: an engine that can is heard of at each request that it has answered."""
+        """All samples. As this may take hours, an engine that can reports each answered request (`heard`)."""
         if not requests or not isinstance(self.engine, StoppingEngine):
             return self.engine.generate(requests, sampling) if requests else []
-        collected = _Collected(self.heard)
+        collected = _Collector(self.heard)
         self.engine.generate_until(requests, sampling, collected)
         return [collected.samples[row] for row in range(len(requests))]
 
     def _requests(self, problems: Sequence[Problem], samples: int) -> tuple[list[NDArray[np.int64]], list[Request]]:
         prompts = self.encode(problems)
-        return prompts, [Request(p, samples, noise_key(q)) for p, q in zip(prompts, problems, strict=True)]
+        return prompts, [
+            Request(prompt, samples, noise_key(problem)) for prompt, problem in zip(prompts, problems, strict=True)
+        ]
 
-    def _together(self, problems: Sequence[Problem], mine: list[Rollout]) -> list[Rollout]:
-        """The groups of all engines in the order of their problems, as many as there are without one missing."""
+    def _merge_engines(self, problems: Sequence[Problem], mine: list[Rollout]) -> list[Rollout]:
+        """The groups of all engines in the order of their problems, up to the first that is missing."""
         per_engine = self.gather_engines(mine)
-        together = list[Rollout]()
+        merged = list[Rollout]()
         for number, problem in enumerate(problems):
             row, engine = divmod(number, self.engines)
             if row == len(per_engine[engine]):
                 break
-            # What comes from other ranks has no text of its problem, which all of them know.
-            together.append(replace(per_engine[engine][row], problem=problem))
-        return together
+            # Groups of other ranks come without the text of their problem, which every rank knows.
+            merged.append(replace(per_engine[engine][row], problem=problem))
+        return merged

@@ -13,7 +13,7 @@ from rlvr.rollout.sampler import Sampler, Spent
 from rlvr.rollout.spurious import trained_on
 from rlvr.rollout.stream import Stream
 
-MOST = 8  # times the groups of a step: at most so many are drawn at once, however small the share kept
+MOST = 8  # at most this many times the groups of a step are drawn at once, however small the share kept
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,14 @@ class Selection:
     dynamic: str  # rollout.dynamic_sampling: none | drop | refill
     max_rounds: int  # of generation, under refill
     filter: str = "none"  # | greedy_fails
-    overdraw: float | None = None  # of what the share kept asks for, under refill; None: P at first, never more at once
-    reward: str | None = None  # | random | flipped: what is learned from in place of the verifier's word
+    # factor on the number of problems that the share kept requires, under refill; None: draw P at first, and never more
+    # than P at once
+    overdraw: float | None = None
+    reward: str | None = None  # random | flipped: rewards learned from in place of the verifier's
 
     @classmethod
     def of(cls, rollout: DictConfig) -> Selection:
-        """Of a run's config."""
+        """From the `rollout` group of a run's config."""
         return cls(
             rollout.prompts,
             rollout.samples,
@@ -38,34 +40,34 @@ class Selection:
             rollout.max_rounds,
             rollout.filter,
             rollout.get("overdraw"),
-            rollout.get("reward"),  # runs frozen before there was such a knob have none
+            rollout.get("reward"),  # configs frozen before this knob existed lack it
         )
 
     def usable(self, group: Rollout, sampling: Sampling) -> bool:
-        """Whether a step can learn from it."""
+        """Whether a step can learn from the group."""
         (learned,) = trained_on([group], self.reward, sampling)
         return _usable(learned, self.dynamic)
 
     @property
     def most(self) -> int:
-        """Groups that a step draws at most where they are drawn one after the other."""
+        """The largest number of groups that a step draws where they are drawn one after the other."""
         return self.prompts * (self.max_rounds if self.dynamic == "refill" else 1)
 
 
 def select_groups(
     sampler: Sampler, stream: Stream, sampling: Sampling, selection: Selection, share: float = 1.0
 ) -> tuple[list[Rollout], Spent]:
-    """The groups to train on in one step: `prompts` of them; fewer, perhaps none, under `dynamic="drop"`, a filter
-    without refill, or where `max_rounds` rounds of refill gave no more.
+    """The groups to train on in one step: `prompts` of them; fewer, perhaps none, under `dynamic="drop"`, under a
+    filter without refill, or where `max_rounds` rounds of refill did not yield enough.
 
-    share: of problems whose groups were kept in the step before. With `overdraw` c the first round has c·P/share
-    problems, and each that follows c times what is missing over the share so far: one round, and one tail of long
-    responses, nearly always. The step ends with its P-th usable group, in the order drawn: what is beyond is stopped
-    where the engine can, is not learned from and enters no metric.
+    share: of the problems of the step before, the share whose groups were kept. With `overdraw` c the first round
+    has c·P/share problems, and each later round c times the missing number over the share so far: almost always one
+    round, with one tail of long responses. The step ends with its P-th usable group, in the order drawn: later
+    groups are stopped where the engine can stop, are not learned from and enter no metric.
 
     Dynamic sampling (DAPO, arXiv:2503.14476, section 3.2) keeps the groups whose accuracy is neither 0 nor 1;
     "refill" draws further problems until there are `prompts` groups. Groups with a failed verifier are never kept.
-    filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one response more a
+    filter: "greedy_fails" samples only problems whose greedy answer is wrong (SELF); it costs one more response per
     problem.
     """
 
@@ -89,24 +91,25 @@ def select_groups(
         kept += trained_on([group for group in groups if usable(group)], selection.reward, sampling)
         if selection.dynamic != "refill" or len(kept) >= selection.prompts or spent.rounds == selection.max_rounds:
             break
-        # The share kept so far says how many to draw: fewer, larger rounds.
+        # The share kept so far predicts how many to draw: fewer, larger rounds.
         missing = selection.prompts - len(kept)
-        asked = math.ceil((selection.overdraw or 1.0) * missing * (drawn + 1) / (len(kept) + 1))
-        wanted = min(asked, (MOST if selection.overdraw else 1) * selection.prompts)
+        estimate = math.ceil((selection.overdraw or 1.0) * missing * (drawn + 1) / (len(kept) + 1))
+        wanted = min(estimate, (MOST if selection.overdraw else 1) * selection.prompts)
     spent.share = max(len(kept), 1) / drawn
     return kept[: selection.prompts], spent
 
 
 def _first_draw(selection: Selection, share: float) -> int:
-    """Problems of the first round."""
+    """The number of problems of the first round."""
     if selection.overdraw is None or selection.dynamic != "refill":
         return selection.prompts
     return min(math.ceil(selection.overdraw * selection.prompts / share), MOST * selection.prompts)
 
 
 def _greedy_fails(sampler: Sampler, problems: Sequence[Problem], sampling: Sampling, spent: Spent) -> list[Problem]:
-    """The problems whose most likely answer, token by token, is wrong. Time and tokens count as the step's own; the
-    answers are not samples of the policy and enter no metric."""
+    """The problems whose most likely answer, token by token, is wrong. Time and tokens are added to the step's; the
+    answers are not samples of the policy and enter no metric.
+    """
     greedy = Spent()
     groups = sampler(problems, 1, replace(sampling, temperature=0.0, top_p=1.0), greedy)
     spent.rollout_s += greedy.rollout_s

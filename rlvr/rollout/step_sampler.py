@@ -1,8 +1,9 @@
-"""The groups of each training step: sampled when the step wants them, or one step ahead (`rollout.ahead=1`).
+"""The groups of each training step: sampled when the step needs them, or one step ahead (`rollout.ahead=1`).
 
 One step ahead, a thread samples the groups of step t + 1 from the policy that step t starts from, while step t is
-learned. So a step learns from samples of the policy one step before, never of an older one: the engine takes no weights
-while it samples, and a step is prefetched once the one before is taken. A run computes the same whichever is faster.
+learned. So a step learns from samples of the policy one step before, never of an older one: the engine takes no new
+weights while it samples, and a step is prefetched once the groups of the step before are taken. What a run computes
+does not depend on which of the two is faster.
 """
 
 from __future__ import annotations
@@ -23,57 +24,63 @@ from rlvr.rollout.sampler import Sampler
 from rlvr.rollout.selection import Selection, select_groups
 from rlvr.rollout.stream import Stream
 
-FILE = "ahead.parquet"  # of a checkpoint: groups that the step after it learns from
+FILE = "ahead.parquet"  # in a checkpoint: groups that the next step learns from
 
 
 @dataclass(frozen=True)
 class StepGroups:
-    """The groups of one training step; none where it has nothing to learn from."""
+    """The groups of one training step; no groups if the step has nothing to learn from."""
 
     step: int
-    updates: int  # behind the policy that they were sampled from
+    updates: int  # number of updates behind the policy that sampled the groups
     groups: list[Rollout]
-    metrics: dict[str, float]  # of all that was sampled for them, and what it cost
-    share: float = 1.0  # of problems drawn, whose groups were kept: the next step draws by it
-    right: bool = True  # some answer was, whether or not its group is here
+    metrics: dict[str, float]  # over all that was sampled for the step, with its cost
+    share: float = 1.0  # share of the problems drawn whose groups were kept: the next step draws by it
+    right: bool = True  # whether any answer was right, even if its group was not kept
 
     def staleness(self, updates: int) -> dict[str, float]:
-        """Updates between the oldest weights that drew a token of a response, and those of a learner with so many
-        behind it. Empty without groups."""
+        """Mean and maximum, over responses, of the updates between the oldest weights that drew a token of the response
+        and those of a learner with `updates` behind it. Empty without groups.
+        """
         if not self.groups:
             return {}
-        behind = [float(updates - (group.updates or (self.updates,))[0]) for group in self.groups for _ in group.texts]
+        behind = list[float]()
+        for group in self.groups:
+            oldest = group.updates[0] if group.updates else self.updates
+            behind += [float(updates - oldest)] * len(group.texts)
         return {"rollout/staleness": sum(behind) / len(behind), "rollout/staleness_max": max(behind)}
 
     def write(self, directory: Path) -> None:
-        """Keep the groups on disk, if there are some."""
+        """Write the groups to disk, if there are any."""
         if self.groups:
             write_rollouts(self.groups, directory / FILE)
             sync(directory / FILE)
 
     @property
     def rest(self) -> dict[str, Any]:
-        """JSON: what `read` wants beside the file."""
-        own = {name: value for name, value in vars(self).items() if name != "groups"}
-        return {**own, "num_groups": len(self.groups)}
+        """JSON: the fields that `read` needs beside the file."""
+        fields = {name: value for name, value in vars(self).items() if name != "groups"}
+        return {**fields, "num_groups": len(self.groups)}
 
     @classmethod
     def read(cls, directory: Path, rest: dict[str, Any]) -> StepGroups:
-        """Of the problems only id and source come back: their answers have been judged."""
-        own = dict(rest)
-        num_groups: int | None = own.pop("num_groups", None)  # older checkpoints do not say: they have some
-        return cls(groups=[] if num_groups == 0 else read_rollouts(directory / FILE), **own)
+        """The groups of a checkpoint. Of problems only id and source are restored: their answers have been judged."""
+        fields = dict(rest)
+        num_groups: int | None = fields.pop("num_groups", None)  # older checkpoints lack it: they have groups
+        return cls(groups=[] if num_groups == 0 else read_rollouts(directory / FILE), **fields)
 
 
 class StepSampler:
-    """Gives every step its groups. Each method is called by all ranks, in the same order."""
+    """Provides the groups of every step. Each method is called by all ranks, in the same order."""
 
     def __init__(
         self, sampler: Sampler, stream: Stream, config: DictConfig, *, max_tokens: int, hand_over: Callable[[], int]
     ) -> None:
-        """config: of a run. hand_over: gives the engine the newest weights; how many updates are behind them.
+        """config: of a run. hand_over: gives the engine the newest weights and returns the number of updates behind
+        them.
 
-        With rollout.ahead the sampler gathers while the policy is trained: over a process group of its own.
+        With rollout.ahead the sampler gathers groups while the policy is trained, so it needs a process group of its
+        own.
         """
         rollout = config.rollout
         self.sampler, self.stream, self.last_step = sampler, stream, config.steps
@@ -81,12 +88,12 @@ class StepSampler:
         self._hand_over = hand_over
         self._sampling = Sampling(max_tokens, config.seed, 0, rollout.temperature, rollout.top_p)
         self._selection = Selection.of(rollout)
-        self.share = 1.0  # kept, of the problems drawn for the newest step that was sampled
+        self.share = 1.0  # share of groups kept in the newest step that was sampled
         self._thread = ThreadPoolExecutor(1, "rollouts")
         self._prefetched: Future[StepGroups] | None = None
 
     def sync(self) -> int:
-        """Give the engine the newest weights, once it samples no more. Returns how many updates are behind them.
+        """Give the engine the newest weights, once it samples no more. Returns the number of updates behind them.
 
         An error of the sampling thread is raised by `take`.
         """
@@ -95,7 +102,7 @@ class StepSampler:
         return self._hand_over()
 
     def take(self, step: int) -> StepGroups:
-        """The groups of a step: those that were prefetched, or else sampled now, from the policy as it stands."""
+        """The groups of a step: prefetched ones, or else groups sampled now from the current policy."""
         began = time.perf_counter()
         groups = self.prefetched() or self._sample(step, self.sync())
         self._prefetched = None
@@ -103,9 +110,10 @@ class StepSampler:
         return replace(groups, metrics=groups.metrics | {"time/wait_s": time.perf_counter() - began})
 
     def prefetch(self, step: int) -> bool:
-        """If this run samples ahead and there is such a step: sample from the policy as it stands, beside other work.
+        """If this run samples ahead and the step exists, start sampling for it from the current policy, in a thread.
 
-        Neither the engine nor the stream is to be touched before `sync` or `prefetched` has returned.
+        Neither the engine nor the stream may be used before `sync` or `prefetched` has returned. Returns whether
+        sampling was started.
         """
         if not self.ahead or step > self.last_step:
             return False
@@ -113,19 +121,19 @@ class StepSampler:
         return True
 
     def prefetched(self) -> StepGroups | None:
-        """What was prefetched and not taken, once it is there. Raises what went wrong with it."""
+        """The prefetched groups that were not taken, once they are complete. Raises the sampling thread's error."""
         return None if self._prefetched is None else self._prefetched.result()
 
     @property
     def position(self) -> int:
-        """Of the next problem of the stream."""
+        """The position of the next problem in the stream."""
         return self.stream.position
 
     def learned(self, step: int) -> None:
-        """The engine is given weights before it samples again."""
+        """Nothing to do: the engine is given the newest weights before it samples again."""
 
     def restore(self, groups: StepGroups | None) -> None:
-        """Go on with what was prefetched before a checkpoint."""
+        """Continue with the groups that were prefetched before a checkpoint."""
         if groups is not None:
             self.share = groups.share
             self._prefetched = Future()
@@ -138,5 +146,5 @@ class StepSampler:
         sampling = replace(self._sampling, step=step)
         groups, spent = select_groups(self.sampler, self.stream, sampling, self._selection, self.share)
         self.share = spent.share
-        aged = [replace(group, updates=(updates, updates)) for group in groups]
-        return StepGroups(step, updates, aged, spent.metrics(), spent.share, spent.right)
+        dated = [replace(group, updates=(updates, updates)) for group in groups]
+        return StepGroups(step, updates, dated, spent.metrics(), spent.share, spent.right)

@@ -1,4 +1,4 @@
-"""Training problems in an order that the seed fixes."""
+"""The order in which training problems are drawn, fixed by the seed."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class Stream:
         return int(_permutation(size, self.seed, epoch)[offset])
 
 
-@functools.lru_cache(maxsize=2)  # the epoch that is read, of both streams of a mixture
+@functools.lru_cache(maxsize=2)  # the current epoch, of both streams of a mixture
 def _permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(size)

@@ -1,7 +1,8 @@
-"""The vLLM engine: one vLLM per rank, or per few, in a process of its own, on their GPUs or on the CPU.
+"""The vLLM engine: one vLLM per rank, or per few ranks, in a process of its own, on their GPUs or on the CPU.
 
-A process of its own because vLLM takes over threads, random numbers and process groups, and because one that crashes
-or hangs can be replaced: the requests are then asked again, with the same seeds. The trainer never imports vLLM.
+vLLM has its own process because it takes over threads, random numbers and process groups, and because a process that
+crashes or hangs can be replaced: its requests are then sent again, with the same seeds. The trainer never imports
+vLLM.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from rlvr.model.load import parse_dtype
 from rlvr.noise import seeds
 from rlvr.records import Completion, EngineLost, Progress, Request, Sampling, Supply, Tolerance
 from rlvr.rollout.child import Child, Lost, Process
-from rlvr.rollout.conversation import Conversation, Topic
-from rlvr.rollout.node import on_node
+from rlvr.rollout.connection import Connection, Topic
+from rlvr.rollout.ipc_transfer import IpcTransfer, refusal
+from rlvr.rollout.node import rank_on_node
 from rlvr.rollout.node_weights import NodeWeights
-from rlvr.rollout.passage import Passage, refusal
-from rlvr.rollout.requests import NOT_NUMBERS, check_synced, checked
+from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
 from rlvr.rollout.vllm_server import Arrays
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Asked = dict[int, tuple[Request, Sampling]]  # requests that are not answered yet, by row
+Unanswered = dict[int, tuple[Request, Sampling]]  # requests that were sent and are not answered yet, by row
 
 SERVER = Path(__file__).with_name("vllm_server.py")
 START_TIMEOUT_S = 1800.0  # loading from a cold network disk, compiling
-ATTEMPTS = 3  # processes that may be killed or hang over one request before the run gives up
+ATTEMPTS = 3  # processes that may end or hang over one request before the run fails
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.3, "float16": 0.1}  # nats
 
 
 class VllmEngine:
     """Samples with vLLM. Every rank has one, or each `tensor_parallel` ranks of a node share one: the first of them
-    asks it, the others lend it their GPUs. `sync` and `sleep` are called by all ranks.
+    sends it requests, the others provide their GPUs. `sync` and `sleep` are called by all ranks.
 
     A sample's noise is seeded with (seed, step, request, sample): it does not depend on the batch beyond rounding.
-    Several threads may sample, and one of them, or another, give it new weights meanwhile.
+    Several threads may sample, while one of them, or another, gives the engine new weights.
     """
 
     on_gpus_of_ranks = True
@@ -71,16 +72,15 @@ class VllmEngine:
     ) -> None:
         """model: directory of the base policy, which is sampled until the first `sync`. device: of this rank.
 
-        `conf/rollout/vllm.yaml` says what the knobs mean. The process starts at once; its first use waits for it.
+        `conf/rollout/vllm.yaml` describes the knobs. The process starts at once; the first use waits until it is
+        ready.
         """
         self._child: Process | None = None
-        self._conversation: Conversation | None = None  # with that child, once it has started
-        self._in_memory = NodeWeights()
-        self.starting = threading.RLock()  # of whoever starts a process or changes the weights that it starts with
+        self._connection: Connection | None = None  # with that child, once it has started
+        self._node_weights = NodeWeights()
+        self.start_lock = threading.RLock()  # held to start a process, or to change the weights that it starts with
         if max_cache_gb is None:
-            raise ValueError(
-                "max_cache_gb=None: whoever starts the engine says how much the GPU has left for its cache"
-            )
+            raise ValueError("max_cache_gb=None: the caller must pass how much memory the GPU has left for the cache")
         if max_batch_sequences < 1 or max_cache_gb <= 0 or timeout_s <= 0:
             raise ValueError(f"{max_batch_sequences=}, {max_cache_gb=} and {timeout_s=} must be positive")
         self.device, self.eos, self.dtype = device, sorted(eos_token_ids), parse_dtype(dtype)
@@ -96,100 +96,102 @@ class VllmEngine:
             "tensor_parallel": tensor_parallel,
             "sleeps": self.on_gpus_of_ranks,
         }
-        rank, ranks = on_node() if self.on_gpus_of_ranks else (0, 1)
+        rank, ranks = rank_on_node() if self.on_gpus_of_ranks else (0, 1)
         if ranks > 1 and ranks % tensor_parallel:
             raise ValueError(
                 f"rollout.engine.tensor_parallel={tensor_parallel} must divide the {ranks} ranks of a node"
             )
-        self._shared = tensor_parallel > 1 and ranks > 1
-        self._leads = rank % tensor_parallel == 0
-        self.workers = int(self._leads)
+        self._shares_vllm = tensor_parallel > 1 and ranks > 1
+        self._is_leader = rank % tensor_parallel == 0
+        self.workers = int(self._is_leader)
         self._environment = environment(device, eager=eager, gpus=tensor_parallel)
         self.version, self.synced = 0, True
-        self._weights: dict[str, Any] = {}  # where the weights of `version` lie: what `sync` sends the process
-        # Whether weights may go there without main memory, for now: into one process that is on this GPU alone.
+        # location of the weights of `version`: the message that `sync` sends the process
+        self._weights: dict[str, Any] = {}
+        # Whether weights are sent by CUDA IPC, for now: to a single process on this GPU alone.
         self.within_gpu = device.type == "cuda" and tensor_parallel == 1
-        self._passed = False  # whether they are known to
+        self._ipc_works = False  # whether a transfer by CUDA IPC is known to work
         self._max_tokens = 0  # of prompt and response together; known once the process has started
         self._ready = False
-        self._child = self._launch() if self._leads else None
+        self._child = self._launch() if self._is_leader else None
 
     # --- the Engine protocol ---
 
     def sync(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Take (Hugging Face parameter name, full tensor) pairs, in any float format. All ranks together.
+        """Take (Hugging Face parameter name, full tensor) pairs, in any float format. Called by all ranks together.
 
-        A vLLM on the rank's own GPU gets them within its memory, if it can read it. They also lie in the node's main
-        memory until the next sync: any other process gets them from there, and one that has to be replaced.
+        A vLLM on the rank's own GPU receives them within the GPU's memory, if it can open it. They also stay in the
+        node's main memory until the next sync, for every other process and for one that replaces a lost process.
         """
         self.synced = False
         if self.version == 0:
-            self.sleep()  # it has the base policy's weights and an empty cache: neither is needed any more
-        self._leave_memory()
-        with self.starting:
-            passage = self._passage()
+            self.sleep()  # frees the base policy's weights and the empty cache: neither is needed any more
+        self._release_cached_memory()
+        with self.start_lock:
+            transfer = self._open_transfer()
             self.forget_weights()
-            written = self._in_memory.write(weights if passage is None else passage.through(weights), self.dtype)
-            if passage is not None:
-                self._end(passage)
+            written = self._node_weights.write(weights if transfer is None else transfer.through(weights), self.dtype)
+            if transfer is not None:
+                self._finish_transfer(transfer)
             self.announce_weights(written)
-        self._leave_memory()  # of the weights that were gathered
+        self._release_cached_memory()  # the memory of the gathered weights
         self.take_weights()
 
-    def _leave_memory(self) -> None:
-        """What the trainer has cached is vLLM's to use."""
+    def _release_cached_memory(self) -> None:
+        """Return the memory that torch has cached to the GPU, for vLLM."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def forget_weights(self) -> None:
-        """They are about to be written over: no process may start from them until others are announced."""
+        """The stored weights are about to be overwritten: no process may load them until new ones are announced."""
         self.synced, self._weights = False, {"file": "", "tensors": []}
 
     def announce_weights(self, weights: dict[str, Any]) -> None:
-        """A process that starts from now on has the weights that lie there, all of them."""
+        """The new weights are complete: a process that starts from now on loads these."""
         self._weights, self.version = weights, self.version + 1
 
     def take_weights(self) -> None:
-        """Sample from the weights that were announced, from now on."""
-        if self._leads:
-            self._with_process(lambda _: None)  # it is sent whatever it does not have
+        """Sample from the announced weights from now on."""
+        if self._is_leader:
+            self._with_process(lambda _: None)  # connecting sends the weights that the process lacks
         self.synced = True
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Sample every request `num_samples` times; results in the order of the requests.
 
-        With top_p < 1 vLLM says only what the truncated distribution gave: `logp` is then NaN, unknown.
+        With top_p < 1 vLLM reports only the probabilities of the truncated distribution: `logp` is then NaN,
+        unknown.
         """
-        every = Every(requests, sampling)
-        self._generate(every)
-        return [every.sampled.get(row, ()) for row in range(len(requests))]
+        supply = AllRequests(requests, sampling)
+        self._generate(supply)
+        return [supply.sampled.get(row, ()) for row in range(len(requests))]
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """As StoppingEngine says."""
-        self._generate(Every(requests, sampling, progress))
+        """See StoppingEngine."""
+        self._generate(AllRequests(requests, sampling, progress))
 
     def generate_stream(self, supply: Supply) -> None:
-        """As StreamingEngine says."""
+        """See StreamingEngine."""
         self._stream(supply, {})
 
-    def _stream(self, supply: Supply, asked: Asked) -> None:
-        """asked: what runs, all along."""
+    def _stream(self, supply: Supply, unanswered: Unanswered) -> None:
+        """unanswered: the requests that run, kept up to date."""
         while not supply.enough:
-            self._with_process(lambda conversation: self._sample_on(conversation, supply, asked))
+            self._with_process(lambda connection: self._sample_on(connection, supply, unanswered))
 
-    def _generate(self, every: Every) -> None:
+    def _generate(self, supply: AllRequests) -> None:
         check_synced(self.synced)
-        asked: Asked = {}
-        self._with_process(lambda conversation: self._sample(conversation, every, asked))
+        unanswered: Unanswered = {}
+        self._with_process(lambda connection: self._sample(connection, supply, unanswered))
 
     def sleep(self) -> None:
-        """Give the GPU's memory back. The engine is of no use until the next `sync`."""
+        """Give the GPU's memory back. The engine cannot sample until the next `sync`."""
         if self.device.type != "cuda":
             return
-        if self._leads:
-            self._with_process(lambda conversation: self._request(conversation, {"do": "sleep"}))
-        if self._shared:
-            dist.barrier()  # the others have their GPUs' memory back, too
+        if self._is_leader:
+            self._with_process(lambda connection: self._exchange_checked(connection, {"do": "sleep"}))
+        if self._shares_vllm:
+            dist.barrier()  # the memory of the other ranks' GPUs is free, too
 
     def __del__(self) -> None:
         self.close()  # a run that could not be set up is never closed
@@ -197,168 +199,174 @@ class VllmEngine:
     def close(self) -> None:
         if self._child is not None:
             self._end_process()
-        self._in_memory.close()
+        self._node_weights.close()
 
     @property
     def pid(self) -> int | None:
-        """Of the process that vLLM lives in."""
+        """Process id of vLLM's process."""
         return None if self._child is None else self._child.pid
 
     # --- the process ---
 
     def _launch(self) -> Process:
-        self._ready, self._sent_version = False, 0  # whether it has started, and the version of its weights
+        self._ready, self._sent_version = False, 0  # whether the process has started, and the version of its weights
         return self._process()
 
     def _process(self) -> Process:
         return Child(self._python, SERVER, self._options, self._environment)
 
-    def _with_process(self, work: Callable[[Conversation], T]) -> T:
-        """What `work` gives. A process that dies or hangs is replaced by one with the same weights, and asked again."""
-        assert self._leads, "the first of the ranks that share a vLLM asks it"
+    def _with_process(self, work: Callable[[Connection], T]) -> T:
+        """The result of `work`. A process that ends or hangs is replaced by one with the same weights, and `work` is
+        repeated.
+        """
+        assert self._is_leader, "only the first of the ranks that share a vLLM uses it"
         for attempt in range(1, ATTEMPTS + 1):
-            with self.starting:
+            with self.start_lock:
                 child = self._child = self._child or self._launch()
             try:
-                return work(self._conversation_with(child))
+                return work(self._connect(child))
             except Lost as lost:
-                was_ready, code = self._ready, self._drop(child)
-                # What raised by itself may have met another process of this node (the memory that one was about to give
-                # back, its half-written cache of compiled code); what does so twice will most likely raise again.
+                was_ready, code = self._ready, self._end_lost_process(child)
+                # An error of vLLM's own may be caused by another process of this node (memory that was about to be
+                # freed, a half-written cache of compiled code); one that occurs twice will most likely occur again.
                 if (code > 0 and attempt > 1) or attempt == ATTEMPTS:
                     event = "was lost" if was_ready else "did not start"
                     raise EngineLost(f"vLLM ({self._python}) {event}: {lost}{advice(str(lost))}") from lost
                 log.warning("vLLM is started again: %s", lost)
         raise AssertionError
 
-    def _conversation_with(self, child: Process) -> Conversation:
-        """Once it has started and has the newest weights. Raises Lost."""
-        with self.starting:
+    def _connect(self, child: Process) -> Connection:
+        """The connection to a process that has started and has the newest weights. Raises Lost."""
+        with self.start_lock:
             if child is not self._child:
                 raise Lost("another thread has replaced it")
             self._await_start(child)
-            if self._conversation is None or self._conversation.process is not child:
-                self._conversation = Conversation(child)
+            if self._connection is None or self._connection.process is not child:
+                self._connection = Connection(child)
             if self._sent_version != self.version:
-                self._send_weights(self._conversation)
-            self._conversation.version = self._conversation.begins_with = self._sent_version
-            return self._conversation
+                self._send_weights(self._connection)
+            self._connection.version = self._connection.begins_with = self._sent_version
+            return self._connection
 
-    def _drop(self, child: Process) -> int:
+    def _end_lost_process(self, child: Process) -> int:
         """End a process that was lost. Returns its exit status; negative if another thread has ended it."""
-        with self.starting:
+        with self.start_lock:
             return self._end_process() if child is self._child else -1
 
     def _end_process(self) -> int:
-        child, conversation = self._child, self._conversation
+        child, connection = self._child, self._connection
         assert child is not None
-        self._child = self._conversation = None
-        return child.kill() if conversation is None or conversation.process is not child else conversation.end()
+        self._child = self._connection = None
+        return child.kill() if connection is None or connection.process is not child else connection.end()
 
     def _await_start(self, child: Process) -> None:
         if not self._ready:
             self._max_tokens = child.receive(START_TIMEOUT_S)[0]["max_tokens"]
             self._ready = True
 
-    def _answer_to(self, conversation: Conversation, header: dict[str, Any]) -> dict[str, Any]:
-        with conversation.topic() as topic:
+    def _exchange(self, connection: Connection, header: dict[str, Any]) -> dict[str, Any]:
+        with connection.topic() as topic:
             topic.send(header, {}, self.timeout_s)
             return topic.receive(self.timeout_s)[0]
 
-    def _request(self, conversation: Conversation, header: dict[str, Any]) -> None:
-        answer = self._answer_to(conversation, header)
-        if answer["version"] != conversation.version:
-            raise wrong_weights(answer["version"], conversation.version)
+    def _exchange_checked(self, connection: Connection, header: dict[str, Any]) -> None:
+        answer = self._exchange(connection, header)
+        if answer["version"] != connection.version:
+            raise wrong_weights(answer["version"], connection.version)
 
-    def _send_weights(self, conversation: Conversation) -> None:
-        weights = self._weights_for(conversation.process)
-        conversation.version = self._sent_version = self.version
-        self._request(conversation, {"do": "sync", "to_version": self.version, **weights})
+    def _send_weights(self, connection: Connection) -> None:
+        weights = self._weights_for(connection.process)
+        connection.version = self._sent_version = self.version
+        self._exchange_checked(connection, {"do": "sync", "to_version": self.version, **weights})
 
     def _weights_for(self, child: Process) -> dict[str, Any]:
-        """Where it finds them: in the memory of this node, which it shares."""
+        """The location of the weights for this process: the memory of this node, which it shares."""
         return self._weights
 
     # --- samples ---
 
-    def _sample_on(self, conversation: Conversation, supply: Supply, asked: Asked) -> None:
-        """Until there is enough or the process is lost. Raises Lost if nothing came of this one."""
-        asked_before = set(asked)
+    def _sample_on(self, connection: Connection, supply: Supply, unanswered: Unanswered) -> None:
+        """Sample until there is enough or the process is lost. Raises Lost if this process has answered nothing."""
+        unanswered_before = set(unanswered)
         try:
-            self._sample(conversation, supply, asked)
+            self._sample(connection, supply, unanswered)
         except Lost as lost:
-            if asked_before and asked_before <= asked.keys():
+            if unanswered_before and unanswered_before <= unanswered.keys():
                 raise
-            self._drop(conversation.process)
+            self._end_lost_process(connection.process)
             log.warning("vLLM is started again: %s", lost)
 
-    def _sample(self, conversation: Conversation, supply: Supply, asked: Asked) -> None:
-        """Sample what the supply gives, and before that what was asked of a process that is no more. asked: all that
-        runs, from then on."""
-        oldest = conversation.begins_with  # newer weights may be on their way to it
-        with conversation.topic() as topic:
-            samples = Samples()
-            self._ask(topic, samples, asked)
+    def _sample(self, connection: Connection, supply: Supply, unanswered: Unanswered) -> None:
+        """Sample the requests of the supply, after those that were sent to a process that is lost. unanswered: the
+        requests that run, kept up to date.
+        """
+        oldest = connection.begins_with  # newer weights may be on their way to the process
+        with connection.topic() as topic:
+            samples = TopicSamples()
+            self._send_requests(topic, samples, unanswered)
             while not supply.enough:
-                room = self._options["max_batch_sequences"] - sum(each.num_samples for each, _ in asked.values())
-                version = conversation.begins_with
+                num_running = sum(request.num_samples for request, _ in unanswered.values())
+                room = self._options["max_batch_sequences"] - num_running
+                version = connection.begins_with
                 fresh = {row: (request, sampling) for row, request, sampling in supply.begin(room, version)}
-                asked |= fresh
-                self._ask(topic, samples, fresh)
-                if not asked:
+                unanswered |= fresh
+                self._send_requests(topic, samples, fresh)
+                if not unanswered:
                     supply.wait()
                     continue
                 answer, arrays = topic.receive(self.timeout_s)
-                if not oldest <= answer["version"] <= conversation.version:
-                    raise wrong_weights(answer["version"], conversation.version)
-                for row, completions in self._completed(samples, arrays, asked):
-                    del asked[row]
+                if not oldest <= answer["version"] <= connection.version:
+                    raise wrong_weights(answer["version"], connection.version)
+                for row, completions in self._completed(samples, arrays, unanswered):
+                    del unanswered[row]
                     supply.deliver(row, completions, answer["version"])
-            if asked:
+            if unanswered:
                 self._stop(topic)
 
-    def _ask(self, topic: Topic, samples: Samples, asked: Asked) -> None:
-        if not asked:
+    def _send_requests(self, topic: Topic, samples: TopicSamples, unanswered: Unanswered) -> None:
+        if not unanswered:
             return
-        requests, (sampling, *_) = [each for each, _ in asked.values()], [each for _, each in asked.values()]
+        requests = [request for request, _ in unanswered.values()]
+        samplings = [sampling for _, sampling in unanswered.values()]
+        sampling = samplings[0]
         self._check_requests(requests, sampling)
-        assert len({(each.max_tokens, each.temperature, each.top_p) for _, each in asked.values()}) == 1
+        assert len({(s.max_tokens, s.temperature, s.top_p) for s in samplings}) == 1
         header = {
             "do": "generate",
-            "first": samples.number(asked),
+            "first": samples.number(unanswered),
             "sampling": {
                 "max_tokens": sampling.max_tokens,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "stop_token_ids": [e for e in self.eos if e >= 0],
+                "stop_token_ids": [token for token in self.eos if token >= 0],
             },
         }
-        own_seeds = [
-            seeds(each.seed, each.step, [request.key], range(request.first, request.first + request.num_samples))
-            for request, each in asked.values()
+        sample_seeds = [
+            seeds(s.seed, s.step, [request.key], range(request.first, request.first + request.num_samples))
+            for request, s in unanswered.values()
         ]
         arrays = {
             "tokens": np.concatenate([request.prompt for request in requests]).astype(np.int64),
             "lengths": np.array([len(request.prompt) for request in requests]),
             "prompt": np.repeat(np.arange(len(requests)), [request.num_samples for request in requests]),
-            "seed": np.concatenate(own_seeds),
+            "seed": np.concatenate(sample_seeds),
         }
         topic.send(header, arrays, self.timeout_s)
 
     def _completed(
-        self, samples: Samples, answer: Arrays, asked: Asked
+        self, samples: TopicSamples, answer: Arrays, unanswered: Unanswered
     ) -> Iterator[tuple[int, tuple[Completion, ...]]]:
-        """The rows whose samples are all there, now that these have come."""
+        """The rows that are complete now that these samples have arrived, with all their samples."""
         cuts = np.cumsum(answer["lengths"])[:-1]
         parts = (np.split(answer["tokens"], cuts), np.split(answer["logp"], cuts), answer["finished"].tolist())
         for number, tokens, logp, finished in zip(answer["sample"].tolist(), *parts, strict=False):
             row = samples.row[number]
-            completion = self._completion(tokens, logp, bool(finished), asked[row][1])
+            completion = self._completion(tokens, logp, bool(finished), unanswered[row][1])
             if group := samples.add(number, completion):
                 yield row, group
 
     def _stop(self, topic: Topic) -> None:
-        """Have it sample no more of this, and hear what it has said meanwhile."""
+        """Stop sampling this topic, and discard the answers that arrive until the process confirms."""
         topic.send({"do": "stop"}, {}, self.timeout_s)
         while not topic.receive(self.timeout_s)[0].get("stopped"):
             pass
@@ -368,13 +376,12 @@ class VllmEngine:
     ) -> Completion:
         if not np.isfinite(logp).all():
             raise FloatingPointError(NOT_NUMBERS)
-        drawn = np.zeros_like(logp) if sampling.temperature == 0 else logp
-        return Completion(
-            tokens.copy(), logp.copy() if sampling.top_p == 1 else np.full_like(logp, np.nan), drawn, finished
-        )
+        logp_sampling = np.zeros_like(logp) if sampling.temperature == 0 else logp
+        logp_policy = logp.copy() if sampling.top_p == 1 else np.full_like(logp, np.nan)
+        return Completion(tokens.copy(), logp_policy, logp_sampling, finished)
 
     def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
-        longest = checked(requests, sampling)
+        longest = check_requests(requests, sampling)
         if longest + sampling.max_tokens > self._max_tokens:
             raise ValueError(
                 f"A prompt of {longest} tokens and {sampling.max_tokens} new ones exceed the {self._max_tokens} "
@@ -384,85 +391,87 @@ class VllmEngine:
 
     # --- weights ---
 
-    def _passage(self) -> Passage | None:
-        """A way for the next weights within the GPU; None: they go through main memory. The log says which, once."""
+    def _open_transfer(self) -> IpcTransfer | None:
+        """The transfer of the next weights within the GPU; None if they go through main memory. Which of the two is
+        logged once.
+        """
         if not self.within_gpu:
             return None
         child = self._child = self._child or self._launch()
         try:
             self._await_start(child)
         except Lost:
-            return None  # `take_weights` finds it lost, too
-        passage = None
+            return None  # `take_weights` notices the loss, too
+        transfer = None
         try:
-            why = "" if self._passed else refusal(child, self.timeout_s)
-            if not why:
-                passage = Passage(child, self.version + 1, dtype=self.dtype, timeout_s=self.timeout_s)
+            failure = "" if self._ipc_works else refusal(child, self.timeout_s)
+            if not failure:
+                transfer = IpcTransfer(child, self.version + 1, dtype=self.dtype, timeout_s=self.timeout_s)
         except Lost as lost:
-            why = str(lost)
-        if passage is None:
-            self._through_main_memory(why)
+            failure = str(lost)
+        if transfer is None:
+            self._use_main_memory(failure)
             return None
-        if not self._passed:
+        if not self._ipc_works:
             log.info("weights go to vLLM within the GPU, by CUDA IPC")
-            self._passed = True
-        return passage
+            self._ipc_works = True
+        return transfer
 
-    def _end(self, passage: Passage) -> None:
-        """After a transfer that failed, replace the process by one that loads the weights from main memory."""
-        if passage.arrived:
+    def _finish_transfer(self, transfer: IpcTransfer) -> None:
+        """After a failed transfer, end the process; its successor loads the weights from main memory."""
+        if transfer.arrived:
             self._sent_version = self.version + 1
             return
-        self._through_main_memory(passage.failure)
+        self._use_main_memory(transfer.failure)
         if self._child is not None:
-            self._end_process()  # it may have a part of the weights
+            self._end_process()  # the process may have received a part of the weights
 
-    def _through_main_memory(self, why: str) -> None:
-        log.warning("weights go to vLLM through main memory, not within the GPU: %s", why)
+    def _use_main_memory(self, reason: str) -> None:
+        log.warning("weights go to vLLM through main memory, not within the GPU: %s", reason)
         self.within_gpu = False
 
 
-class Samples:
-    """Those of a topic: numbered as they are asked, whole groups as they come."""
+class TopicSamples:
+    """The samples of a topic: numbered in the order in which they were requested, and returned as complete groups."""
 
     def __init__(self) -> None:
-        self.row: list[int] = []  # of each sample, by number
-        self._missing: dict[int, int] = {}  # by row
-        self._came: dict[int, dict[int, Completion]] = {}  # by row and number
+        self.row: list[int] = []  # row of each sample, by number
+        self._missing: dict[int, int] = {}  # number of samples still missing, by row
+        self._completions: dict[int, dict[int, Completion]] = {}  # by row and number
 
-    def number(self, asked: Asked) -> int:
-        """Give all samples of these rows a number. Returns the first of them."""
+    def number(self, unanswered: Unanswered) -> int:
+        """Number all samples of these rows. Returns the first number."""
         first = len(self.row)
-        for row, (request, _) in asked.items():
+        for row, (request, _) in unanswered.items():
             self.row += [row] * request.num_samples
-            self._missing[row], self._came[row] = request.num_samples, {}
+            self._missing[row], self._completions[row] = request.num_samples, {}
         return first
 
     def add(self, number: int, completion: Completion) -> tuple[Completion, ...]:
-        """All samples of its row in order, if this is the last of them to come; else none."""
+        """Store a sample. Returns all samples of its row in order if it completes the row, else none."""
         row = self.row[number]
-        self._came[row][number] = completion
+        self._completions[row][number] = completion
         self._missing[row] -= 1
         if self._missing[row]:
             return ()
         del self._missing[row]
-        return tuple(completion for _, completion in sorted(self._came.pop(row).items()))
+        return tuple(completion for _, completion in sorted(self._completions.pop(row).items()))
 
 
 @dataclass
-class Every:
-    """Supply of requests that are all asked at once: `enough` when all are answered, or somebody says so."""
+class AllRequests:
+    """Supply of requests that are all sent at once: `enough` when all are answered, or `progress` has enough."""
 
     requests: Sequence[Request]
     sampling: Sampling
     progress: Progress | None = None
     sampled: dict[int, tuple[Completion, ...]] = field(default_factory=dict[int, tuple[Completion, ...]])
-    _asked: bool = False
+    _sent: bool = False
 
     def begin(self, most: int, version: int) -> list[tuple[int, Request, Sampling]]:
-        if self._asked:
+        if self._sent:
             return []
-        self._asked = True
+        self._sent = True
         return [(row, request, self.sampling) for row, request in enumerate(self.requests)]
 
     def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
@@ -471,18 +480,18 @@ class Every:
             self.progress.take(row, samples)
 
     def wait(self) -> None:
-        raise AssertionError("all are asked, and not all are answered")
+        raise AssertionError("all requests were sent, and not all are answered")
 
     @property
     def enough(self) -> bool:
         return len(self.sampled) == len(self.requests) or (self.progress is not None and self.progress.enough)
 
 
-def advice(words: str) -> str:
-    """What to do about the last words of a vLLM."""
-    if "out of memory" in words:
+def advice(message: str) -> str:
+    """Advice on the error message of a vLLM; "" if there is none."""
+    if "out of memory" in message:
         return " Lower rollout.engine.max_cache_gb."
-    if "busy or unavailable" in words:
+    if "busy or unavailable" in message:
         return (
             " The GPU may be for one process alone, EXCLUSIVE_PROCESS (nvidia-smi -q -d COMPUTE): pass another "
             "partition, or rollout=ray with GPUs of its own."
@@ -491,36 +500,39 @@ def advice(words: str) -> str:
 
 
 def tolerance(dtype: str, canary: float | None) -> Tolerance:
-    """Of log-probabilities beside the trainer's, in nats. canary: None: as that dtype rounds."""
+    """Tolerated differences from the trainer's log-probabilities, in nats. canary: the limit; None: the dtype's own."""
     limit = TOLERANCE[dtype] if canary is None else canary
     return Tolerance.exact(limit) if dtype == "float32" else Tolerance.rounded(limit)
 
 
 def wrong_weights(answered: int, sent: int) -> RuntimeError:
-    return RuntimeError(f"vLLM answers from weights {answered}, it was given {sent}")
+    return RuntimeError(f"vLLM answers from weights {answered}, it was sent {sent}")
 
 
 def environment(device: torch.device, *, eager: bool, gpus: int = 1) -> dict[str, str]:
-    """Of the process: our own without what makes it a rank of ours, and with so many GPUs from the rank's on."""
-    ours = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-    theirs = ("TORCHELASTIC_", "ROLE_", "RAY_")
-    ours |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # sleeping vLLM moves memory by other means
-    kept = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith(theirs)}
+    """The environment of the process: ours without the variables that make it a rank of ours, and with `gpus` GPUs from
+    the rank's own on.
+    """
+    removed = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    prefixes = ("TORCHELASTIC_", "ROLE_", "RAY_")
+    removed |= {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}  # a sleeping vLLM moves memory by other means
+    kept = {k: v for k, v in os.environ.items() if k not in removed and not k.startswith(prefixes)}
     chosen = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: what is killed is all there is
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every rank's threads are bound to the same cores
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a single process, so that killing it ends all of vLLM
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default every rank's threads are bound to the same cores
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "TRITON_F32_DEFAULT": "ieee",  # else its attention rounds float32 to 10 bits: 1e-3 nats off and more
-        "GLOO_SOCKET_IFNAME": "lo",  # all of it is on one node, where the rank's interface may have another name
+        # by default its attention rounds float32 to 10 bits: errors of 1e-3 nats and more
+        "TRITON_F32_DEFAULT": "ieee",
+        "GLOO_SOCKET_IFNAME": "lo",  # the group lies on one node, where the rank's interface may have another name
     }
     if eager:
-        chosen["TORCHDYNAMO_DISABLE"] = "1"  # else small functions are still compiled: 20 s at the first token
-    if gpus > 1:  # it has a process for each
+        chosen["TORCHDYNAMO_DISABLE"] = "1"  # by default small functions are still compiled: 20 s at the first token
+    if gpus > 1:  # vLLM has a process for each GPU
         chosen["NCCL_SOCKET_IFNAME"] = "lo"
     if device.type == "cuda":
         visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
         index = device.index or 0
-        own = visible[index : index + gpus] if visible else map(str, range(index, index + gpus))
-        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        chosen_gpus = visible[index : index + gpus] if visible else map(str, range(index, index + gpus))
+        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(chosen_gpus)
     return {"VLLM_LOGGING_LEVEL": "ERROR", **kept, **chosen}

@@ -15,9 +15,9 @@ def test_logits_of_half_precision_are_not_rounded_to_it(dtype: torch.dtype, bias
     torch.manual_seed(0)
     head, hidden = nn.Linear(64, 50, bias=bias).to(dtype), torch.randn(9, 64).to(dtype)
     exact = hidden.double() @ head.weight.double().t() + (head.bias.double() if bias else 0)
-    found = WideHead(head)(hidden)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6)
+    computed = WideHead(head)(hidden)
+    assert computed.dtype == torch.float32
+    torch.testing.assert_close(computed.double(), exact, rtol=1e-5, atol=1e-6)
     assert float((head(hidden).double() - exact).abs().max()) > 1e-3 * (dtype == torch.bfloat16)  # the head's own are
 
 

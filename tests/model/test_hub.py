@@ -29,7 +29,7 @@ def test_a_chat_model_needs_a_chat_template(tmp_path: Path) -> None:
         ("nobody/no-such-model", r"the hub did not give it.*hf download nobody/no-such-model"),
     ],
 )
-def test_a_model_that_cannot_be_had_is_explained(
+def test_a_model_that_cannot_be_obtained_is_explained(
     path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets

@@ -87,11 +87,11 @@ def test_decoder_then_output_embeddings_gives_the_logits(model: PreTrainedModel)
 
 def test_a_skeleton_has_the_buffers_and_the_generation_settings_of_the_model(tmp_path: Path) -> None:
     path = saved(tmp_path, tied=True)
-    made, model = skeleton(path), qwen2()
+    weightless, model = skeleton(path), qwen2()
     expected = dict(model.named_buffers())
     assert expected
-    assert all(torch.equal(b, expected[name]) for name, b in made.named_buffers())
-    assert made.lm_head.weight is made.model.embed_tokens.weight
+    assert all(torch.equal(b, expected[name]) for name, b in weightless.named_buffers())
+    assert weightless.lm_head.weight is weightless.model.embed_tokens.weight
 
 
 def test_a_miniature_has_the_widths_of_the_large_model() -> None:

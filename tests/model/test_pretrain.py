@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import rlvr.model.pretrain as pretraining
 from rlvr.model.load import load
-from rlvr.model.pretrain import Pupil, _initial, pretrain
+from rlvr.model.pretrain import Pretraining, _initial_model, pretrain
 from rlvr.model.tokenizer import encode, word_tokenizer
 from rlvr.records import Request, Sampling
 from rlvr.rollout.native import NativeEngine
@@ -50,12 +50,12 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
 def test_pretraining_teaches_the_task(tmp_path: Path) -> None:
     task = Echo(length=3, shift=1)
     path = pretrain(task, tmp_path, **{**KNOBS, "steps": 80, "batch": 16})
-    said = json.loads((path / "stage.json").read_text())
+    record = json.loads((path / "stage.json").read_text())
     # Guessing among 6 letters, and the end for certain, costs 3/4·ln 6 = 1.34 nats a token.
-    assert said["loss"][0][1] > 1.34
-    assert said["held_out_loss"] < 0.2
-    assert said["identity"]["steps"] == 80
-    assert said["num_parameters"] == sum(tensor.numel() for tensor in weights(path).values())
+    assert record["loss"][0][1] > 1.34
+    assert record["held_out_loss"] < 0.2
+    assert record["identity"]["steps"] == 80
+    assert record["num_parameters"] == sum(tensor.numel() for tensor in weights(path).values())
     model, tokenizer = load(path, dtype="float32")
     engine = NativeEngine(model, eos_token_ids=[tokenizer.eos_token_id], pad_token_id=tokenizer.pad_token_id)
     problems = [task.problem("test", index) for index in range(36)]
@@ -105,18 +105,18 @@ def test_a_stage_is_found_again_without_training(tmp_path: Path, caplog: pytest.
 def test_the_loss_counts_response_tokens_only(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Echo(length=3)
     tokenizer = word_tokenizer(task.vocabulary, task.end_word)
-    pupil = Pupil(task, tokenizer, _initial(KNOBS["architecture"], tokenizer, 0))
+    run = Pretraining(task, tokenizer, _initial_model(KNOBS["architecture"], tokenizer, 0))
     total = 0.0
     for index in range(5):
         prompt, response = (encode(tokenizer, text) for text in task.demonstration(index))
-        logits = pupil.model(input_ids=torch.tensor([[*prompt, *response]])).logits[0].detach()
+        logits = run.model(input_ids=torch.tensor([[*prompt, *response]])).logits[0].detach()
         logp = logits.log_softmax(-1)
         total -= sum(float(logp[len(prompt) + i - 1, token]) for i, token in enumerate(response))
     expected = total / (5 * 4)  # three letters and the end each
-    assert pupil.held_out_loss(range(5), 5) == pytest.approx(expected, rel=1e-5)
+    assert run.held_out_loss(range(5), 5) == pytest.approx(expected, rel=1e-5)
     monkeypatch.setattr(pretraining, "CHUNK_TOKENS", 16)  # two rows at a time
-    assert pupil.held_out_loss(range(5), 3) == pytest.approx(expected, rel=1e-5)
-    assert pupil._step(range(5)) == pytest.approx(expected, rel=1e-5)
+    assert run.held_out_loss(range(5), 3) == pytest.approx(expected, rel=1e-5)
+    assert run._step(range(5)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_gradient_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +125,9 @@ def test_the_gradient_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPa
     gradients = []
     for chunk in (4096, 16):
         monkeypatch.setattr(pretraining, "CHUNK_TOKENS", chunk)
-        pupil = Pupil(task, tokenizer, _initial(KNOBS["architecture"], tokenizer, 0))
-        pupil._step(range(5))
-        gradients.append([parameter.grad for parameter in pupil.model.parameters()])
+        run = Pretraining(task, tokenizer, _initial_model(KNOBS["architecture"], tokenizer, 0))
+        run._step(range(5))
+        gradients.append([parameter.grad for parameter in run.model.parameters()])
     for whole, parts in zip(*gradients, strict=True):
         torch.testing.assert_close(parts, whole)
 

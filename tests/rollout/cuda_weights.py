@@ -1,6 +1,7 @@
-"""What tests/rollout/test_passage.py runs on the fake CUDA, over the stand-in for vLLM: `cuda_weights FILE`.
+"""The program that tests/rollout/test_ipc_transfer.py runs on the fake CUDA, with the stand-in for vLLM: `cuda_weights
+FILE`.
 
-Engines are given weights that lie on the GPU that is not there; what they sample then is compared with those weights.
+Engines are given weights that lie on the fake GPU; their samples are then compared with these weights.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rlvr.rollout import passage
+from rlvr.rollout import ipc_transfer
 from rlvr.rollout.cuda_ipc import NotShared, SharedMemory
 from rlvr.rollout.vllm import VllmEngine
 from rlvr.trainer import distributed
 from tests.rollout.test_native import full_forward, make_model, make_requests, make_sampling, tokens_of
 
-SAID = list[str]()
+LOGGED = list[str]()
 FEW_BYTES = 2**21  # of a bucket: the driver gives no less
 # Embeddings larger than that, 2.5 MB in float32, and other matrices of which some are not in one bucket with them.
 WIDE: dict[str, Any] = {"vocab_size": 10_000, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 4096}
@@ -47,8 +48,8 @@ def weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, parameter.detach().to("cuda")
 
 
-class Struck:
-    """Of a process that is killed when it is to take its second piece of weights."""
+class KilledAtSecondPiece:
+    """A child process that is killed when it is to receive its second piece of weights."""
 
     def __init__(self, child: Any) -> None:
         self.child, self.pieces = child, 0
@@ -64,9 +65,9 @@ class Struck:
 
 
 def route() -> str:
-    """What the log has said since it was last asked."""
-    lines = [line for line in SAID if line.startswith("weights go")]
-    SAID.clear()
+    """The last line about transfers that was logged since the last call; "" if there is none."""
+    lines = [line for line in LOGGED if line.startswith("weights go")]
+    LOGGED.clear()
     return lines[-1] if lines else ""
 
 
@@ -86,59 +87,59 @@ def start(directory: str) -> VllmEngine:
 
 
 def within_the_gpu(directory: str) -> dict[str, Any]:
-    """A sync of an engine that is awake and of one that sleeps, then two that lose the process."""
+    """A sync of an engine that is awake and of one that sleeps, then two syncs that lose the process."""
     engine = start(directory)
     first, second, third = (make_model(seed, **WIDE) for seed in (1, 2, 3))
     engine.sync(weights(first))
-    seen: dict[str, Any] = {"route": route(), "awake": off_by(engine, first)}
+    results: dict[str, Any] = {"route": route(), "awake": off_by(engine, first)}
     engine.sleep()
     engine.sync(weights(second))
-    seen |= {"asleep": off_by(engine, second), "again": route(), "sent": engine._sent_version == engine.version == 2}
-    drawn = tokens_of(engine.generate(make_requests(1), make_sampling(4)))
+    results |= {"asleep": off_by(engine, second), "again": route(), "sent": engine._sent_version == engine.version == 2}
+    expected = tokens_of(engine.generate(make_requests(1), make_sampling(4)))
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
-    seen["replaced"] = tokens_of(engine.generate(make_requests(1), make_sampling(4))) == drawn
-    SAID.clear()
-    engine._child = Struck(engine._child)  # type: ignore[assignment]
+    results["replaced"] = tokens_of(engine.generate(make_requests(1), make_sampling(4))) == expected
+    LOGGED.clear()
+    engine._child = KilledAtSecondPiece(engine._child)  # type: ignore[assignment]
     engine.sync(weights(third))
-    seen |= {"struck": off_by(engine, third), "then": route()}
+    results |= {"struck": off_by(engine, third), "then": route()}
     engine.close()
-    return seen
+    return results
 
 
 def without_a_driver(directory: str) -> dict[str, Any]:
-    """In vLLM's process alone: the trainer's has loaded its own."""
+    """Without a driver in vLLM's process alone: the trainer's process has loaded its own."""
     kept = os.environ.pop("LD_LIBRARY_PATH")
     engine = start(directory)
     os.environ["LD_LIBRARY_PATH"] = kept
     model = make_model(4, **WIDE)
     engine.sync(weights(model))
-    seen = {"route": route(), "off": off_by(engine, model)}
+    results = {"route": route(), "off": off_by(engine, model)}
     engine.close()
-    return seen
+    return results
 
 
 def refused() -> dict[str, str]:
-    """What the driver says."""
-    seen: dict[str, str] = {}
+    """The driver's error messages for two invalid handles."""
+    results: dict[str, str] = {}
     memory = SharedMemory.allocate(1)
     for name, handle in {"of its own": memory.handle(), "of nobody": bytes(64)}.items():
         try:
             SharedMemory.open(handle, 1)
         except NotShared as error:
-            seen[name] = str(error)
+            results[name] = str(error)
     memory.close()
-    return seen
+    return results
 
 
 def main(file: Path) -> None:
     distributed.join_group()
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-    passage.BUCKET_BYTES = FEW_BYTES
+    ipc_transfer.BUCKET_BYTES = FEW_BYTES
     log = logging.getLogger("rlvr.rollout.vllm")
     log.setLevel(logging.INFO)
     handler = logging.StreamHandler()
-    handler.emit = lambda record: SAID.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: LOGGED.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     with tempfile.TemporaryDirectory() as directory:
         make_model(0, **WIDE).save_pretrained(directory)

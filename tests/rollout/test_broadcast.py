@@ -1,4 +1,4 @@
-"""Members in processes of their own, over gloo. NCCL takes the same path, which needs GPUs."""
+"""Members in processes of their own, over gloo. NCCL, on GPUs, takes the same path."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ CPU = torch.device("cpu")
 SENT = [torch.arange(-3.0, 4.0), torch.full((2, 3), 1 / 3, dtype=torch.bfloat16), torch.tensor(7)]
 
 
-def receive(where: str, member: int, members: int, leaves: bool, said: Connection) -> None:
-    """What a member has received is told, then what it meets when it waits for more."""
+def receive(where: str, member: int, members: int, leaves: bool, report: Connection) -> None:
+    """Receive the tensors as a member and report them, then report the error that ends a wait for more."""
     store, ip = meet(where, 30)
     group = Group(store, member, members, on=CPU, ip=ip, timeout_s=60)
-    received = [torch.empty_like(each) for each in SENT]
-    for each in received:
-        group.broadcast(each)
-    listens = {each.laddr.ip for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
-    said.send(([each.float().tolist() for each in received], listens))
+    received = [torch.empty_like(tensor) for tensor in SENT]
+    for tensor in received:
+        group.broadcast(tensor)
+    listens = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
+    report.send(([tensor.float().tolist() for tensor in received], listens))
     if leaves:
         os._exit(1)
     try:
-        send_for_ever(group)
+        send_until_broken(group)
     except Broken as broken:
-        said.send(str(broken))
+        report.send(str(broken))
 
 
-def send_for_ever(group: Group) -> None:
+def send_until_broken(group: Group) -> None:
     while True:
         group.broadcast(SENT[0].clone())
 
 
 @pytest.mark.parametrize("in_a_file", [False, True])
-def test_all_members_receive_the_same_bits_and_hear_of_one_that_is_lost(tmp_path: Path, in_a_file: bool) -> None:
+def test_all_members_receive_the_same_bits_and_fail_when_one_is_lost(tmp_path: Path, in_a_file: bool) -> None:
     where = str(tmp_path / "store")
     store, where = (meet(where, 30)[0], where) if in_a_file else open_store(LOOPBACK, 30)
     context = multiprocessing.get_context("spawn")
@@ -52,32 +52,32 @@ def test_all_members_receive_the_same_bits_and_hear_of_one_that_is_lost(tmp_path
         context.Process(target=receive, args=(where, member, 3, member == 1, theirs), daemon=True).start()
         ends.append(ours)
     group = Group(store, 0, 3, on=CPU, timeout_s=60)
-    for each in SENT:
-        group.broadcast(each)
+    for tensor in SENT:
+        group.broadcast(tensor)
     numbers = [[-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0], [[0.333984375] * 3] * 2, 7.0]  # 1/3 in eight bits
     for end in ends:
         assert end.recv() == (numbers, {LOOPBACK})
     began = time.monotonic()
     with pytest.raises(Broken):
-        send_for_ever(group)
+        send_until_broken(group)
     group.close()
     assert ends[1].recv()  # not after 60 seconds
     assert time.monotonic() - began < 30
     group.close()
 
 
-def test_who_does_not_come_is_waited_for_and_no_longer() -> None:
+def test_a_missing_member_is_waited_for_until_the_timeout() -> None:
     store, where = open_store(LOOPBACK, 30)
     with pytest.raises(Broken, match="2 members have not met"):
         Group(store, 0, 2, on=CPU, timeout_s=0.5)
     port = int(where.rpartition(":")[2])
-    listening = {each.laddr for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN}
+    listening = {c.laddr for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
     assert (LOOPBACK, port) in listening
-    with pytest.raises(Broken, match=f"nobody answers at {(nowhere := free_address())}"):
+    with pytest.raises(Broken, match=f"no answer from {(nowhere := free_address())}"):
         meet(nowhere, 0.5)
 
 
-def test_a_device_is_known_by_its_address_and_nccl_takes_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_is_found_by_its_address_and_nccl_uses_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert interface_of(LOOPBACK) == "lo"
     assert interface_of("192.0.2.1") == ""
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
@@ -86,20 +86,20 @@ def test_a_device_is_known_by_its_address_and_nccl_takes_the_one_that_is_named(m
     assert nccl_towards(f"{LOOPBACK}:1") == {"NCCL_SOCKET_IFNAME": "ib0"}
 
 
-def receive_on_a_gpu(where: str, member: int, members: int, said: Connection) -> None:
+def receive_on_a_gpu(where: str, member: int, members: int, report: Connection) -> None:
     store, ip = meet(where, 30)
     gpu = torch.device("cuda", member)
     torch.cuda.set_device(gpu)
     group = Group(store, member, members, on=gpu, ip=ip, timeout_s=60)
     received = torch.empty(1000, dtype=torch.bfloat16, device=gpu)
     group.broadcast(received)
-    said.send(received.float().sum().item())
+    report.send(received.float().sum().item())
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_every_gpu_receives_by_nccl() -> None:
-    """Of one GPU alone it shows that a group comes to be."""
+    """With a single GPU it only shows that a group can be formed."""
     store, where = open_store(LOOPBACK, 30)
     context, members, ends = multiprocessing.get_context("spawn"), torch.cuda.device_count(), []
     for member in range(1, members):

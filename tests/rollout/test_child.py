@@ -1,4 +1,4 @@
-"""A child that answers, dies or hangs, really started; and an environment that is only borrowed."""
+"""Real child processes that answer, end or hang; and a temporary environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from rlvr.rollout import vllm_server
 from rlvr.rollout.child import Child, Lost, environment_with
 
-# Doubles numbers; says its last words and ends when asked to `die`, says nothing when asked to `hang`.
+# Doubles numbers; prints a message and exits on `die`, does not respond on `hang`.
 SCRIPT = f"""
 import json, os, signal, sys, time
 sys.path.insert(0, {str(Path(vllm_server.__file__).parent)!r})
@@ -43,7 +43,7 @@ def child(tmp_path: Path) -> Iterator[Child]:
     started.kill()
 
 
-def test_messages_keep_their_numbers_and_signals_to_stop_do_not_reach_it(child: Child) -> None:
+def test_arrays_arrive_unchanged_and_signals_to_stop_are_blocked_in_the_child(child: Child) -> None:
     numbers = np.arange(400_000, dtype=np.float32).reshape(2, -1)  # more than a pipe holds
     child.send({"do": "double"}, {"numbers": numbers}, 30)
     header, arrays = child.receive(30)
@@ -51,21 +51,21 @@ def test_messages_keep_their_numbers_and_signals_to_stop_do_not_reach_it(child: 
     np.testing.assert_array_equal(arrays["doubled"], 2 * numbers, strict=True)
 
 
-def test_one_that_dies_is_lost_with_its_exit_status_and_last_line(child: Child) -> None:
+def test_a_child_that_exits_is_lost_with_its_exit_status_and_last_line(child: Child) -> None:
     child.send({"do": "die"}, {}, 30)
     with pytest.raises(Lost, match="it ended with exit status 3: no memory left"):
         child.receive(30)
     assert child.kill() == 3
 
 
-def test_one_that_hangs_is_lost_and_can_be_killed(child: Child) -> None:
+def test_a_child_that_hangs_is_lost_and_can_be_killed(child: Child) -> None:
     child.send({"do": "hang"}, {}, 30)
-    with pytest.raises(Lost, match="it has said nothing for 0 s"):
+    with pytest.raises(Lost, match="it has sent nothing for 0 s"):
         child.receive(0.2)
     assert child.kill() < 0
 
 
-def test_a_borrowed_environment_is_given_back_whoever_changed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_environment_is_restored_whatever_has_changed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLVR_KEPT", "old")
     monkeypatch.delenv("RLVR_NEW", raising=False)
     before = dict(os.environ)

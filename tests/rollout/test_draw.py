@@ -16,7 +16,7 @@ from rlvr.rollout.draw import draw
 LOGITS = torch.tensor([[0.5, 0.2, 0.3]]).log()
 
 
-def one(u: float, *, temperature: float = 1.0, top_p: float = 1.0) -> tuple[int, float, float]:
+def draw_one(u: float, *, temperature: float = 1.0, top_p: float = 1.0) -> tuple[int, float, float]:
     token, logp, logp_sampling = draw(
         LOGITS, torch.tensor([u], dtype=torch.float64), temperature=temperature, top_p=top_p
     )
@@ -25,8 +25,8 @@ def one(u: float, *, temperature: float = 1.0, top_p: float = 1.0) -> tuple[int,
 
 @pytest.mark.parametrize(("u", "token"), [(1e-9, 0), (0.499, 0), (0.501, 1), (0.699, 1), (0.701, 2), (1 - 2.0**-53, 2)])
 def test_the_token_is_the_inverse_cumulative_distribution(u: float, token: int) -> None:
-    assert one(u)[0] == token
-    assert one(u)[1] == pytest.approx(math.log([0.5, 0.2, 0.3][token]), abs=1e-6)
+    assert draw_one(u)[0] == token
+    assert draw_one(u)[1] == pytest.approx(math.log([0.5, 0.2, 0.3][token]), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_the_token_is_the_inverse_cumulative_distribution(u: float, token: int) 
     ],
 )
 def test_the_nucleus_is_the_fewest_words_that_reach_top_p(top_p: float, u: float, token: int, share: float) -> None:
-    found, logp, logp_sampling = one(u, top_p=top_p)
-    assert found == token
+    drawn, logp, logp_sampling = draw_one(u, top_p=top_p)
+    assert drawn == token
     p = [0.5, 0.2, 0.3][token]
     assert logp == pytest.approx(math.log(p), abs=1e-6)  # the policy is not truncated
     assert logp_sampling == pytest.approx(math.log(p / share), abs=1e-6)
@@ -48,14 +48,14 @@ def test_the_nucleus_is_the_fewest_words_that_reach_top_p(top_p: float, u: float
 
 def test_temperature_divides_the_logits() -> None:
     # At temperature 1/2 probabilities are squared: 0.25, 0.04, 0.09 of 0.38.
-    assert one(0.24 / 0.38, temperature=0.5)[0] == 0
-    token, logp, _ = one(0.27 / 0.38, temperature=0.5)
+    assert draw_one(0.24 / 0.38, temperature=0.5)[0] == 0
+    token, logp, _ = draw_one(0.27 / 0.38, temperature=0.5)
     assert token == 1
     assert logp == pytest.approx(math.log(0.04 / 0.38), abs=1e-6)
 
 
 def test_greedy_takes_the_mode_and_reports_temperature_one() -> None:
-    token, logp, logp_sampling = one(0.99, temperature=0)
+    token, logp, logp_sampling = draw_one(0.99, temperature=0)
     assert (token, logp_sampling) == (0, 0.0)
     assert logp == pytest.approx(math.log(0.5), abs=1e-6)
 

@@ -1,4 +1,4 @@
-"""Steps with too few groups to learn from, or none: what they leave alone, what they record, and when a run ends."""
+"""Steps with too few groups to learn from, or none: what they change, what they record, and when a run ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOPELESS = ("task.classes=500", "rollout.prompts=2", "steps=15", "checkpoint.eve
 
 
 def sampled(script: str, step: int = 1, dynamic: str = "drop", prompts: int = 2) -> StepGroups:
-    """A step whose groups answer so: `++ +-`."""
+    """A step whose groups have these outcomes: `++ +-`."""
     task = ScriptedTask(script.split())
     selection = Selection(prompts, 2, dynamic, 1)
     groups, spent = select_groups(sampler(task), Stream(task, seed=0), SAMPLING, selection)
@@ -45,17 +45,17 @@ def empty_steps(dynamic: str = "drop", prompts: int = 2, **options: Any) -> Empt
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "told"),
+    ("first", "last", "message"),
     [
         ("-- -?", "-- --", r"no answer of 10 steps was right.*easier problems.*rollout\.samples"),
         ("!! !!", "!! !!", r"no answer of 10 steps was right: the verifier failed"),
     ],
 )
-def test_ten_steps_in_a_row_without_a_right_answer_end_the_run(first: str, last: str, told: str) -> None:
+def test_ten_steps_in_a_row_without_a_right_answer_end_the_run(first: str, last: str, message: str) -> None:
     looks = empty_steps()
     for step in range(1, 10):
         looks.look(sampled(first, step))
-    with pytest.raises(NothingToLearn, match=told):
+    with pytest.raises(NothingToLearn, match=message):
         looks.look(sampled(last, 10))
 
 
@@ -121,13 +121,13 @@ def test_refill_that_finds_too_few_groups_is_warned_of(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("groups", [0, 2])
 def test_a_step_comes_back_from_disk_with_its_groups_or_none(groups: int, tmp_path: Path) -> None:
-    there = sampled("+- -+" if groups else "-- --", 7)
-    there.write(tmp_path)
-    back = StepGroups.read(tmp_path, there.rest)
-    assert (back.step, len(back.groups), back.right) == (7, groups, bool(groups))
-    assert back.metrics == there.metrics
+    written = sampled("+- -+" if groups else "-- --", 7)
+    written.write(tmp_path)
+    restored = StepGroups.read(tmp_path, written.rest)
+    assert (restored.step, len(restored.groups), restored.right) == (7, groups, bool(groups))
+    assert restored.metrics == written.metrics
     assert (tmp_path / FILE).exists() == bool(groups)
-    before = {name: there.rest[name] for name in ("step", "updates", "metrics", "share")}  # as checkpoints had it
+    before = {name: written.rest[name] for name in ("step", "updates", "metrics", "share")}  # as checkpoints had it
     if groups:
         assert StepGroups.read(tmp_path, before).right
 

@@ -1,4 +1,4 @@
-"""The groups of a round are the first usable ones in the order drawn, whenever they come and on however many ranks."""
+"""The groups of a round are the first usable ones in the order drawn, whatever their order of arrival and ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlvr.rollout.stream import Stream
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
 
-class Pinned(dict[str, str]):
+class LocalBoard(dict[str, str]):
     """A board of one process."""
 
     def post(self, name: str, value: str) -> None:
@@ -35,8 +35,8 @@ def group(number: int, right: bool) -> Rollout:
     return Rollout(Problem(str(number), ""), np.zeros(1, dtype=np.int64), (completion,), ("",), (reward,))
 
 
-def right(each: Rollout) -> bool:
-    return each.rewards[0].correct
+def right(group: Rollout) -> bool:
+    return group.rewards[0].correct
 
 
 @given(
@@ -49,7 +49,7 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
     verdicts: list[bool], world: int, wanted: int, order: object
 ) -> None:
     groups = [group(number, verdict) for number, verdict in enumerate(verdicts)]
-    board = Pinned()
+    board = LocalBoard()
     ranks = [
         FirstUsable(
             wanted,
@@ -63,19 +63,19 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
     ]
     arrival = list(range(len(groups)))
     order.shuffle(arrival)  # type: ignore[attr-defined]
-    came, stopped = set[int](), [False] * world
+    arrived, stopped = set[int](), [False] * world
     for number in arrival:
         rank = number % world
         if stopped[rank]:
             continue  # its engine samples no more
-        came.add(number)
+        arrived.add(number)
         ranks[rank].take(number // world, groups[number].completions)
-        ranks[rank]._judging._work[-1].result()
-        first = next((n for n in range(len(groups) + 1) if n not in came), len(groups))
+        ranks[rank]._judging_thread._pending[-1].result()
+        first = next((n for n in range(len(groups) + 1) if n not in arrived), len(groups))
         known = sum(verdicts[:first]) >= wanted  # by hand: enough among those with none missing before them
-        stopped = [each.enough for each in ranks]
+        stopped = [progress.enough for progress in ranks]
         assert stopped == [known] * world
-    per_rank = [each.close() for each in ranks]
+    per_rank = [progress.close() for progress in ranks]
     together = []
     for number in range(len(groups)):
         if number // world == len(per_rank[number % world]):
@@ -87,7 +87,7 @@ def test_the_first_usable_groups_are_used_in_whatever_order_they_come(
 
 
 class Endless(ScriptedEngine):
-    """Answers the requests before `last`; those from there on never end, unless they are stopped."""
+    """Answers the requests before `last`; the others never end, unless they are stopped."""
 
     def __init__(self, last: int) -> None:
         self.last, self.stopped = last, False
@@ -112,7 +112,7 @@ class Endless(ScriptedEngine):
     def sleep(self) -> None: ...
 
 
-def made(engine: ScriptedEngine, script: Sequence[str]) -> Sampler:
+def sampler_with(engine: ScriptedEngine, script: Sequence[str]) -> Sampler:
     from dataclasses import replace
 
     return replace(sampler(ScriptedTask(script)), engine=engine)
@@ -125,11 +125,11 @@ def test_a_step_does_not_wait_for_responses_beyond_its_last_group(overdraw: floa
     task = ScriptedTask(["++", "+-"])
     stream = Stream(task, seed=0)
     selection = Selection(4, 2, "refill", 10, overdraw=overdraw)
-    kept, spent = select_groups(made(engine, ["++", "+-"]), stream, SAMPLING, selection, 0.5)
+    kept, spent = select_groups(sampler_with(engine, ["++", "+-"]), stream, SAMPLING, selection, 0.5)
     assert engine.stopped
     assert [g.problem.prompt for g in kept] == ["1", "3", "5", "7"]
     assert (stream.position, spent.rounds, spent.share) == (int(8 * overdraw), 1, 0.5)
-    assert len(spent.rollouts) == 8  # metrics do not depend on how far the rest came
+    assert len(spent.rollouts) == 8  # metrics do not depend on how far the other groups came
     assert spent.tokens == 16
 
 
@@ -138,13 +138,13 @@ def test_an_engine_that_cannot_stop_gives_the_same_step() -> None:
     for engine in (ScriptedEngine(), Endless(8)):
         stream = Stream(ScriptedTask(["++", "+-"]), seed=0)
         selection = Selection(4, 2, "refill", 10, overdraw=1.5, reward="flipped")
-        kept, spent = select_groups(made(engine, ["++", "+-"]), stream, SAMPLING, selection, 0.5)
+        kept, spent = select_groups(sampler_with(engine, ["++", "+-"]), stream, SAMPLING, selection, 0.5)
         metrics = {name: value for name, value in spent.metrics().items() if "time" not in name and "_s" not in name}
         outcomes.append(([(g.problem.id, g.rewards) for g in kept], spent.share, stream.position, metrics))
     assert outcomes[0] == outcomes[1]
 
 
-def test_what_fails_in_judging_fails_the_step() -> None:
+def test_an_error_in_judging_fails_the_step() -> None:
     class Broken(ScriptedTask):
         def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
             raise OSError("no judge")

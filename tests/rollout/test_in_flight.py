@@ -1,5 +1,6 @@
-"""Several steps ahead with weights given amid requests: how old what a step learns from may be, that nothing of the
-stream is skipped or learned twice, and that neither trainer nor sampler runs off. By versions of weights, not by time.
+"""Sampling several steps ahead, with new weights while requests run: how old the samples of a step may be, that no
+problem of the stream is skipped or learned twice, and that neither trainer nor sampler gets too far ahead. By
+versions of weights, not by time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ USABLE, RIGHT = "+-", "++"
 
 
 class Streaming(ScriptedEngine):
-    """Answers its requests in an order of chance, a few of them at a time."""
+    """Answers its requests in random order, a few of them at a time."""
 
     canary, workers = None, 1
 
@@ -101,10 +102,10 @@ def in_flight(
     synced = [-1]
 
     def hand_over() -> int:
-        if synced[0] != trained._learned:
+        if synced[0] != trained._last_learned:
             engine.sync()
-            synced[0] = trained._learned
-        return trained._learned * UPDATES
+            synced[0] = trained._last_learned
+        return trained._last_learned * UPDATES
 
     trained = InFlightSampler(sampler, Stream(task, 0, position), config, max_tokens=1, hand_over=hand_over)
     return trained
@@ -119,7 +120,7 @@ def steps_of(sampler: InFlightSampler, first: int = 1, last: int = STEPS) -> Ite
 
 
 def wait_for(engine: Streaming, count: int) -> None:
-    """Until the first so many groups have begun."""
+    """Wait until the first `count` groups have begun."""
     deadline = time.monotonic() + 60
     while len(engine.begun) < count:
         assert time.monotonic() < deadline
@@ -185,7 +186,7 @@ def test_without_refill_a_step_has_the_groups_drawn_for_it() -> None:
     assert learned[:3] == [[0, 2], [4], [6, 8]]
 
 
-def test_what_a_killed_run_had_in_preparation_is_drawn_again() -> None:
+def test_groups_that_a_killed_run_had_in_preparation_are_drawn_again() -> None:
     """Each step's problems, whether or not the run was killed after step 5 and went on from its checkpoint."""
     script = [USABLE, RIGHT, "-+"]
     learned = list[int]()
@@ -201,7 +202,7 @@ def test_what_a_killed_run_had_in_preparation_is_drawn_again() -> None:
     assert learned == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
 
 
-class AskedByAnother(Streaming):
+class OperatedByAnotherRank(Streaming):
     """The engine of a rank that has no workers."""
 
     def generate_stream(self, supply: Supply) -> None:
@@ -210,7 +211,7 @@ class AskedByAnother(Streaming):
 
 @pytest.mark.parametrize("ranks_per_engine", [1, 2])
 def test_all_ranks_get_the_same_groups_of_two_engines(ranks_per_engine: int) -> None:
-    """One engine is slower; two ranks, or four of which every second one asks. They meet where collectives do."""
+    """One engine is slower. Two ranks, or four of which every second one operates an engine, meet in collectives."""
     world = 2 * ranks_per_engine
     meeting, board = threading.Barrier(world, timeout=60), [list[Rollout]() for _ in range(world)]
 
@@ -224,7 +225,7 @@ def test_all_ranks_get_the_same_groups_of_two_engines(ranks_per_engine: int) -> 
 
         return gather
 
-    engines: list[Streaming] = [AskedByAnother(0) for _ in range(world)]
+    engines: list[Streaming] = [OperatedByAnotherRank(0) for _ in range(world)]
     engines[0], engines[ranks_per_engine] = Streaming(5), Streaming(6, room=2)
 
     def run(rank: int) -> list[list[int]]:
@@ -243,7 +244,7 @@ def test_all_ranks_get_the_same_groups_of_two_engines(ranks_per_engine: int) -> 
     with ThreadPoolExecutor(world) as ranks:
         first, *others = ranks.map(run, range(world))
     assert others == [first] * (world - 1)
-    assert [i for each in first for i in each] == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
+    assert [i for problems in first for i in problems] == [i for i in range(1000) if i % 3 != 1][: PROMPTS * STEPS]
     for number in (0, 1):
         begun = engines[number * ranks_per_engine].begun
         assert begun
@@ -280,7 +281,7 @@ def test_groups_beyond_those_that_a_step_draws_at_most_are_of_a_later_step() -> 
         assert sampler.begin(1000, engine.version) == []
 
 
-def test_what_fails_in_the_engine_or_in_judging_is_raised_where_groups_are_wanted() -> None:
+def test_an_error_of_the_engine_or_of_judging_is_raised_by_take() -> None:
     class Failing(Streaming):
         def generate_stream(self, supply: Supply) -> None:
             raise RuntimeError("vLLM was lost")
@@ -291,7 +292,7 @@ def test_what_fails_in_the_engine_or_in_judging_is_raised_where_groups_are_wante
         sampler.take(1)
 
 
-def test_an_engine_that_cannot_take_weights_amid_its_requests_is_refused() -> None:
+def test_an_engine_that_cannot_take_weights_while_it_samples_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"rollout.ahead=2 gives the engine weights while it samples"):
         in_flight([USABLE], ahead=2, engine=ScriptedEngine())  # type: ignore[arg-type]
 
@@ -308,7 +309,7 @@ STREAMING = (
 
 
 def learned_by(run: Run) -> list[str]:
-    """The problems of all steps, in order; each step is no further from what sampled for it than the bound says."""
+    """The problems of all steps, in order. Checks that no step learns from samples older than the bound allows."""
     metrics, learned = recorded(run), list[str]()
     assert list(metrics) == [0, 1, 2, 3, 4]
     for step in range(1, 5):
@@ -322,8 +323,7 @@ def learned_by(run: Run) -> list[str]:
 
 
 def test_a_killed_run_learns_from_every_problem_of_the_stream_once_and_in_order(tmp_path: Path) -> None:
-    """Killed as it learns step 3, while others are sampled; what was sampled for them is lost. Evaluations go on beside
-    the stream."""
+    """Killed while step 3 is learned; later groups that run are lost. Evaluations run beside the stream."""
     whole = make_run(tmp_path / "whole", *STREAMING, journal=True)
     expected = [problem.id for problem in Stream(whole.task, whole.config.seed).draw(16)]
     trained(whole)

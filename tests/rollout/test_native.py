@@ -101,7 +101,7 @@ def test_other_architectures_agree_with_their_own_forward(model_type: str) -> No
     check_logp(model, make_engine(model), make_sampling(), 2e-5)
 
 
-def test_a_sliding_window_falls_back_to_recomputing_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sliding_window_falls_back_to_recomputing_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     model = make_model(use_sliding_window=True, sliding_window=4, max_window_layers=0)
     with caplog.at_level(logging.WARNING):
         engine = make_engine(model)
@@ -110,7 +110,7 @@ def test_a_sliding_window_falls_back_to_recomputing_and_says_so(caplog: pytest.L
     check_logp(model, engine, make_sampling(), 1e-5)
 
 
-def test_the_trial_refuses_an_attention_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_rejects_an_attention_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     for layer in model.model.layers:  # type: ignore[union-attr]
         monkeypatch.setattr(layer.self_attn, "layer_idx", 0)  # two layers share one cache entry: wrong keys
@@ -118,11 +118,11 @@ def test_the_trial_refuses_an_attention_that_differs(monkeypatch: pytest.MonkeyP
 
 
 def rounded(model: PreTrainedModel) -> PreTrainedModel:
-    """In float32, of weights rounded to bfloat16: only the arithmetic differs from that of an engine in bfloat16."""
-    made = copy.deepcopy(model)
-    for parameter in made.parameters():
+    """The model in float32 with weights rounded to bfloat16: an engine in bfloat16 then differs in arithmetic alone."""
+    rounded_model = copy.deepcopy(model)
+    for parameter in rounded_model.parameters():
         parameter.data = parameter.data.bfloat16().float()
-    return made
+    return rounded_model
 
 
 def test_bfloat16_stays_close_to_float32() -> None:
@@ -133,14 +133,14 @@ def test_bfloat16_stays_close_to_float32() -> None:
     check_logp(expected, engine, make_sampling(), 0.05)
 
 
-def test_frequencies_of_positions_are_float32_as_the_trainer_s_are() -> None:
+def test_frequencies_of_positions_are_float32_as_the_trainers_are() -> None:
     model = make_model(rope_parameters={"rope_type": "default", "rope_theta": 1e6})
-    before = {name: each.clone() for name, each in model.named_buffers() if each.is_floating_point()}
+    before = {name: buffer.clone() for name, buffer in model.named_buffers() if buffer.is_floating_point()}
     after = dict(make_engine(model, dtype="bfloat16").model.named_buffers())
     assert before
-    for name, each in before.items():
+    for name, buffer in before.items():
         assert after[name].dtype == torch.float32
-        assert torch.equal(after[name], each)
+        assert torch.equal(after[name], buffer)
 
 
 def test_tokens_do_not_depend_on_batch_order_or_size() -> None:
@@ -276,9 +276,9 @@ def test_samples_follow_the_exact_distribution(top_p: float) -> None:
     wanted = np.append(expected[large], expected[~large].sum())
     observed, wanted = observed[wanted > 0], wanted[wanted > 0]
     assert stats.chisquare(observed, wanted).pvalue > 1e-3
-    said = [float(c.logp_sampling.sum()) for c in group]
+    reported = [float(c.logp_sampling.sum()) for c in group]
     exact = [np.log(expected[tuple(c.tokens)] / num) for c in group]
-    np.testing.assert_allclose(said, exact, atol=1e-5)
+    np.testing.assert_allclose(reported, exact, atol=1e-5)
 
 
 def test_each_prompt_is_read_once_for_all_its_samples() -> None:
@@ -369,7 +369,7 @@ def test_the_table_policy_goes_through_the_same_engine() -> None:
         (make_requests(), make_sampling(max_tokens=0), "max_tokens"),
     ],
 )
-def test_impossible_requests_are_refused(requests: list[Request], sampling: Sampling, message: str) -> None:
+def test_impossible_requests_are_rejected(requests: list[Request], sampling: Sampling, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_engine(make_model()).generate(requests, sampling)
 
@@ -389,7 +389,9 @@ def test_weights_that_have_diverged_are_named() -> None:
 
 
 def test_a_truncated_sample_has_the_log_probability_of_the_whole_policy_and_so_has_the_trainer() -> None:
-    """Softmax over all words on both sides of the ratio, in a plain float64 loop; the engine's own word apart."""
+    """The softmax over all words, in a plain float64 loop, is what engine and trainer report; the engine's
+    log-probability under the nucleus differs.
+    """
     model = make_model()
     requests = make_requests(2, PROMPTS[:2])
     groups = make_engine(model).generate(requests, make_sampling(5, top_p=0.6))
@@ -400,20 +402,20 @@ def test_a_truncated_sample_has_the_log_probability_of_the_whole_policy_and_so_h
     exact, row, below = copy.deepcopy(model).double(), 0, 0
     for request, group in zip(requests, groups, strict=True):
         for completion in group:
-            said = request.prompt.tolist()
+            sequence = request.prompt.tolist()
             for t, token in enumerate(completion.tokens.tolist()):
-                scores = [math.exp(z) for z in exact(input_ids=torch.tensor([said])).logits[0, -1].tolist()]
+                scores = [math.exp(z) for z in exact(input_ids=torch.tensor([sequence])).logits[0, -1].tolist()]
                 expected = math.log(scores[token] / sum(scores))
                 assert float(batch.logp_old[row, t]) == pytest.approx(expected, abs=1e-5)
                 assert float(trained[row, t]) == pytest.approx(expected, abs=1e-5)
                 below += float(completion.logp_sampling[t]) > expected + 1e-3
-                said.append(token)
+                sequence.append(token)
             row += 1
     assert below == batch.mask.sum()  # every word of the nucleus is likelier under what was drawn from
 
 
 class First:
-    """Enough once the first `wanted` requests are there."""
+    """A `Progress` that has enough once the first `wanted` requests are complete."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted, self.taken = wanted, dict[int, tuple[Completion, ...]]()
@@ -427,19 +429,21 @@ class First:
 
 
 def check_until(engine: StoppingEngine, requests: list[Request], sampling: Sampling) -> list[dict[int, Any]]:
-    """The same samples as of `generate`, all of them or the first requests' and some more. Returns what was given."""
+    """Check that `generate_until` gives the samples of `generate`, all of them or those of the first requests. Returns
+    both.
+    """
     expected = tokens_of(engine.generate(requests, sampling))
-    every, first = First(len(requests) + 1), First(1)
-    for progress in (every, first):
+    complete, first = First(len(requests) + 1), First(1)
+    for progress in (complete, first):
         engine.generate_until(requests, sampling, progress)
         for row, group in progress.taken.items():
             assert tokens_of([group]) == [expected[row]]
-    assert sorted(every.taken) == list(range(len(requests)))
-    return [every.taken, first.taken]
+    assert sorted(complete.taken) == list(range(len(requests)))
+    return [complete.taken, first.taken]
 
 
-def test_sampling_stops_once_enough_is_there() -> None:
-    """In the midst of a batch: its other rows are left where they are. The request that ends first is asked first."""
+def test_sampling_stops_once_there_is_enough() -> None:
+    """Even within a batch, whose other rows are abandoned. The request that ends first comes first."""
     model = make_model()
     engine = make_engine(model, eos=[7])
     requests = make_requests(2, [PROMPTS[i % 4] for i in range(12)])

@@ -1,4 +1,4 @@
-"""Real processes, numbered as those of two nodes are: one rank on the first, two on the second."""
+"""Exchanges between real processes, numbered as the ranks of two nodes: one rank on the first, two on the second."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from rlvr.rollout.node import gpus_beside
+from rlvr.rollout.node import worker_gpus
 
 PLACES = [(0, 1), (0, 2), (1, 2)]  # of each rank: LOCAL_RANK, LOCAL_WORLD_SIZE
 RANKS = """
 import os, sys
 import torch.distributed as dist
-from rlvr.rollout.node import from_first, of_all, on_node
+from rlvr.rollout.node import broadcast_on_node, gather_numbers, rank_on_node
 
-rank, local, here, folder = *map(int, sys.argv[1:4]), sys.argv[4]
-os.environ |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(here)}
+rank, local, local_size, folder = *map(int, sys.argv[1:4]), sys.argv[4]
+os.environ |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(local_size)}
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=3)
-print(*on_node(), *from_first([7, rank] if on_node()[0] == 0 else [0, 0]), *of_all(10 * rank))
+print(*rank_on_node(), *broadcast_on_node([7, rank] if rank_on_node()[0] == 0 else [0, 0]), *gather_numbers(10 * rank))
 dist.barrier()
 os._exit(0)
 """
 
 
-def test_a_rank_takes_what_the_first_of_its_own_node_has_and_knows_what_all_have(tmp_path: Path) -> None:
+def test_numbers_of_the_first_rank_of_a_node_and_of_all_ranks_are_exchanged(tmp_path: Path) -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-u", "-c", RANKS, *map(str, (rank, *place)), str(tmp_path)],
@@ -34,13 +34,13 @@ def test_a_rank_takes_what_the_first_of_its_own_node_has_and_knows_what_all_have
         )
         for rank, place in enumerate(PLACES)
     ]
-    said = [process.communicate(timeout=100)[0].strip() for process in started]
-    assert said == ["0 1 7 0 0 10 20", "0 2 7 1 0 10 20", "1 2 7 1 0 10 20"]
+    outputs = [process.communicate(timeout=100)[0].strip() for process in started]
+    assert outputs == ["0 1 7 0 0 10 20", "0 2 7 1 0 10 20", "1 2 7 1 0 10 20"]
 
 
-def test_workers_have_the_gpus_that_are_no_ranks() -> None:
+def test_workers_use_the_gpus_after_those_of_the_ranks() -> None:
     gpus = ["4", "5", "6", "7", "8", "9"]
-    assert gpus_beside(gpus, 0, 1, 2) == ["5", "6"]
-    assert [gpus_beside(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
+    assert worker_gpus(gpus, 0, 1, 2) == ["5", "6"]
+    assert [worker_gpus(gpus, rank, 2, 2) for rank in (0, 1)] == [["6", "7"], ["8", "9"]]
     with pytest.raises(RuntimeError, match="6 GPUs for the 2 ranks and 6 workers of this node"):
-        gpus_beside(gpus, 0, 2, 3)
+        worker_gpus(gpus, 0, 2, 3)

@@ -1,4 +1,4 @@
-"""What each rank has written of the weights, all of them read."""
+"""Weights that two ranks have written, one part each, and each reads completely."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOGETHER = """
+SCRIPT = """
 import os, sys
 import torch, torch.distributed as dist
 from rlvr.rollout.node_weights import NodeWeights
@@ -18,7 +18,7 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
 weights = NodeWeights()
 for version in (1, 2):
     numbers = [torch.full((3, i + 1), float(version * i)) for i in range(5)]
-    # What another rank writes is not read from this one.
+    # Values that only the other rank may write are replaced by NaN.
     pairs = ((f"w{i}", n if i % 2 == rank else n * torch.nan) for i, n in enumerate(numbers))
     written = weights.write(pairs, torch.bfloat16)
     print(*[f"{name} {tuple(t.shape)} {t.unique().tolist()}" for name, t in tensors(written)], sep="; ")
@@ -28,8 +28,8 @@ os._exit(0)
 
 
 def test_each_rank_of_a_node_writes_a_part_of_the_weights(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-c", TOGETHER]
+    command = [sys.executable, "-u", "-c", SCRIPT]
     started = [subprocess.Popen([*command, str(r), str(tmp_path)], stdout=subprocess.PIPE, text=True) for r in (0, 1)]
-    said = [process.communicate(timeout=280)[0].splitlines() for process in started]
+    outputs = [process.communicate(timeout=280)[0].splitlines() for process in started]
     expected = ["; ".join(f"w{i} (3, {i + 1}) [{float(version * i)}]" for i in range(5)) for version in (1, 2)]
-    assert said == [expected, expected]
+    assert outputs == [expected, expected]

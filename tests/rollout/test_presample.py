@@ -1,4 +1,4 @@
-"""Pre-sampling: what decides the samples makes the stage, and nothing else does."""
+"""Pre-sampling: the stage depends on everything that determines the samples, and on nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decode(tokens: Sequence[NDArray[np.int64]]) -> list[str]:
 
 @dataclass
 class Scripted:
-    """Repeats the prompt in the last RIGHT_OF_4 samples of a problem and says `f f .` in the first: an `Engine`."""
+    """Repeats the prompt in the last RIGHT_OF_4 samples of a problem and answers `f f .` in the first: an `Engine`."""
 
     asked: list[Sampling] = field(default_factory=list[Sampling])
 
@@ -54,7 +54,7 @@ class Scripted:
 
 
 def knobs(**changes: Any) -> Presample:
-    given = {
+    defaults = {
         "samples": 4,
         "problems": 8,
         "temperature": 1.0,
@@ -64,7 +64,7 @@ def knobs(**changes: Any) -> Presample:
         "drop_unsolved": False,
         "ratio": 8.0,
     }
-    return Presample(**{**given, **changes})
+    return Presample(**{**defaults, **changes})
 
 
 def opened(store: Path, engine: Scripted | None = None, settings: Any = None, **changes: Any) -> Samples:
@@ -73,7 +73,7 @@ def opened(store: Path, engine: Scripted | None = None, settings: Any = None, **
     return knobs(**changes).open(sampler, store, base=base, max_tokens=3, settings=settings or {})
 
 
-def test_what_decides_the_samples_makes_the_stage_and_nothing_else(tmp_path: Path) -> None:
+def test_the_stage_depends_on_what_determines_the_samples_and_on_nothing_else(tmp_path: Path) -> None:
     engine = Scripted()
     for changes in ({}, {"threshold": 3}, {"drop_unsolved": True}, {"ratio": 4.0}):
         opened(tmp_path, engine, **changes)

@@ -1,4 +1,4 @@
-"""The Ray engine, with real vLLMs on the CPU, against one vLLM without Ray; and what it leaves behind.
+"""The Ray engine with real vLLMs on the CPU, against one vLLM without Ray; and that it leaves no process behind.
 
 vLLM has an environment of its own: `make vllm-env`.
 """
@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from rlvr.rollout.ray import RayEngine, own_places, places_afar
+from rlvr.rollout.ray import RayEngine, own_places, remote_places
 from rlvr.rollout.ray_broadcast import Broadcast, takes_part
 from rlvr.rollout.vllm import VllmEngine
 from tests.rollout.test_native import check_logp, check_until, make_requests, make_sampling, tokens_of
@@ -27,7 +27,7 @@ from tests.support.fake_cuda import ROOT
 
 STAND_IN = ROOT / "tests" / "support" / "vllm_stand_in"
 WORKERS = 2
-PIPE_BYTES = 2 * 65536  # what a pipe holds, and as much again
+PIPE_BYTES = 2 * 65536  # twice what a pipe holds
 real = [
     pytest.mark.real,
     pytest.mark.slow,
@@ -36,7 +36,7 @@ real = [
 
 
 def start_ray(directory: Path, **knobs: object) -> RayEngine:
-    given = {
+    settings = {
         "dtype": "float32",
         "python": str(PYTHON),
         "eager": True,
@@ -48,7 +48,7 @@ def start_ray(directory: Path, **knobs: object) -> RayEngine:
         "device": torch.device("cpu"),
         **knobs,
     }
-    return RayEngine(directory, eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
+    return RayEngine(directory, eos_token_ids=[END], pad_token_id=0, **settings)  # type: ignore[arg-type]
 
 
 def family() -> set[psutil.Process]:
@@ -56,7 +56,7 @@ def family() -> set[psutil.Process]:
 
 
 def listening() -> set[tuple[int, str, int]]:
-    """(process, address, port) of every socket on which this process or a descendant of it waits to be called."""
+    """(process, address, port) of every socket on which this process or a descendant of it listens."""
     processes = [psutil.Process(), *family()]
     sockets = [(p.pid, c) for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
     return {(pid, socket.laddr.ip.removeprefix("::ffff:"), socket.laddr.port) for pid, socket in sockets}
@@ -64,19 +64,19 @@ def listening() -> set[tuple[int, str, int]]:
 
 @pytest.fixture(scope="class")
 def before() -> set[tuple[int, str, int]]:
-    """What listens without Ray: other tests of this process may have started servers, SLURM's for instance."""
+    """The sockets that listen without Ray: other tests of this process may have started servers, such as SLURM's."""
     return listening()
 
 
 @pytest.fixture(scope="class")  # Ray is one per process
 def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, RayEngine]]:
-    """One vLLM, and two in actors, on the same weights; not those that they started from."""
+    """One vLLM, and two in actors, all on the same weights, which differ from those at the start."""
     directory = tmp_path_factory.mktemp("model")
     tied(0).save_pretrained(directory)
     others = family()
-    ours = signal.getsignal(signal.SIGTERM), dict(os.environ)
+    previous = signal.getsignal(signal.SIGTERM), dict(os.environ)
     several, one = start_ray(directory), start(directory)
-    assert (signal.getsignal(signal.SIGTERM), dict(os.environ)) == ours
+    assert (signal.getsignal(signal.SIGTERM), dict(os.environ)) == previous
     weights = tied(1)
     one.sync(weights.named_parameters())
     several.sync(weights.named_parameters())
@@ -89,9 +89,9 @@ def engines(before: object, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert not alive
 
 
-def test_ranks_have_as_many_workers_each_or_the_first_of_a_few_has_one_of_its_own_node_first() -> None:
+def test_places_are_shared_equally_and_on_the_own_node_first() -> None:
     """Two ranks on each of two nodes: (places by node) -> places of each rank; those that are not on its node."""
-    for nodes, (expected, afar) in {
+    for nodes, (expected, expected_remote) in {
         (0, 1, 0, 1): ([[0], [2], [1], [3]], []),
         (0, 1, 0, 1, 0, 1, 0, 1): ([[0, 2], [4, 6], [1, 3], [5, 7]], []),
         (2, 2, 2, 2): ([[0], [1], [2], [3]], [0, 1, 2, 3]),  # all on a node without ranks
@@ -101,7 +101,7 @@ def test_ranks_have_as_many_workers_each_or_the_first_of_a_few_has_one_of_its_ow
         (1,): ([[0], [], [], []], [0]),
     }.items():
         assert [own_places(nodes, rank, 4, 2) for rank in range(4)] == expected
-        assert places_afar(nodes, 4, 2) == afar
+        assert remote_places(nodes, 4, 2) == expected_remote
 
 
 class TestAnswers:
@@ -123,30 +123,30 @@ class TestAnswers:
             several.sync(model.named_parameters())
             check_logp(model, several, make_sampling(), 1e-4)
 
-    def test_a_lost_actor_and_a_lost_vllm_are_replaced_and_asked_again(
+    def test_a_lost_actor_and_a_lost_vllm_are_replaced_and_their_requests_repeated(
         self, engines: tuple[VllmEngine, RayEngine], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each amid its answers."""
+        """Each is killed while it sends its answers."""
         _, several = engines
         requests, sampling = make_requests(400), make_sampling(100)
         answers, first = several.generate(requests, sampling), several.pids
         for share in (answers[::2], answers[1::2]):
             tokens = sum(len(completion.tokens) for group in share for completion in group)
-            assert tokens * 12 > PIPE_BYTES  # neither can have sent them all
+            assert tokens * 12 > PIPE_BYTES  # so no process can have sent all its answers
         expected = tokens_of(answers)
         for worker, victim in zip(several._workers, (first[0][0], first[1][1]), strict=True):
             receive = worker.remote.receive
 
-            def struck(timeout_s: float, receive: object = receive, victim: int = victim) -> object:
+            def receive_then_kill(timeout_s: float, receive: object = receive, victim: int = victim) -> object:
                 message = receive(timeout_s)  # type: ignore[operator]
                 os.kill(victim, signal.SIGKILL)
                 return message
 
-            monkeypatch.setattr(worker.remote, "receive", struck)
+            monkeypatch.setattr(worker.remote, "receive", receive_then_kill)
         assert tokens_of(several.generate(requests, sampling)) == expected
         assert not {pid for pair in first for pid in pair} & {pid for pair in several.pids for pid in pair}
 
-    def test_weights_are_broadcast_to_all_workers_and_to_who_is_left_if_one_dies_amid_them(
+    def test_weights_are_broadcast_to_all_workers_and_a_worker_lost_meanwhile_is_replaced(
         self, engines: tuple[VllmEngine, RayEngine], caplog: pytest.LogCaptureFixture
     ) -> None:
         """Workers of this node take part as those of others do."""
@@ -155,14 +155,15 @@ class TestAnswers:
         caplog.set_level(logging.INFO, "rlvr.rollout.ray_broadcast")
 
         def sync(seed: int, victim: int = 0) -> list[str]:
-            """What is logged."""
+            """Sync weights; returns the logged messages."""
             caplog.clear()
             model = tied(seed)
-            several.sync(striking(model.named_parameters(), victim))
+            several.sync(killing(model.named_parameters(), victim))
             check_logp(model, several, make_sampling(), 1e-4)
-            return [each.message.split(":")[0] for each in caplog.records if each.name == "rlvr.rollout.ray_broadcast"]
+            records = [record for record in caplog.records if record.name == "rlvr.rollout.ray_broadcast"]
+            return [record.message.split(":")[0] for record in records]
 
-        def striking(weights: Iterator[tuple[str, torch.Tensor]], victim: int) -> Iterator[tuple[str, torch.Tensor]]:
+        def killing(weights: Iterator[tuple[str, torch.Tensor]], victim: int) -> Iterator[tuple[str, torch.Tensor]]:
             for index, pair in enumerate(weights):
                 if victim and index == 3:
                     os.kill(victim, signal.SIGKILL)
@@ -178,14 +179,14 @@ class TestAnswers:
         assert [sync(4), sync(5), several.pids] == [[formed], [], first]
         assert sync(6, victim=first[0][1]) == [failed]
         assert [sync(7), sync(8)] == [[formed], []]
-        with pytest.raises(FloatingPointError):  # amid a transfer: who waits for the rest is started anew
+        with pytest.raises(FloatingPointError):  # during a transfer: the waiting workers are restarted
             several.sync(failing(tied(9).named_parameters()))
         assert [sync(10), sync(11)] == [[], [formed]]
 
-    def test_an_answer_that_was_lost_with_its_node_is_asked_again(
+    def test_requests_whose_answers_were_lost_with_a_node_are_repeated(
         self, engines: tuple[VllmEngine, RayEngine], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Ray's error for it is raised here: only a node that dies at that moment would."""
+        """Ray's error is simulated: it would take a node that is lost at exactly that moment."""
         import ray  # not before the engine has
 
         from rlvr.rollout.ray_cluster import answer_of
@@ -205,7 +206,7 @@ class TestAnswers:
         assert tokens_of(several.generate(make_requests(), make_sampling(20))) == expected
         assert before[0] != several.pids[0]
 
-    def test_who_does_not_know_the_token_is_refused(self, engines: tuple[VllmEngine, RayEngine]) -> None:
+    def test_a_client_with_a_wrong_token_is_rejected(self, engines: tuple[VllmEngine, RayEngine]) -> None:
         import ray  # not before the engine has
 
         address = ray.get_runtime_context().gcs_address
@@ -215,7 +216,7 @@ class TestAnswers:
         assert done.returncode == 1
         assert "InvalidAuthToken" in done.stderr
 
-    def test_nobody_outside_this_machine_is_listened_to(
+    def test_all_sockets_listen_on_loopback(
         self, before: set[tuple[int, str, int]], engines: tuple[VllmEngine, RayEngine]
     ) -> None:
         sockets = listening() - before
@@ -228,15 +229,15 @@ def test_weights_are_broadcast_to_gpus_and_to_other_nodes_but_not_to_a_vllm_with
 ) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
     monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
-    assert [takes_part(cpu, afar=afar) for afar in (False, True)] == [False, True]
-    assert [takes_part(gpu, afar=afar) for afar in (False, True)] == [True, True]
+    assert [takes_part(cpu, is_remote=is_remote) for is_remote in (False, True)] == [False, True]
+    assert [takes_part(gpu, is_remote=is_remote) for is_remote in (False, True)] == [True, True]
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    assert [takes_part(device, afar=True) for device in (cpu, gpu)] == [True, False]
+    assert [takes_part(device, is_remote=True) for device in (cpu, gpu)] == [True, False]
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
+def test_an_interpreter_without_vllm_is_reported(tmp_path: Path) -> None:
     engine = start_ray(tmp_path, python="/usr/bin/false", workers=1)
     try:
         with pytest.raises(RuntimeError, match=r"vLLM \(/usr/bin/false\) did not start: it ended with exit status 1"):
@@ -248,7 +249,7 @@ def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_worker_on_several_gpus_has_them_from_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three GPUs the rank has the first; its worker, a stand-in that never sleeps, wants the other two."""
+    """Of three GPUs the rank uses the first; its worker, a stand-in that never sleeps, needs the other two."""
     tied(0).save_pretrained(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{STAND_IN}")

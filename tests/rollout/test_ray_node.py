@@ -1,4 +1,4 @@
-"""Ray's processes on a node, really started: who hears them, and that they end with whoever started them."""
+"""Ray's real processes on a node: where they listen, and that they end with the process that started them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ time.sleep(600)
 """
 
 
-def test_the_first_node_listens_and_others_go_there() -> None:
+def test_the_first_node_listens_and_the_others_connect_to_it() -> None:
     address = "127.0.0.1:6001"
     first, other = command(address, 0, 0, 2, "/tmp/a"), command(address, 3, 6, 6, "/tmp/b")
     assert {"--head", "--port=6001", "--num-cpus=2", "--num-gpus=0", "--labels=rlvr-node=0"} <= set(first)
     assert {f"--address={address}", "--num-gpus=6", "--labels=rlvr-node=3"} <= set(other)
-    assert {"--node-ip-address=127.0.0.1"} <= set(first) & set(other)  # the way to the first node begins there
+    assert {"--node-ip-address=127.0.0.1"} <= set(first) & set(other)  # the address towards the first node
     assert "--head" not in other
 
 
-def test_alone_it_stays_on_loopback_and_tokens_are_not_guessed() -> None:
+def test_a_single_node_listens_on_loopback_alone_and_tokens_are_random() -> None:
     clustered = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
     assert (guarded("127.0.0.1:1")[clustered], guarded("10.0.0.1:1")[clustered]) == ("0", "1")
     assert guarded("10.0.0.1:1")["RAY_AUTH_MODE"] == "token"
@@ -46,7 +46,7 @@ def name_of(process: psutil.Process) -> str:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_all_of_it_ends_with_who_started_it_however_that_ends() -> None:
+def test_all_processes_end_with_their_starter_even_if_it_is_killed() -> None:
     address = free_address()
     environment = {**os.environ, TOKEN: new_token()}
     with subprocess.Popen([sys.executable, "-c", STARTED, address], env=environment) as starter:
@@ -61,7 +61,8 @@ def test_all_of_it_ends_with_who_started_it_however_that_ends() -> None:
             assert {socket.laddr.ip.removeprefix("::ffff:") for socket in sockets} == {"127.0.0.1"}
         finally:
             starter.kill()
-    small = {process for process in family if "Agent" in name_of(process)}  # Ray's own two give up after a minute
-    _, alive = psutil.wait_procs(family - small, timeout=90)
+    # Ray's two agents end by themselves after a minute
+    agents = {process for process in family if "Agent" in name_of(process)}
+    _, alive = psutil.wait_procs(family - agents, timeout=90)
     assert not alive
     assert not listens(address)

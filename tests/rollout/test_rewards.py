@@ -1,4 +1,4 @@
-"""What a task's `reward` returns is checked where it is asked for: a fault names the task, and ends as a user error."""
+"""The rewards of a task are checked at once: an invalid one is a user's error that names the task."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ class Undeclared(ScriptedTask):
         return [Reward(0.5, "wrong") for _ in answers]
 
 
-def of_all(reward: Any) -> Callable[[Answers], Any]:
+def always(reward: Any) -> Callable[[Answers], Any]:
     return lambda answers: [reward for _ in answers]
 
 
 @pytest.mark.parametrize(
     ("judge", "problem"),
     [
-        (of_all(Reward(math.nan, "wrong")), r"Reward\(value=nan.*finite number"),
-        (of_all(Reward(math.inf, "correct")), "finite number"),
-        (of_all(Reward("1", "correct")), "finite number"),  # pyright: ignore[reportArgumentType]
-        (of_all(1.0), "judged an answer to problem train/0 with 1.0. Return rlvr.records.Reward"),
+        (always(Reward(math.nan, "wrong")), r"Reward\(value=nan.*finite number"),
+        (always(Reward(math.inf, "correct")), "finite number"),
+        (always(Reward("1", "correct")), "finite number"),  # pyright: ignore[reportArgumentType]
+        (always(1.0), "judged an answer to problem train/0 with 1.0. Return rlvr.records.Reward"),
         (lambda answers: [Reward(1.0, "correct") for _ in answers][1:], "returned 5 rewards for 6 answers"),
         (lambda answers: [Reward(1.0, "correct") for _ in answers] * 2, "returned 12 rewards for 6 answers"),
         (lambda _: None, "returned None. Return a list of Reward"),
-        (of_all(Reward(0.5, "wrong")), "0 or 1 unless the task says `graded = True`"),
-        (of_all(Reward(1.0, "right")), "Outcomes: correct, wrong"),  # pyright: ignore[reportArgumentType]
+        (always(Reward(0.5, "wrong")), "0 or 1 unless the task says `graded = True`"),
+        (always(Reward(1.0, "right")), "Outcomes: correct, wrong"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_what_is_no_reward_is_a_users_error_that_names_the_task(judge: Callable[[Answers], Any], problem: str) -> None:
+def test_an_invalid_reward_is_a_users_error_that_names_the_task(judge: Callable[[Answers], Any], problem: str) -> None:
     task = Returning(judge)
     with pytest.raises(ValueError, match=f"task returning: .*Returning .*{problem}") as caught:
         sampler(task)([task.problem("train", i) for i in range(3)], 2, SAMPLING, Spent())
@@ -85,18 +85,18 @@ def test_a_task_that_declares_nothing_gives_rewards_of_0_and_1() -> None:
         (Reward(0.3, "error"), False),  # has no reward
     ],
 )
-def test_what_is_a_reward_passes(reward: Reward, graded: bool) -> None:
-    task = Returning(of_all(reward), graded=graded)
+def test_a_valid_reward_is_accepted(reward: Reward, graded: bool) -> None:
+    task = Returning(always(reward), graded=graded)
     (group,) = sampler(task)([task.problem("train", 0)], 2, SAMPLING, Spent())
     assert group.rewards == (reward, reward)
 
 
-def test_rewards_may_come_one_by_one() -> None:
+def test_rewards_may_be_a_generator() -> None:
     task = Returning(lambda answers: (Reward(1.0, "correct") for _ in answers))
     assert rewards_of(task, [(task.problem("train", 0), "")] * 3) == [Reward(1.0, "correct")] * 3
 
 
-def test_a_node_that_judges_checks_its_own() -> None:
+def test_a_node_without_ranks_checks_its_rewards() -> None:
     config = {"_target_": "tests.rollout.test_rewards.Undeclared"}
     with pytest.raises(ValueError, match="graded = True"):
         JudgeActor(config, []).reward([(Problem("p", ""), "0")])

@@ -15,7 +15,7 @@ from rlvr.rollout.sampler import Spent, noise_key, throughput
 from tests.rollout.scripted import SAMPLING, ScriptedEngine, ScriptedTask, sampler
 
 
-def test_outcomes_are_counted_apart_and_errors_leave_the_mean() -> None:
+def test_outcomes_are_counted_separately_and_errors_do_not_enter_the_mean() -> None:
     spent = Spent()
     task = ScriptedTask(["+-?t!+"])
     sampler(task)([task.problem("train", 0)], 6, SAMPLING, spent)
@@ -72,8 +72,8 @@ class Answering(ScriptedEngine):
             progress.take(row, group)
 
 
-def test_an_engine_is_heard_of_at_each_request_that_it_answers() -> None:
-    """An evaluation may take hours: who watches over the run must not take it to hang."""
+def test_each_request_that_an_engine_answers_is_reported() -> None:
+    """An evaluation may take hours: it must not be mistaken for a run that hangs."""
     task = ScriptedTask(["++", "+-", "--"])
     problems = [task.problem("test", i) for i in range(3)]
     heard, whole = list[int](), sampler(task)(problems, 2, SAMPLING, Spent())
@@ -85,7 +85,7 @@ def test_an_engine_is_heard_of_at_each_request_that_it_answers() -> None:
 
 
 class Waiting(ScriptedEngine):
-    """Gives the groups of two requests, and no more until it is told that these are enough."""
+    """Answers two requests, and no more until `progress` has enough."""
 
     canary, workers = None, 1
 
@@ -96,7 +96,7 @@ class Waiting(ScriptedEngine):
             progress.take(row, group)
         deadline = time.monotonic() + 60
         while not progress.enough:
-            assert time.monotonic() < deadline, "nobody has told it"
+            assert time.monotonic() < deadline, "the progress never had enough"
             time.sleep(0.01)
 
 

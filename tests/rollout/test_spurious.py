@@ -1,4 +1,4 @@
-"""Rewards that say nothing: half of them right, whatever was answered; flipped: the other way round."""
+"""Random rewards: half of them right, whatever was answered; flipped ones: 1 minus the true reward."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def groups(outcomes: list[Any], count: int = 1) -> list[Rollout]:
 AT = Sampling(max_tokens=1, seed=3, step=7)
 
 
-def test_random_rewards_are_right_half_of_the_time_and_know_nothing_of_the_answer() -> None:
+def test_random_rewards_are_right_half_of_the_time_whatever_the_answer() -> None:
     for outcome in ("correct", "wrong"):
-        made = trained_on(groups([outcome] * 8, 2000), "random", AT)
-        share = np.mean([reward.value for group in made for reward in group.rewards])
+        changed = trained_on(groups([outcome] * 8, 2000), "random", AT)
+        share = np.mean([reward.value for group in changed for reward in group.rewards])
         assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(16000))
-        assert all(reward.correct == (reward.value == 1) for group in made for reward in group.rewards)
+        assert all(reward.correct == (reward.value == 1) for group in changed for reward in group.rewards)
 
 
 def test_they_are_a_function_of_seed_step_problem_and_sample() -> None:
@@ -37,17 +37,17 @@ def test_they_are_a_function_of_seed_step_problem_and_sample() -> None:
     assert values() != values(step=8)
     assert values() != values(seed=4)
     (alone,) = trained_on(groups(["wrong"] * 4, 50)[-1:], "random", AT)
-    assert [r.value for r in alone.rewards] == values()[-4:]  # of no batch
+    assert [r.value for r in alone.rewards] == values()[-4:]  # they do not depend on the batch
 
 
 def test_flipped_rewards_are_one_minus_the_true_ones() -> None:
-    (made,) = trained_on(groups(["correct", "wrong", "unparsable"]), "flipped", AT)
-    assert [(r.value, r.outcome) for r in made.rewards] == [(0, "wrong"), (1, "correct"), (1, "correct")]
+    (changed,) = trained_on(groups(["correct", "wrong", "unparsable"]), "flipped", AT)
+    assert [(r.value, r.outcome) for r in changed.rewards] == [(0, "wrong"), (1, "correct"), (1, "correct")]
 
 
 def test_a_failed_verifier_stays_failed() -> None:
     for kind in ("random", "flipped"):
-        (made,) = trained_on(groups(["error"]), kind, AT)
-        assert made.rewards[0].outcome == "error"
+        (changed,) = trained_on(groups(["error"]), kind, AT)
+        assert changed.rewards[0].outcome == "error"
     original = groups(["correct", "wrong"])
     assert trained_on(original, None, AT) == original

@@ -123,7 +123,7 @@ def test_a_killed_run_goes_on_with_the_samples_it_had_prefetched(tmp_path: Path,
     assert not (resumed.dir / "checkpoints" / "step-00000004" / FILE).exists()  # nobody learns after the last
 
 
-def test_what_fails_ahead_fails_the_step_that_wanted_it(tmp_path: Path) -> None:
+def test_an_error_of_sampling_ahead_fails_the_step_that_needs_the_samples(tmp_path: Path) -> None:
     run = make_run(tmp_path, "rollout.ahead=1", "evaluation.every=1", journal=True)
     generate = run.parts.engine.generate_until
 
@@ -144,22 +144,23 @@ def test_groups_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
         groups = run.step_sampler.take(1).groups
     finally:
         run.close()
-    there = StepGroups(7, 12, groups, {"reward/mean": 1 / 3, "reward/accuracy": float("nan")})
-    there.write(tmp_path)
-    back = StepGroups.read(tmp_path, there.rest)
-    assert (back.step, back.updates, back.metrics) == (7, 12, there.metrics)
-    assert len(back.groups) == len(groups)
-    for one, other in zip(back.groups, groups, strict=True):
-        assert (one.problem.id, one.problem.source, one.texts) == (other.problem.id, other.problem.source, other.texts)
-        assert one.rewards == other.rewards
-        np.testing.assert_array_equal(one.prompt, other.prompt)
-        for mine, its in zip(one.completions, other.completions, strict=True):
+    written = StepGroups(7, 12, groups, {"reward/mean": 1 / 3, "reward/accuracy": float("nan")})
+    written.write(tmp_path)
+    restored = StepGroups.read(tmp_path, written.rest)
+    assert (restored.step, restored.updates, restored.metrics) == (7, 12, written.metrics)
+    assert len(restored.groups) == len(groups)
+    for read_group, group in zip(restored.groups, groups, strict=True):
+        problem, expected = read_group.problem, group.problem
+        assert (problem.id, problem.source, read_group.texts) == (expected.id, expected.source, group.texts)
+        assert read_group.rewards == group.rewards
+        np.testing.assert_array_equal(read_group.prompt, group.prompt)
+        for mine, its in zip(read_group.completions, group.completions, strict=True):
             assert mine.finished == its.finished
             for name in ("tokens", "logp", "logp_sampling"):
                 np.testing.assert_array_equal(getattr(mine, name), getattr(its, name), strict=True)
 
 
-def test_a_run_that_is_asked_to_stop_goes_on_the_same(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_by_a_signal_continues_the_same(tmp_path: Path) -> None:
     """Saved at once, whatever is being sampled."""
     knobs = ("rollout.ahead=1", "checkpoint.every=100")
     expected = trained(make_run(tmp_path / "whole", *knobs, journal=True))

@@ -1,4 +1,4 @@
-"""The vLLM engine, with real vLLM on the CPU, against plain forward passes of the same Hugging Face model.
+"""The vLLM engine with real vLLM on the CPU, against plain forward passes of the same Hugging Face model.
 
 vLLM has an environment of its own: `make vllm-env`.
 """
@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlvr.records import Completion, Request, Sampling
-from rlvr.rollout.conversation import Conversation
-from rlvr.rollout.vllm import Every, VllmEngine
+from rlvr.rollout.connection import Connection
+from rlvr.rollout.vllm import AllRequests, VllmEngine
 from tests.rollout.test_native import (
     V,
     check_logp,
@@ -44,12 +44,12 @@ END = 7
 
 
 def tied(seed: int) -> PreTrainedModel:
-    """vLLM's attention on a CPU wants heads of 32 at least."""
+    """A model with heads of 32 dimensions, the least that vLLM's attention supports on a CPU."""
     return make_model(seed, hidden_size=64, num_attention_heads=2, initializer_range=0.2)
 
 
 def start(directory: Path, **knobs: object) -> VllmEngine:
-    given = {
+    settings = {
         "dtype": "float32",
         "python": str(PYTHON),
         "eager": True,
@@ -59,17 +59,17 @@ def start(directory: Path, **knobs: object) -> VllmEngine:
         "timeout_s": 120,
         **knobs,
     }
-    return VllmEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **given)  # type: ignore[arg-type]
+    return VllmEngine(directory, device=torch.device("cpu"), eos_token_ids=[END], pad_token_id=0, **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    """Started from other weights (seed 0) than any test samples from: what stays behind in a sync is seen."""
+    """Started from other weights (seed 0) than any test samples from: weights that a sync misses are noticed."""
     directory = tmp_path_factory.mktemp("model")
     tied(0).save_pretrained(directory)
-    made = start(directory)
-    yield made
-    made.close()
+    started = start(directory)
+    yield started
+    started.close()
 
 
 def synced(engine: VllmEngine, seed: int) -> PreTrainedModel:
@@ -147,14 +147,14 @@ def test_the_nucleus_and_the_most_likely_token(engine: VllmEngine) -> None:
         np.testing.assert_array_equal(group[0].logp_sampling, 0.0)
 
 
-def test_what_does_not_fit_is_refused(engine: VllmEngine) -> None:
+def test_a_request_that_does_not_fit_is_rejected(engine: VllmEngine) -> None:
     with pytest.raises(ValueError, match=r"A prompt of 8 tokens and 500 new ones exceed the 128"):
         engine.generate(make_requests(), make_sampling(500))
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_dies_or_hangs_amid_its_answers_is_replaced(
-    engine: VllmEngine, blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stop_signal", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_is_killed_or_hangs_while_it_answers_is_replaced(
+    engine: VllmEngine, stop_signal: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = synced(engine, 5)
     sampling: Sampling = make_sampling(40)
@@ -162,15 +162,15 @@ def test_a_process_that_dies_or_hangs_amid_its_answers_is_replaced(
     child = engine._child
     assert child is not None
     assert first is not None
-    fcntl.fcntl(child._out, fcntl.F_SETPIPE_SZ, 4096)  # a part of the answers: it cannot have sent them all
+    fcntl.fcntl(child._stdout, fcntl.F_SETPIPE_SZ, 4096)  # less than all answers: the process cannot have sent them all
     receive = child.receive
 
-    def struck(timeout_s: float) -> object:
+    def receive_then_kill(timeout_s: float) -> object:
         message = receive(timeout_s)
-        os.kill(first, blow)
+        os.kill(first, stop_signal)
         return message
 
-    monkeypatch.setattr(child, "receive", struck)
+    monkeypatch.setattr(child, "receive", receive_then_kill)
     monkeypatch.setattr(engine, "timeout_s", 10.0)
     assert tokens_of(engine.generate(make_requests(16), sampling)) == expected
     assert engine.pid != first
@@ -178,7 +178,7 @@ def test_a_process_that_dies_or_hangs_amid_its_answers_is_replaced(
 
 
 def test_two_processes_share_a_model_as_two_gpus_would(engine: VllmEngine, tmp_path: Path) -> None:
-    """They sample what one process does, stop as it does, and none outlives the first though it hangs."""
+    """They sample and stop as one process does, and no process outlives the first, even if it hangs."""
     tied(0).save_pretrained(tmp_path)
     both = start(tmp_path, tensor_parallel=2)
     model = synced(engine, 6)
@@ -193,23 +193,23 @@ def test_two_processes_share_a_model_as_two_gpus_would(engine: VllmEngine, tmp_p
     assert first is not None
     workers = [child for child in psutil.Process(first).children(recursive=True) if "VLLM" in child.name()]
     assert len(workers) == 2
-    assert {socket.laddr.ip for each in workers for socket in each.net_connections()} == {"127.0.0.1"}
+    assert {socket.laddr.ip for worker in workers for socket in worker.net_connections()} == {"127.0.0.1"}
     os.kill(workers[1].pid, signal.SIGSTOP)
-    os.kill(first, signal.SIGKILL)  # as if the trainer had been: it takes its vLLM along
+    os.kill(first, signal.SIGKILL)  # as if the trainer had been killed, which ends its vLLM
     _, alive = psutil.wait_procs(workers, timeout=60)
     both.close()
     assert not alive
 
 
-def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
+def test_an_interpreter_without_vllm_is_reported(tmp_path: Path) -> None:
     engine = start(tmp_path, python="/usr/bin/false")
     with pytest.raises(RuntimeError, match="did not start"):
         engine.generate(make_requests(), make_sampling())
     engine.close()
 
 
-def test_vllm_stops_once_enough_is_there_and_samples_as_before(engine: VllmEngine) -> None:
-    """Sixteen at a time of 200 requests of up to 100 tokens: the first is there long before the last has begun."""
+def test_vllm_stops_once_there_is_enough_and_its_samples_are_the_same(engine: VllmEngine) -> None:
+    """Of 200 requests of up to 100 tokens, sixteen run at a time: the first is complete long before the last begins."""
     synced(engine, 5)
     requests = [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(200)]
     for _ in range(2):
@@ -218,20 +218,20 @@ def test_vllm_stops_once_enough_is_there_and_samples_as_before(engine: VllmEngin
         assert len(taken) < 200
 
 
-def test_what_begins_while_newer_weights_are_on_their_way_may_be_of_the_older(engine: VllmEngine) -> None:
+def test_a_request_sent_during_a_broadcast_may_begin_with_the_older_weights(engine: VllmEngine) -> None:
     synced(engine, 5)
-    every = Every(make_requests(), make_sampling())
+    supply = AllRequests(make_requests(), make_sampling())
 
-    def begun(conversation: Conversation) -> None:
-        conversation.version += 1  # as before a broadcast, which it then takes
-        engine._sample(conversation, every, {})
+    def begun(connection: Connection) -> None:
+        connection.version += 1  # as before a broadcast, which the process then receives
+        engine._sample(connection, supply, {})
 
     engine._with_process(begun)
-    assert len(every.sampled) == len(make_requests())
+    assert len(supply.sampled) == len(make_requests())
 
 
 class Switch:
-    """Supply of one short and one long request. The engine gets new weights as soon as the short one is there."""
+    """A supply of one short and one long request. The engine gets new weights as soon as the short one is complete."""
 
     def __init__(self, engine: VllmEngine, requests: list[Request], newer: PreTrainedModel) -> None:
         self.engine, self.newer = engine, newer
@@ -262,8 +262,9 @@ LONG = 120  # tokens
 
 @torch.no_grad()
 def logp_of(older: PreTrainedModel, newer: PreTrainedModel, request: Request, tokens: Tensor, switch: int) -> Tensor:
-    """Nats of each token, if the first `switch` were drawn by the older weights and the others by the newer ones, which
-    go on with the older ones' keys and values."""
+    """Log-probability of each token, in nats, if the first `switch` were drawn by the older weights and the others by
+    the newer ones, which continue with the older ones' keys and values.
+    """
     read = torch.cat([torch.from_numpy(request.prompt), tokens])[None, :-1]
     before = len(request.prompt) - 1 + switch  # tokens read by the older weights
     first = older(read[:, :before], use_cache=True)
@@ -274,10 +275,11 @@ def logp_of(older: PreTrainedModel, newer: PreTrainedModel, request: Request, to
     return logits[len(request.prompt) - 1 :].log_softmax(-1).gather(1, tokens[:, None])[:, 0]
 
 
-def test_a_request_goes_on_from_new_weights_with_the_keys_and_values_that_it_has(engine: VllmEngine) -> None:
-    """Its log-probabilities are the older policy's up to one token, and from there on the newer one's. A request with
-    the same prompt that begins later reads it with the newer weights. Weights come when the short request is there; on
-    a busy machine the long one may have ended before: then once more."""
+def test_a_running_request_continues_with_new_weights_and_its_old_keys_and_values(engine: VllmEngine) -> None:
+    """The log-probabilities are the older policy's up to one token, and the newer one's from there on. A request with
+    the same prompt that begins later reads it with the newer weights. The new weights are sent when the short
+    request is complete; on a busy machine the long one may have ended before: then the test tries again.
+    """
     older, newer = tied(5), tied(6)
     engine.sync(older.named_parameters())
     candidates = [Request(np.array([3, 1, 4]), 1, 1000 + key) for key in range(200)]
@@ -303,13 +305,13 @@ def test_a_request_goes_on_from_new_weights_with_the_keys_and_values_that_it_has
     check_logp(newer, engine, make_sampling(), 1e-4)
 
 
-def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_stream_goes_on(engine: VllmEngine) -> None:
+def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_stream_continues(engine: VllmEngine) -> None:
     newer = tied(6)
     engine.sync(tied(5).named_parameters())
     requests = [Request(np.array([3, 1, 4]), 2, 1000 + key) for key in range(100)]
     taken: dict[int, tuple[Completion, ...]] = {}
 
-    class Struck(Every):
+    class KillingAtFirst(AllRequests):
         def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
             super().deliver(row, samples, version)
             assert row not in taken
@@ -319,6 +321,6 @@ def test_a_lost_process_is_replaced_by_one_with_the_newest_weights_and_the_strea
                 os.kill(engine.pid, signal.SIGKILL)
                 engine.sync(newer.named_parameters())
 
-    engine.generate_stream(Struck(requests, make_sampling(60)))
+    engine.generate_stream(KillingAtFirst(requests, make_sampling(60)))
     assert sorted(taken) == list(range(100))
     check_logp(newer, engine, make_sampling(), 1e-4)

@@ -1,6 +1,7 @@
-"""In place of vLLM 0.32 on a GPU: what rlvr/rollout/vllm_server.py may do, in which order; computed by transformers.
+"""A stand-in for vLLM 0.32 on a GPU, computed by transformers: it checks what rlvr/rollout/vllm_server.py calls, and in
+which order.
 
-It says on standard error what it was asked. Sleeping weights are not-a-number, and nobody samples from them.
+Calls are logged on standard error. Sleeping weights are not-a-number, and must not be sampled from.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class Engine:
         return request_id
 
     def abort_request(self, request_ids: list[str]) -> None:
-        self.waiting = [each for each in self.waiting if each[0] not in request_ids]
-        self.llm.say("abort", len(request_ids))
+        self.waiting = [request for request in self.waiting if request[0] not in request_ids]
+        self.llm.log("abort", len(request_ids))
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.waiting)
@@ -106,10 +107,11 @@ class LLM:
     @torch.no_grad()
     def __init__(self, *, model: str, dtype: str, **knobs: Any) -> None:
         assert set(knobs) <= KNOWN, set(knobs) - KNOWN
-        # Else graphs keep memory that the trainer needs; where it never sleeps, tensor parallelism is slower for it.
+        # Otherwise graphs keep memory that the trainer needs; if vLLM never sleeps, the option slows tensor
+        # parallelism.
         assert knobs["sleep_mode_offload_cudagraph"] == knobs["enable_sleep_mode"]
         assert knobs["enable_sleep_mode"] == json.loads(sys.argv[-1])["sleeps"]
-        assert knobs["gpu_memory_utilization"] == 0.01  # the trainer's memory is not free as it starts
+        assert knobs["gpu_memory_utilization"] == 0.01  # the trainer uses the GPU when vLLM starts
         head = knobs.get("hf_overrides", {"head_dtype": dtype})["head_dtype"]
         assert head == "float32", "the trainer's logits are float32"
         torch.set_grad_enabled(False)
@@ -120,9 +122,9 @@ class LLM:
         assert len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")) == self.processes, os.environ["CUDA_VISIBLE_DEVICES"]
         assert knobs["distributed_executor_backend"] == (None if self.processes == 1 else "mp")
         self.llm_engine = Engine(self)
-        self.say("start", knobs)
+        self.log("start", knobs)
 
-    def say(self, *words: Any) -> None:
+    def log(self, *words: Any) -> None:
         print("stand-in for vLLM:", *words, file=sys.stderr, flush=True)
 
     def sleep(self, level: int) -> None:
@@ -132,15 +134,15 @@ class LLM:
         self.sleeping, self.prefixes_cached = {"weights", "kv_cache"}, False
         for parameter in self.model.parameters():
             parameter.fill_(torch.nan)
-        self.say("sleep")
+        self.log("sleep")
 
     def wake_up(self, tags: list[str]) -> None:
         assert set(tags) <= self.sleeping, (tags, self.sleeping)
         self.sleeping -= set(tags)
-        self.say("wake", *tags)
+        self.log("wake", *tags)
 
     def collective_rpc(self, method: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
-        """Tensors for one process, a function for each of several."""
+        """A method name for one process, a function for several."""
         assert callable(method) == (self.processes > 1)
         if callable(method):
             method(self, *args)
@@ -155,7 +157,7 @@ class LLM:
             assert weight.dtype == self.dtype
             mine.pop(name).copy_(weight)
         assert not mine, sorted(mine)
-        self.say("weights")
+        self.log("weights")
 
     def apply_model(self, work: Callable[[Any], Any]) -> None:
         raise AssertionError("on a CPU only")

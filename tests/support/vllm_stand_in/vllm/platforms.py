@@ -1,4 +1,4 @@
-"""As of vLLM, on a GPU."""
+"""Stand-in for `vllm.platforms` on a GPU."""
 
 
 class _Cuda:

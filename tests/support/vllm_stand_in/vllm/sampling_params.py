@@ -1,4 +1,4 @@
-"""As of vLLM."""
+"""Stand-in for `vllm.sampling_params`."""
 
 
 class RequestOutputKind:

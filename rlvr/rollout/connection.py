@@ -1,4 +1,4 @@
-"""Several threads talk to one process: each asks, and gets the answers to what it has asked itself."""
+"""One connection to a child process, shared by several threads: each receives the answers to its own messages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ PATIENCE_S = 5.0
 Message = tuple[dict[str, Any], Arrays]
 
 
-class Conversation:
-    """Messages of a process that names in each answer, as `topic`, the topic of what it answers.
+class Connection:
+    """The messages of a process that labels each answer with the `topic` of the message that it answers.
 
-    Of the threads that wait for an answer one reads, for all of them. Once the process is lost, it is for all.
+    Of the threads that wait for an answer, one reads on behalf of all. Once the process is lost, all of them raise
+    Lost.
     """
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.version = 0  # of the newest weights that it was sent, or is being sent
-        self.begins_with = 0  # of the oldest that what it is asked next may begin with
+        self.version = 0  # of the newest weights that the process was sent, or is being sent
+        self.begins_with = 0  # the oldest weights that the next request may begin with
         self._numbers = itertools.count(1)
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         self._changed = threading.Condition()
         self._unread: dict[int, deque[Message]] = {}
         self._reading, self._lost = False, ""
 
     @contextmanager
     def topic(self) -> Iterator[Topic]:
-        """One to ask about. Answers that come after it was left are dropped."""
+        """A new topic. Answers that arrive after the context has ended are dropped."""
         number = next(self._numbers)
         with self._changed:
             self._unread[number] = deque()
@@ -46,24 +47,24 @@ class Conversation:
                 del self._unread[number]
 
     def send(self, topic: int, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        with self._sending:
+        with self._send_lock:
             self.process.send({**header, "topic": topic}, arrays, timeout_s)
 
     def receive(self, topic: int, timeout_s: float) -> Message:
-        """The next answer. Raises Lost if the process dies, or says nothing to anybody for `timeout_s`."""
-        own = self._unread[topic]
+        """The next answer. Raises Lost if the process ends, or sends nothing on any topic for `timeout_s`."""
+        answers = self._unread[topic]
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: own or self._lost or not self._reading)
-                if own:
-                    return own.popleft()
+                self._changed.wait_for(lambda: answers or self._lost or not self._reading)
+                if answers:
+                    return answers.popleft()
                 if self._lost:
                     raise Lost(self._lost)
                 self._reading = True
             self._read(timeout_s)
 
     def _read(self, timeout_s: float) -> None:
-        """One message, for whoever has asked."""
+        """Read one message and store it under its topic."""
         message, lost = None, ""
         try:
             message = self.process.receive(timeout_s)
@@ -77,7 +78,7 @@ class Conversation:
                 self._changed.notify_all()
 
     def end(self) -> int:
-        """Kill the process, once nobody reads from it. Returns its exit status."""
+        """Kill the process, once no thread reads from it. Returns its exit status."""
         with self._changed:
             self._changed.wait_for(lambda: not self._reading, PATIENCE_S)
             self._lost = self._lost or "it was ended"
@@ -87,13 +88,13 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Topic:
-    """What one thread asks, and the answers to it."""
+    """The messages of one thread, and the answers to them."""
 
-    conversation: Conversation
+    connection: Connection
     number: int
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        self.conversation.send(self.number, header, arrays, timeout_s)
+        self.connection.send(self.number, header, arrays, timeout_s)
 
     def receive(self, timeout_s: float) -> Message:
-        return self.conversation.receive(self.number, timeout_s)
+        return self.connection.receive(self.number, timeout_s)

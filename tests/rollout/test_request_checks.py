@@ -1,4 +1,4 @@
-"""What no engine can sample is refused before it is asked to."""
+"""Requests that no engine can sample are rejected."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from rlvr.records import Request, Sampling
-from rlvr.rollout.requests import check_synced, checked
+from rlvr.rollout.request_checks import check_requests, check_synced
 
 PROMPTS = [Request(np.arange(length), num_samples=2, key=length) for length in (2, 3)]
 
 
-def test_the_longest_prompt_counts() -> None:
-    assert checked(PROMPTS, Sampling(4, 0, 0)) == 3
-    assert checked([], Sampling(4, 0, 0)) == 1
+def test_the_length_of_the_longest_prompt_is_returned() -> None:
+    assert check_requests(PROMPTS, Sampling(4, 0, 0)) == 3
+    assert check_requests([], Sampling(4, 0, 0)) == 1
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (1.0, 0.01)])
-def test_settings_at_the_end_of_their_range_are_taken(temperature: float, top_p: float) -> None:
-    assert checked(PROMPTS, Sampling(1, 0, 0, temperature, top_p)) == 3
+def test_settings_at_the_end_of_their_range_are_accepted(temperature: float, top_p: float) -> None:
+    assert check_requests(PROMPTS, Sampling(1, 0, 0, temperature, top_p)) == 3
 
 
 @pytest.mark.parametrize(
@@ -28,15 +28,15 @@ def test_settings_at_the_end_of_their_range_are_taken(temperature: float, top_p:
 )
 def test_settings_out_of_range_are_named(sampling: Sampling) -> None:
     with pytest.raises(ValueError, match="out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1"):
-        checked(PROMPTS, sampling)
+        check_requests(PROMPTS, sampling)
 
 
-def test_a_prompt_has_a_token() -> None:
+def test_an_empty_prompt_is_rejected() -> None:
     with pytest.raises(ValueError, match="A prompt has no token"):
-        checked([*PROMPTS, Request(np.arange(0), num_samples=2, key=0)], Sampling(4, 0, 0))
+        check_requests([*PROMPTS, Request(np.arange(0), num_samples=2, key=0)], Sampling(4, 0, 0))
 
 
-def test_weights_of_two_policies_are_not_sampled_from() -> None:
+def test_a_mixture_of_two_policies_is_not_sampled_from() -> None:
     check_synced(True)
     with pytest.raises(ValueError, match="Sync again first"):
         check_synced(False)

@@ -1,4 +1,4 @@
-"""Several threads and one process that answers out of order: each gets its own answers, and all hear of its end."""
+"""Several threads and one process that answers out of order: each gets its own answers, and all learn of its end."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 
 from rlvr.rollout.child import Lost
-from rlvr.rollout.conversation import Conversation, Topic
+from rlvr.rollout.connection import Connection, Topic
 from rlvr.rollout.vllm_server import Arrays
 
 
 class Reverser:
-    """Holds what it is asked until so many have asked, and answers the last one first; then the next so many."""
+    """Collects `at_once` requests, then answers them in reverse order; then the next ones."""
 
     pid = 0
 
     def __init__(self, at_once: int) -> None:
-        self.at_once, self.asked = at_once, list[dict[str, Any]]()
+        self.at_once, self.requests = at_once, list[dict[str, Any]]()
         self.answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.reading = threading.Lock()
 
     def send(self, header: dict[str, Any], arrays: Arrays, timeout_s: float) -> None:
-        self.asked.append(header)
-        if len(self.asked) == self.at_once:
-            for each in reversed(self.asked):
-                self.answers.put({"topic": each["topic"], "doubled": 2 * each["number"]})
-            self.asked.clear()
+        self.requests.append(header)
+        if len(self.requests) == self.at_once:
+            for request in reversed(self.requests):
+                self.answers.put({"topic": request["topic"], "doubled": 2 * request["number"]})
+            self.requests.clear()
 
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], Arrays]:
         assert self.reading.acquire(blocking=False), "two threads read at the same time"
@@ -44,36 +44,36 @@ class Reverser:
         return 3
 
 
-def doubled(conversation: Conversation, number: int) -> int:
-    with conversation.topic() as topic:
+def doubled(connection: Connection, number: int) -> int:
+    with connection.topic() as topic:
         topic.send({"number": number}, {}, 1)
         header, arrays = topic.receive(1)
     assert arrays["zeros"].tolist() == [0, 0]
     return header["doubled"]
 
 
-def test_each_thread_gets_the_answers_to_what_it_has_asked() -> None:
-    conversation = Conversation(Reverser(5))
+def test_each_thread_receives_the_answers_to_its_own_messages() -> None:
+    connection = Connection(Reverser(5))
     with ThreadPoolExecutor(5) as threads:
         for first in range(0, 100, 5):
             numbers = range(first, first + 5)
-            assert list(threads.map(lambda n: doubled(conversation, n), numbers)) == [2 * n for n in numbers]
+            assert list(threads.map(lambda n: doubled(connection, n), numbers)) == [2 * n for n in numbers]
 
 
-def test_what_is_said_to_a_topic_that_was_left_is_dropped() -> None:
+def test_answers_to_an_ended_topic_are_dropped() -> None:
     process = Reverser(1)
-    conversation = Conversation(process)
+    connection = Connection(process)
     process.answers.put({"topic": 77})
-    assert doubled(conversation, 4) == 8
+    assert doubled(connection, 4) == 8
 
 
-def test_all_who_wait_hear_that_the_process_is_lost() -> None:
+def test_all_waiting_threads_fail_when_the_process_is_lost() -> None:
     process = Reverser(100)
-    conversation = Conversation(process)
+    connection = Connection(process)
     waiting = threading.Barrier(4)
 
     def wait_for_answer() -> None:
-        with conversation.topic() as topic:
+        with connection.topic() as topic:
             waiting.wait()
             topic.receive(1)
 
@@ -84,15 +84,15 @@ def test_all_who_wait_hear_that_the_process_is_lost() -> None:
         for answer in answers:
             with pytest.raises(Lost, match="exit status 3"):
                 answer.result(timeout=60)
-    with conversation.topic() as topic, pytest.raises(Lost, match="exit status 3"):
+    with connection.topic() as topic, pytest.raises(Lost, match="exit status 3"):
         topic.receive(1)
-    assert conversation.end() == 3
+    assert connection.end() == 3
 
 
-def test_whoever_comes_later_asks_by_another_name() -> None:
-    conversation = Conversation(Reverser(1))
+def test_topics_have_different_numbers() -> None:
+    connection = Connection(Reverser(1))
     topics = list[Topic]()
     for _ in range(3):
-        with conversation.topic() as topic:
+        with connection.topic() as topic:
             topics.append(topic)
     assert len({topic.number for topic in topics}) == 3

@@ -1,4 +1,4 @@
-"""What one process writes another reads, and nothing of it stays."""
+"""What one process writes to a memory file, another reads; closing frees it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from rlvr.rollout.memory import Memory
+from rlvr.rollout.memory_file import MemoryFile
 
 
-def test_another_process_reads_what_was_written_and_nothing_stays() -> None:
-    memory = Memory()
+def test_another_process_reads_what_was_written_and_closing_frees_it() -> None:
+    memory = MemoryFile()
     data = np.arange(70000, dtype=np.int32).view(np.uint8)
     memory.write(data[:1000], 64)
     memory.write(data[1000:], 1064)
     code = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())"
     read = subprocess.run([sys.executable, "-c", code, memory.path], capture_output=True, check=True).stdout
     assert read == bytes(64) + data.tobytes()
-    assert held() == 1
+    assert num_open() == 1
     memory.close()
-    assert held() == 0
+    assert num_open() == 0
 
 
-def held() -> int:
-    """Files of memory that this process has open."""
+def num_open() -> int:
+    """Number of memory files that this process has open."""
     return sum("rlvr-weights" in str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())

@@ -1,4 +1,4 @@
-"""What every engine refuses, in the same words."""
+"""Checks of requests, the same for every engine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ NOT_NUMBERS = "the policy's probabilities are not numbers: its weights have dive
 
 
 def check_synced(synced: bool) -> None:
-    """ValueError for weights of which a sync has sent one part."""
+    """Raises ValueError if the last sync has replaced only a part of the weights."""
     if not synced:
         raise ValueError("The last sync failed half-way: the engine's weights are a mixture. Sync again first.")
 
 
-def checked(requests: Sequence[Request], sampling: Sampling) -> int:
-    """Tokens of the longest prompt, 1 without any. ValueError for settings out of range, or an empty prompt."""
+def check_requests(requests: Sequence[Request], sampling: Sampling) -> int:
+    """The number of tokens of the longest prompt, 1 without requests. Raises ValueError for sampling settings out of
+    range, and for an empty prompt.
+    """
     if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
         raise ValueError(f"{sampling} is out of range: max_tokens >= 1, temperature >= 0, 0 < top_p <= 1")
     lengths = [len(request.prompt) for request in requests] or [1]
