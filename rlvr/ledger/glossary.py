@@ -1,24 +1,23 @@
-"""What each logged metric is: names in `metrics.jsonl`, units, meanings. docs/metrics.md is written from it.
+"""Every logged metric: its name in `metrics.jsonl`, unit and meaning. docs/metrics.md is generated from it.
 
-python -m rlvr.ledger.glossary [NAME...]     # all of it, or some metrics
+python -m rlvr.ledger.glossary [NAME...]     # prints the whole page, or the entries of some metrics
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlvr.metrics import EVALUATION, VALIDATION
 
-# Between < and >: what differs between benchmarks and settings.
+# Placeholders in names, written <like this>, and the pattern of the text that takes their place.
 VARIABLE = {"benchmark": r"[\w.-]+", "n": r"\d+", "k": r"\d+"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One metric. unit: share is of 0 to 1. only: where it is logged, if not everywhere."""
+    """One metric. unit: a "share" is a number from 0 to 1. only: when it is logged, if not always."""
 
     name: str
     unit: str
@@ -26,8 +25,9 @@ class Entry:
     only: str = ""
 
     def describes(self, name: str) -> bool:
+        """Whether a logged name is this entry's name with its placeholders filled in."""
         parts = re.split(r"<(\w+)>", self.name)
-        pattern = "".join(VARIABLE[part] if place % 2 else re.escape(part) for place, part in enumerate(parts))
+        pattern = "".join(VARIABLE[part] if i % 2 else re.escape(part) for i, part in enumerate(parts))
         return bool(re.fullmatch(pattern, name))
 
 
@@ -260,18 +260,19 @@ GLOSSARY = (
 
 
 def entry(name: str) -> Entry | None:
-    """What describes a logged name; None: nothing does."""
+    """The entry that describes a logged name; None if there is none."""
     if name.startswith(VALIDATION):
         name = EVALUATION + name.removeprefix(VALIDATION)
-    return next((each for chapter in GLOSSARY for each in chapter.entries if each.describes(name)), None)
+    entries = (entry for chapter in GLOSSARY for entry in chapter.entries)
+    return next((entry for entry in entries if entry.describes(name)), None)
 
 
 def page() -> str:
-    """docs/metrics.md."""
+    """The text of docs/metrics.md."""
     lines = ["# Metrics", "", *INTRODUCTION]
     for chapter in GLOSSARY:
         lines += ["", f"## {chapter.title}", "", chapter.about, "", "| name | unit | what it is |", "|---|---|---|"]
-        lines += [_row(each) for each in chapter.entries]
+        lines += [_row(entry) for entry in chapter.entries]
     return "\n".join(lines) + "\n"
 
 
@@ -284,17 +285,21 @@ INTRODUCTION = (
 )
 
 
-def _row(each: Entry) -> str:
-    only = f" *({each.only})*" if each.only else ""
-    cells = (f"`{each.name}`", each.unit, each.meaning + only)
+def _row(entry: Entry) -> str:
+    only = f" *({entry.only})*" if entry.only else ""
+    cells = (f"`{entry.name}`", entry.unit, entry.meaning + only)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _explained(names: Sequence[str]) -> Iterable[str]:
-    for name in names:
-        known = entry(name)
-        yield f"{name}: {known.meaning} ({known.unit})" if known else f"{name}: no metric of this name is logged."
+def _explanation(name: str) -> str:
+    described = entry(name)
+    return (
+        f"{name}: {described.meaning} ({described.unit})" if described else f"{name}: no metric of this name is logged."
+    )
 
 
 if __name__ == "__main__":
-    print("\n".join(_explained(sys.argv[1:])) or page(), end="\n" if sys.argv[1:] else "")
+    if sys.argv[1:]:
+        print("\n".join(map(_explanation, sys.argv[1:])))
+    else:
+        print(page(), end="")

@@ -115,8 +115,7 @@ class Server:
                 start_new_session=True,
                 **identity,
             )
-        who = lock.known_as(process.pid)
-        write_json(self.root / "server.json", {**who, "uri": uri})
+        write_json(self.root / "server.json", {**lock.process_record(process.pid), "uri": uri})
         deadline = time.monotonic() + START_S
         while not _is_healthy(uri):
             if process.poll() is not None or time.monotonic() > deadline:
