@@ -320,11 +320,13 @@ class JournalWriter:
         pending_steps = {json.loads(line)["step"] for line in self._pending}
         self._steps, self._num_written = pending_steps, 0
         self._read_file()
-        own = {
-            record.step: line for line in lines if (record := _record_or_none(line)) and record.attempt == self._attempt
-        }
-        missing = [line + b"\n" for step, line in own.items() if step not in self._steps]
-        self._pending, self._steps = missing + self._pending, self._steps | own.keys()
+        own_lines: dict[int, bytes] = {}
+        for line in lines:
+            record = _record_or_none(line)
+            if record is not None and record.attempt == self._attempt:
+                own_lines[record.step] = line
+        missing = [line + b"\n" for step, line in own_lines.items() if step not in self._steps]
+        self._pending, self._steps = missing + self._pending, self._steps | own_lines.keys()
         self._warn(f"the file was replaced: {len(missing)} lines of this attempt that it lacked are written again")
 
     def _append(self) -> None:
