@@ -50,7 +50,7 @@ class Difference:
     def __str__(self) -> str:
         parts = [
             f"{len(rows)} rows {where} ({_shown(sorted(rows))})"
-            for rows, where in ((self.lacking, "are not in MLflow"), (self.foreign, "are in MLflow alone"))
+            for rows, where in ((self.lacking, "are not in MLflow"), (self.foreign, "are only in MLflow"))
             if rows
         ]
         return ", ".join(parts)

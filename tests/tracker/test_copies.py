@@ -1,4 +1,4 @@
-"""What commands for other trackers have in common, and a home that they are tried on."""
+"""What the commands for other trackers share, and a home to test them on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps are in MLflow: by attempt and step, whatever becomes of the journal's lines."""
+"""Which steps are in MLflow, by attempt and step, whatever happens to the lines of the journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_was_added_and_not_taken_back_has_arrived(added: list[tuple[int, se
     assert cursor.arrived == set().union(*(steps for _, steps in added)) - lost
 
 
-def test_each_store_has_a_cursor_of_its_own_and_one_of_another_version_is_none(tmp_path: Path) -> None:
+def test_each_store_has_its_own_cursor_and_that_of_another_version_is_ignored(tmp_path: Path) -> None:
     first = Cursor("1", "x", "y", steps={"1": [[0, 4]]})
     first.save(tmp_path, URI)
     Cursor("2").save(tmp_path, "sqlite:////z.db")
