@@ -64,7 +64,8 @@ class Parser(argparse.ArgumentParser):
                 for parser in cast("dict[str, Parser]", subparsers).values():
                     actions += parser._actions
         options = [option for action in actions for option in action.option_strings]
-        matches = difflib.get_close_matches(words.split("=")[0].split()[0], options, n=1) if is_unknown else []
+        typed = words.split("=")[0].split()[:1]  # [] if the first word is empty
+        matches = difflib.get_close_matches(typed[0], options, n=1) if is_unknown and typed else []
         return f" Did you mean {matches[0]}?" if matches else ""
 
 

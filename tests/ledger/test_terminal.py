@@ -28,6 +28,8 @@ REJECTED = {
         ["status", "--josn"],
         "unrecognized arguments: --josn. Did you mean --json?",
     ),
+    "an empty word, as of a variable that is not set": (sweeps, ["status", "s", ""], "unrecognized arguments: ."),
+    "a word that begins with a sign": (sweeps, ["status", "s", "=x"], "unrecognized arguments: =x."),
     "a home that is not there": (
         sweeps,
         ["status", "--home", "/nowhere"],
