@@ -237,7 +237,7 @@ class Ledger:
         """
         text = text.removeprefix("runs/")
         names = {run_id: self._name(run_id) for run_id in self.runs()}
-        namesakes = [run_id for run_id, name in names.items() if name == text]
+        namesakes = [run_id for run_id, name in names.items() if text and name == text]
         for matches in (
             [run_id for run_id in names if run_id == text],
             self._in_newest_sweep(namesakes) if len(namesakes) > 1 else namesakes,

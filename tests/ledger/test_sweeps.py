@@ -238,8 +238,10 @@ def test_a_typed_text_stands_for_one_run_or_the_error_lists_the_candidates(tmp_p
         ledger.resolve_run("ab")
     with pytest.raises(ValueError, match="name-xyz stands for 2 runs"):
         ledger.resolve_run("name-xyz")
-    with pytest.raises(ValueError, match="no run nope"):
-        ledger.resolve_run("nope")
+    (ledger.run_dir("xyz") / "run.json").unlink()  # it has no name now
+    for text in ("nope", "", "runs/"):
+        with pytest.raises(ValueError, match=f"no run {text.removeprefix('runs/')} in "):
+            ledger.resolve_run(text)
 
 
 def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
