@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.sweeps import Ledger, NoSweep, the_sweep
+from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, the_sweep
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
 
@@ -30,21 +30,28 @@ def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
     sweep_ids: ids or names. Raises ValueError if there is no such sweep.
     """
     ledger = Ledger(home)
+    run_ids = [run_id for sweep in _selected_sweeps(ledger, sweep_ids) for run_id in sweep.run_ids]
+    if not sweep_ids:  # runs of a sweep whose directories are gone stay in the list: MLflow has to show that
+        run_ids = [*ledger.runs(), *run_ids]
+    return [ledger.run_dir(run_id) for run_id in dict.fromkeys(run_ids)]
+
+
+def _selected_sweeps(ledger: Ledger, sweep_ids: Sequence[str]) -> list[Sweep]:
+    """The sweeps with these ids or names, or all of them if none is given. Raises ValueError."""
     sweeps = ledger.sweeps()
-    if not sweep_ids:  # also runs of a sweep whose directories are gone: MLflow has to show that
-        all_ids = dict.fromkeys([*ledger.runs(), *(run_id for sweep in sweeps for run_id in sweep.run_ids)])
-        return [ledger.run_dir(run_id) for run_id in all_ids]
-    ids: dict[str, None] = {}
+    if not sweep_ids:
+        return sweeps
+    selected: list[Sweep] = []
     for text in sweep_ids:
         try:
-            ids |= dict.fromkeys(the_sweep(sweeps, text).run_ids)
+            selected.append(the_sweep(sweeps, text))
         except NoSweep:
             known = ", ".join(sweep.sweep_id for sweep in sweeps) or "none"
             raise ValueError(
-                f"no sweep {text!r} in {layout.sweeps(home)}. Sweeps there: {known}. "
+                f"no sweep {text!r} in {layout.sweeps(ledger.home)}. Sweeps there: {known}. "
                 "Leave --sweep out to ship every run."
             ) from None
-    return [ledger.run_dir(run_id) for run_id in ids]
+    return selected
 
 
 def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
@@ -142,9 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = shipper.ship(run_dirs(shipper.home, options.sweep))
             if report.warning:
                 print(f"MLflow: {report.warning}", file=sys.stderr)
-        for sweep in shipper.ledger.sweeps():
-            if not options.sweep or sweep.sweep_id in options.sweep:
-                report.note_problems(sweep)
+        for sweep in _selected_sweeps(shipper.ledger, options.sweep):
+            report.note_problems(sweep)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -441,6 +441,14 @@ def test_an_unknown_sweep_and_an_ambiguous_one_are_user_errors(home, capsys):
     assert "Allowed: sqlite, http" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("typed", ["s1", "s"])
+def test_a_damaged_sweep_is_reported_by_whatever_it_was_selected(home, capsys, typed):
+    make_sweep(home, "s1", [])
+    (home / "runs/sweeps/s1/manifest.jsonl").write_text("{")
+    assert main(["--home", str(home), "--sweep", typed]) == 0
+    assert "sweep s1: line 1 is torn in" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.real
 def test_two_shippers_at_once_on_a_fresh_database_double_nothing(home):
