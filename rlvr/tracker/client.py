@@ -146,7 +146,7 @@ class Client:
             histories = [self._mlflow.get_metric_history(run_id, metric) for metric in run.data.metrics]
         return {Row(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
 
-    def trash(self, run_id: str) -> None:
+    def delete_run(self, run_id: str) -> None:
         """Delete a run as the dashboard does: it can be restored until `mlflow gc` removes it for good."""
         with _translated():
             self._mlflow.delete_run(run_id)

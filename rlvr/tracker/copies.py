@@ -25,7 +25,7 @@ _DIRECTORIES = re.compile(r'(^|")/(?:[^"/]+/)*')
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopiedRun:
     """A run in the form in which it is copied to other trackers."""
 
     run_id: str
@@ -46,13 +46,13 @@ class Target:
 
     name: str  # of its Python package, and of the extra of rlvr that installs it
     about: str  # description of the command
-    write: Callable[[Copied, argparse.Namespace], None]
+    write: Callable[[CopiedRun, argparse.Namespace], None]
     view: Callable[[argparse.Namespace], str]
     out: str  # help of --out
     usual_out: Path | None = None  # default of --out; None: it has to be typed
 
 
-def copied(run_dir: Path, sweeps: Iterable[Sweep]) -> Copied:
+def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
     """A run and its journal. sweeps: all of the ledger. Raises Unreadable."""
     info, config = read_info(run_dir), read_config(run_dir)
     own_sweeps = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
@@ -62,7 +62,7 @@ def copied(run_dir: Path, sweeps: Iterable[Sweep]) -> Copied:
     values = {**flatten(config), **options}
     swept = dict.fromkeys(key for sweep in own_sweeps for key in (sweep.info.get("swept") or {}))
     tags = [tag for sweep in own_sweeps for tag in (sweep.name, *str(sweep.info.get("tags") or "").split(","))]
-    return Copied(
+    return CopiedRun(
         run_id=run_dir.name,
         name=info.name or run_dir.name,
         arm=info.arm,
@@ -102,7 +102,7 @@ def main(target: Target, arguments: Sequence[str] | None = None) -> int:
         errors = list[Unreadable]()
         for directory in directories:
             try:
-                target.write(copied(directory, sweeps), options)
+                target.write(copied_run(directory, sweeps), options)
             except Unreadable as error:
                 errors.append(error)
     except ModuleNotFoundError as error:

@@ -51,7 +51,7 @@ class Cursor:
             steps.setdefault(str(record.attempt), set()).add(record.step)
         self.steps = {attempt: _series(numbers) for attempt, numbers in steps.items()}
 
-    def take_back(self, lost: Set[int]) -> None:
+    def mark_missing(self, lost: Set[int]) -> None:
         """Record that these steps are not in MLflow after all: they will be sent again."""
         kept = {attempt: steps - lost for attempt, steps in self._by_attempt().items()}
         self.steps = {attempt: _series(numbers) for attempt, numbers in kept.items() if numbers}

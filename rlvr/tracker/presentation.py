@@ -50,7 +50,7 @@ def metric_columns(names: Iterable[str]) -> list[str]:
     return [f"metrics.`{name}`" for name in columns]
 
 
-def measured(sweep: Sweep, ledger: Ledger) -> set[str]:
+def measured_metrics(sweep: Sweep, ledger: Ledger) -> set[str]:
     """The names of all metrics of the first run of a sweep that has any."""
     for run_id in sweep.run_ids:
         if records := journal.read(layout.journal(ledger.run_dir(run_id))).records:
@@ -58,7 +58,7 @@ def measured(sweep: Sweep, ledger: Ledger) -> set[str]:
     return set()
 
 
-def swept(sweep: Sweep, ledger: Ledger) -> tuple[dict[str, str], dict[str, str]]:
+def swept_values(sweep: Sweep, ledger: Ledger) -> tuple[dict[str, str], dict[str, str]]:
     """({tag: values}, {param: values}): what the sweep varies. Options of groups are tags; all else are params.
 
     Both are empty if no config of the sweep can be read.

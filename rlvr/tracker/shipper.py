@@ -132,7 +132,7 @@ class Shipper:
             if directories:
                 self._pass(present, [directory.name for directory in directories], report, done)
         except (StoreDown, OSError, ValueError) as error:
-            report.error = self._clean(error) + store.cure(self.uri, str(error))
+            report.error = self._clean(error) + store.remedy(self.uri, str(error))
         for run in present:
             if run.directory not in done:
                 report.left[run.name] = report.left.get(run.name, 0) + self._lines_left(run)
@@ -181,9 +181,9 @@ class Shipper:
     def _prepare_repair(self, client: Client, run: Run, cursor: Cursor, difference: Difference) -> None:
         """Let the next pass send what MLflow lacks. An MLflow run with rows that are in no journal is deleted."""
         if difference.foreign:
-            client.trash(cursor.mlflow_run_id)
+            client.delete_run(cursor.mlflow_run_id)
             cursor = Cursor()
-        cursor.take_back({row.step for row in difference.lacking})
+        cursor.mark_missing({row.step for row in difference.lacking})
         cursor.save(run.directory, self.uri)
 
     def _readable(self, directories: Iterable[Path], report: Report) -> list[Run]:
@@ -347,7 +347,7 @@ class Shipper:
             except Refused:  # deleted
                 return False
             if stored and not any(rows_of(record) & stored for record in records):
-                client.trash(known)
+                client.delete_run(known)
                 return False
             client.send_tags(known, key)
         candidates = [] if known else client.find_all(cursor.experiment_id, {"rlvr.run_id": run.info.run_id})
@@ -369,7 +369,7 @@ class Shipper:
         cursor = Cursor.load(directory, self.uri)
         if not _is_valid(client, cursor):
             key = {"rlvr.sweep_id": sweep.sweep_id, "rlvr.kind": "sweep"}
-            swept_tags, swept_params = presentation.swept(sweep, self.ledger)
+            swept_tags, swept_params = presentation.swept_values(sweep, self.ledger)
             first_tags = {**key, "rlvr.command": redact(sweep.command)[: tags.MAX_VALUE], **swept_tags}
             experiment_id = client.experiment(sweep.study or EXPERIMENT)
             mlflow_run_id = client.find(experiment_id, key)
@@ -411,9 +411,9 @@ class Shipper:
     def _save_view(self, client: Client, sweep: Sweep, cursor: Cursor) -> None:
         """Save the columns of an experiment: what the sweep varies, and the most important metrics."""
         if sweep.sweep_id not in self._columns:
-            self._columns[sweep.sweep_id] = presentation.knob_columns(*presentation.swept(sweep, self.ledger))
+            self._columns[sweep.sweep_id] = presentation.knob_columns(*presentation.swept_values(sweep, self.ledger))
         if cursor.experiment_id not in self._measured:
-            self._measured[cursor.experiment_id] = presentation.measured(sweep, self.ledger)
+            self._measured[cursor.experiment_id] = presentation.measured_metrics(sweep, self.ledger)
         metrics = presentation.metric_columns(self._measured[cursor.experiment_id])
         client.save_view(cursor.experiment_id, [*self._columns[sweep.sweep_id], *metrics])
 

@@ -109,7 +109,7 @@ def fault(uri: str) -> str | None:
     return None
 
 
-def cure(uri: str, fault: str) -> str:
+def remedy(uri: str, fault: str) -> str:
     """What to do about a damaged SQLite file; "" for any other store or fault."""
     path = sqlite_path(uri)
     if path is None or not any(word in fault for word in _DAMAGED):
@@ -141,7 +141,7 @@ def _sqlite_fault(path: Path) -> str | None:
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
-        return f"{path} cannot be used as a database ({error})" + cure(f"sqlite:///{path}", str(error))
+        return f"{path} cannot be used as a database ({error})" + remedy(f"sqlite:///{path}", str(error))
     return None if os.access(path, os.W_OK) else f"{path} is read-only"
 
 

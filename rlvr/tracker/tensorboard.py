@@ -16,12 +16,12 @@ from typing import Any
 
 from rlvr.ledger.files import whole
 from rlvr.tracker import copies
-from rlvr.tracker.copies import Copied, Value
+from rlvr.tracker.copies import CopiedRun, Value
 
 FILE = "events.out.tfevents.0.rlvr"  # TensorBoard recognises its files by the beginning of this name
 
 
-def write(run: Copied, options: argparse.Namespace) -> None:
+def write(run: CopiedRun, options: argparse.Namespace) -> None:
     """Write a run to a folder below `options.out`. What a sweep varied is shown under HPARAMS."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary

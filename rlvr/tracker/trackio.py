@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rlvr.tracker import copies
-from rlvr.tracker.copies import Copied
+from rlvr.tracker.copies import CopiedRun
 
 
-def write(run: Copied, options: argparse.Namespace) -> None:
+def write(run: CopiedRun, options: argparse.Namespace) -> None:
     """Write a run to the store in `options.out`, by default trackio's own."""
     if options.out != TARGET.usual_out:
         os.environ["TRACKIO_DIR"] = str(options.out.resolve())  # read when trackio is imported

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.tracker import copies
-from rlvr.tracker.copies import Copied
+from rlvr.tracker.copies import CopiedRun
 
 MAX_TAG = 64  # characters that W&B allows
 
 
-def write(run: Copied, options: argparse.Namespace) -> None:
+def write(run: CopiedRun, options: argparse.Namespace) -> None:
     """Write a run to W&B, or, if W&B is offline, to a folder below `options.out`/wandb.
 
     Raises ValueError if W&B rejects it, for example without a key.
@@ -34,7 +34,7 @@ def write(run: Copied, options: argparse.Namespace) -> None:
         raise ValueError(f"W&B: {error}") from error
 
 
-def _write(run: Copied, options: argparse.Namespace) -> None:
+def _write(run: CopiedRun, options: argparse.Namespace) -> None:
     import wandb
 
     options.out.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def test_unbroken_series_of_steps_are_two_numbers() -> None:
     cursor.add(records({8}, 2))
     assert cursor.steps == {"1": [[1, 3], [7, 7]], "2": [[8, 8]]}
     assert cursor.arrived == {1, 2, 3, 7, 8}
-    cursor.take_back({2, 8})
+    cursor.mark_missing({2, 8})
     assert cursor.steps == {"1": [[1, 1], [3, 3], [7, 7]]}
 
 
@@ -32,7 +32,7 @@ def test_what_was_added_and_not_taken_back_has_arrived(added: list[tuple[int, se
     cursor = Cursor()
     for attempt, steps in added:
         cursor.add(records(steps, attempt))
-    cursor.take_back(lost)
+    cursor.mark_missing(lost)
     assert cursor.arrived == set().union(*(steps for _, steps in added)) - lost
 
 
