@@ -11,19 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
-# What the names of measurements on held-out problems begin with: test, and validation.
+# Prefixes of the names of metrics on held-out problems: of the test split, and of the validation split.
 EVALUATION, VALIDATION = "evaluation/", "validation/"
 
 
 def accuracy(metrics: Mapping[str, float]) -> float | None:
-    """The one number that an evaluation comes to: the mean of avg@n over its benchmarks; a bandit's expected reward.
+    """The main result of an evaluation: the mean of avg@n over its benchmarks, or a bandit's expected reward.
 
-    Of the validation split where that is measured: what is chosen by it is then reported on other problems.
-    metrics: all that were measured at a step, by name. None where none of them is an evaluation's.
+    On the validation split, if it is measured, so that what is selected by it is reported on other problems. metrics:
+    all metrics of a step, by name. None if there is no evaluation among them.
     """
-    scores = {n: value for n, value in metrics.items() if "/avg_at_" in n or n.endswith("/expected_reward")}
-    chosen = [value for name, value in scores.items() if name.startswith(VALIDATION)] or list(scores.values())
-    return math.fsum(chosen) / len(chosen) if chosen else None
+    scores = {name: value for name, value in metrics.items() if "/avg_at_" in name or name.endswith("/expected_reward")}
+    validation = [value for name, value in scores.items() if name.startswith(VALIDATION)]
+    values = validation or list(scores.values())
+    return math.fsum(values) / len(values) if values else None
 
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
@@ -47,37 +48,37 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> Floats:
 def maj_at_k(answers: Sequence[Hashable | None], correct: Sequence[bool], k: int) -> float:
     """Chance that the most frequent answer among the first k samples of a problem is right, ties broken at random.
 
-    answers: [n] parsed answers, None where there was none to parse: such samples never win, and if no sample has an
-    answer the result is 0. correct: [n] verdicts; where verdicts on one answer differ, their mean counts.
-    Raises ValueError unless 1 ≤ k ≤ n, or if the lengths differ.
+    answers: [n] parsed answers, None if there is none: such samples have no vote, and if no sample has an answer the
+    result is 0. correct: [n] verdicts; if verdicts on one answer differ, their mean counts. Raises ValueError unless
+    1 ≤ k ≤ n, or if the lengths differ.
     """
     if not 1 <= k <= len(answers):
         raise ValueError(f"maj@{k} needs 1 ≤ k ≤ samples, and there are {len(answers)}. Lower k or sample more.")
-    pairs = [(a, ok) for a, ok in zip(answers, correct, strict=True)][:k]
+    pairs = list(zip(answers, correct, strict=True))[:k]
     votes = Counter(answer for answer, _ in pairs if answer is not None)
     if not votes:
         return 0.0
     most = max(votes.values())
     tied = [answer for answer, count in votes.items() if count == most]
-    return float(np.mean([np.mean([ok for a, ok in pairs if a == answer]) for answer in tied]))
+    return float(np.mean([np.mean([right for vote, right in pairs if vote == answer]) for answer in tied]))
 
 
 def distinct_at_k(answers: Sequence[Hashable | None], k: int) -> float:
     """Expected number of different right answers among k of the n samples of a problem, drawn without replacement.
 
-    answers: [n] one right answer each, None for a sample that is not right. An answer that m samples give is among k
-    of them with chance 1 − C(n − m, k)/C(n, k): `pass_at_k` of each answer, summed. At k = n the number of different
-    ones. Raises ValueError as that does.
+    answers: [n] the right answer of each sample, None for a sample that is not right. An answer of m samples is among k
+    of them with chance 1 − C(n − m, k)/C(n, k): the result is the sum of `pass_at_k` over the answers, and at k = n the
+    number of different answers. Raises ValueError as `pass_at_k` does.
     """
-    times = Counter(answer for answer in answers if answer is not None)
-    return float(pass_at_k(len(answers), np.array([*times.values(), 0]), k).sum())  # 0: k is checked if none is right
+    counts = Counter(answer for answer in answers if answer is not None)
+    return float(pass_at_k(len(answers), np.array([*counts.values(), 0]), k).sum())  # 0: to check k without answers
 
 
 def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:
     """Different n-grams over all n-grams of a set of responses (sequences of words or token ids).
 
-    Li et al. 2016, arXiv:1510.03055. NaN if no response is n long. Falls with the size of the set: compare
-    sets of one size.
+    Li et al. 2016, arXiv:1510.03055. NaN if no response has n elements. Falls with the size of the set: compare only
+    sets of equal size.
     """
     grams = [tuple(response[i : i + n]) for response in responses for i in range(len(response) - n + 1)]
     return len(set(grams)) / len(grams) if grams else float("nan")
@@ -86,8 +87,8 @@ def distinct_n(responses: Sequence[Sequence[Hashable]], n: int) -> float:
 def embedding_diversity(embeddings: ArrayLike) -> float:
     """1 − mean cosine similarity over all pairs of a set of responses: Div of PACS (arXiv:2509.02522, Eq. 13).
 
-    embeddings: [K, d], a row per response, of any length but 0. Σ_{m<n} cos = (|Σ v|² − K)/2 with unit rows v.
-    NaN of fewer than two responses: there is no pair.
+    embeddings: [K, d], one row per response, with any norm but 0. Σ_{m<n} cos = (|Σ v|² − K)/2 with unit rows v.
+    NaN for fewer than two responses, which have no pair.
     """
     rows = np.asarray(embeddings, dtype=np.float64)
     K = len(rows)
@@ -98,22 +99,23 @@ def embedding_diversity(embeddings: ArrayLike) -> float:
 
 
 def approach_score(answers: Sequence[Hashable]) -> int:
-    """LAD's scale of logical diversity (arXiv:2602.20132, Box C.0), by a rule: 1 minimal to 5 maximum.
+    """LAD's scale of logical diversity (arXiv:2602.20132, Box C.0) as a rule, from 1 (minimal) to 5 (maximum).
 
-    answers: what names the approach of each response. Of 16, the most common one has 14 or more: 1; 11 to 13: 2; 7 to
-    10: 3; 4 to 6: 4; at most 3: 5. Of other numbers the same shares, 14/16 and so on.
+    answers: a label for the approach of each response. If, of 16 responses, the most common approach has 14 or more,
+    the score is 1; 11 to 13: 2; 7 to 10: 3; 4 to 6: 4; at most 3: 5. For other numbers of responses the shares are
+    the same (14/16, ...). Raises ValueError without responses.
     """
     if not answers:
         raise ValueError("no response: there is no approach to count.")
-    most = 16 * max(Counter(answers).values()) / len(answers)
-    return 1 + sum(most < least for least in (4, 7, 11, 14))
+    most_of_16 = 16 * max(Counter(answers).values()) / len(answers)
+    return 1 + sum(most_of_16 < bound for bound in (4, 7, 11, 14))
 
 
 def elo_rating(solved: ArrayLike, ratings: ArrayLike) -> float:
-    """The rating r at which Σ 1/(1 + 10^((d − r)/400)) over problems of ratings d is what was solved.
+    """The rating r at which Σ 1/(1 + 10^((d − r)/400)), over problems of ratings d, equals Σ solved.
 
-    The maximum-likelihood rating of the Elo model, on CodeForces' scale if `ratings` are its own. solved: [P] share of
-    samples that solve each problem. NaN where none or all of them are solved: no rating is too low, or too high.
+    The maximum-likelihood rating of the Elo model, on CodeForces' scale if `ratings` are. solved, ratings: [P]; solved
+    is the share of samples that solve each problem. NaN if none or all are solved: the likelihood has no maximum then.
     """
     p, d = np.asarray(solved, dtype=np.float64), np.asarray(ratings, dtype=np.float64)
     total = float(p.sum())
@@ -128,19 +130,19 @@ def elo_rating(solved: ArrayLike, ratings: ArrayLike) -> float:
 
 
 def percentile(rating: float, contestants: ArrayLike) -> float:
-    """Share of the contestants whose rating is below. contestants: their ratings."""
+    """Share of contestants with a lower rating. contestants: their ratings."""
     return float(np.mean(np.asarray(contestants, dtype=np.float64) < rating))
 
 
 def coverage(c: ArrayLike) -> float:
-    """Fraction of problems with a correct sample. c: [P] number of correct samples. NaN without problems."""
+    """Fraction of problems with a correct sample. c: [P] numbers of correct samples. NaN if P = 0."""
     return _mean(np.asarray(c) > 0)
 
 
 def weight_rl(p: ArrayLike) -> Floats:
-    """w(p) = 1: how much reinforcement learning weighs a problem of success rate p (MaxRL, arXiv:2602.02710).
+    """w(p) = 1: the weight of a problem of success rate p in reinforcement learning (MaxRL, arXiv:2602.02710).
 
-    Population weights: the expected gradient of a problem is w(p)·∇p. p: success rates in [0, 1].
+    Here and below: population weights, so the expected gradient of a problem is w(p)·∇p. p: success rates in [0, 1].
     """
     return np.ones(_rates(p).shape)
 
@@ -160,20 +162,20 @@ def weight_maxrl(p: ArrayLike, order: int) -> Floats:
     if order < 1:
         raise ValueError(f"MaxRL has orders 1, 2, …, got {order}.")
     p = _rates(p)
-    some = np.where(p > 0, p, 1.0)
+    positive = np.where(p > 0, p, 1.0)
     with np.errstate(divide="ignore"):
-        return np.where(p > 0, -np.expm1(order * np.log1p(-some)) / some, float(order))
+        return np.where(p > 0, -np.expm1(order * np.log1p(-positive)) / positive, float(order))
 
 
 def weight_pass(p: ArrayLike, k: int) -> Floats:
-    """w(p) = k(1 − p)^(k−1), that of pass@k = 1 − (1 − p)^k: what PKPO maximises (arXiv:2505.15201)."""
+    """w(p) = k(1 − p)^(k−1), the weight for pass@k = 1 − (1 − p)^k, which PKPO maximises (arXiv:2505.15201)."""
     if k < 1:
         raise ValueError(f"pass@k has k = 1, 2, …, got {k}.")
     return np.asarray(k * (1 - _rates(p)) ** (k - 1))
 
 
 def weight_ml(p: ArrayLike) -> Floats:
-    """w(p) = 1/p: maximum likelihood, the gradient of log p; inf at p = 0."""
+    """w(p) = 1/p: the weight for maximum likelihood, from the gradient of log p; inf at p = 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / _rates(p))
 

@@ -1,4 +1,4 @@
-"""Sampling noise that is a function of names, not of history: the same for any batch, rank count or order."""
+"""Sampling noise as a function of keys, not of history: the same for any batch, number of ranks or order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)
 def uniform(
     seed: int, step: int, keys: Sequence[int], samples: Sequence[int], start: int, count: int
 ) -> NDArray[np.float64]:
-    """Uniform numbers of the open interval (0, 1) for positions start … start + count − 1 of each row, [B, count].
+    """[B, count] uniform numbers in the open interval (0, 1), for positions start … start + count − 1 of each row.
 
-    `keys`, `samples`: [B] 64-bit integers. Row i is the SplitMix64 stream (Steele, Lea, Flood 2014) whose seed is a
-    hash of (seed, step, keys[i], samples[i]), read at `start`: any position of any row costs the same.
+    keys, samples: [B] 64-bit integers. Row i is the SplitMix64 stream (Steele, Lea, Flood 2014) whose seed is a hash
+    of (seed, step, keys[i], samples[i]), from position `start` on: any position of any row costs the same.
     """
     state = _streams(seed, step, keys, samples)
     positions = np.arange(start + 1, start + count + 1, dtype=np.uint64)
@@ -25,12 +25,12 @@ def uniform(
 
 
 def seeds(seed: int, step: int, keys: Sequence[int], samples: Sequence[int]) -> NDArray[np.int64]:
-    """[B] 63-bit seeds, one for the stream of each row: for engines that make their own noise."""
+    """[B] 63-bit seeds, one per row, for engines that generate their own noise."""
     return (mix(_streams(seed, step, keys, samples)) >> np.uint64(1)).astype(np.int64)
 
 
 def _streams(seed: int, step: int, keys: Sequence[int], samples: Sequence[int]) -> NDArray[np.uint64]:
-    """[B] the state that each row's stream starts from."""
+    """[B] the initial state of the stream of each row."""
     state = np.zeros(1, dtype=np.uint64)
     for words in ([seed], [step], keys, samples):
         state = mix((state ^ np.array([int(word) & MASK for word in words], dtype=np.uint64)) + GAMMA)
@@ -45,5 +45,5 @@ def mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def to_unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The midpoints of 2^52 equal cells, from the top 52 bits: exact in float64, never 0 and never 1."""
+    """Numbers in (0, 1): midpoints of 2^52 equal cells, chosen by the top 52 bits. Exact in float64, never 0 or 1."""
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,4 +1,4 @@
-"""The nouns that cross rooms: problems, completions, rewards, rollouts, and who makes them. No torch."""
+"""The types that several packages share: problems, completions, rewards, rollouts; tasks and engines. No torch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Outcome = Literal["correct", "wrong", "unparsable", "unevaluated", "timeout", "e
 
 @dataclass(frozen=True)
 class Problem:
-    """One verifiable question. `id` is unique and stable in its task and split: noise and tables are keyed by it."""
+    """One verifiable question. `id` is unique in its task and split, and stable: noise and tables are keyed by it."""
 
     id: str
     prompt: str
     answer: Any = None  # what the verifier needs, JSON-serialisable
-    source: str = ""  # the benchmark this problem belongs to: a column of the tables
+    source: str = ""  # the benchmark that this problem belongs to: a column of the tables
 
 
 @dataclass(frozen=True)
 class Reward:
-    """What the verifier says. `outcome` keeps a wrong answer, a slow one and a broken verifier apart.
+    """The output of the verifier. `outcome` distinguishes a wrong answer, a slow one and a failure of the verifier.
 
-    `error` means that the verifier failed, not the answer: such a completion has no reward and is never trained on
-    or averaged. A `timeout` is an answer that could not be verified in its time: it earns `value` and is counted.
-    `unevaluated` is one that has the right value and only restates the problem.
+    `error` means that the verifier failed, not the answer: such a completion has no reward, and is never trained on
+    or averaged. `timeout`: the answer could not be verified in its time; its reward is `value`, and it is counted.
+    `unevaluated`: the response has the right value but only restates the problem.
     """
 
     value: float
@@ -42,19 +42,19 @@ class Reward:
 
 
 def binary(outcome: Outcome) -> Reward:
-    """1 for a correct answer, 0 for any other."""
+    """Reward 1 for a correct answer, 0 for any other."""
     return Reward(float(outcome == "correct"), outcome)
 
 
-Judge = Callable[[Sequence[tuple[Problem, str]]], list[Reward]]  # of (problem, response text) pairs, in order
+Judge = Callable[[Sequence[tuple[Problem, str]]], list[Reward]]  # (problem, response text) pairs to rewards, in order
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to be sampled `num_samples` times. `key`: 63 bits naming the problem, for counter-based noise.
+    """One prompt to be sampled `num_samples` times. key: 63 bits that identify the problem, for counter-based noise.
 
-    first: number of the first of these samples. Noise is named by it: samples 8 to 15 are the same whether or not
-    samples 0 to 7 are asked for too.
+    first: number of the first of these samples. Noise depends on these numbers: samples 8 to 15 are the same whether or
+    not samples 0 to 7 are requested, too.
     """
 
     prompt: NDArray[np.int64]  # [L] token ids
@@ -86,29 +86,29 @@ class Completion:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A problem, its G completions and what the verifier said of each: one group."""
+    """A problem, its G completions and the reward of each: one group."""
 
     problem: Problem
     prompt: NDArray[np.int64]  # [L] token ids
     completions: tuple[Completion, ...]  # G
     texts: tuple[str, ...]  # G, decoded without special tokens
     rewards: tuple[Reward, ...]  # G
-    # Optimiser updates behind the oldest and the newest weights that drew a token of it; None: nobody kept them.
+    # Optimiser updates of the oldest and the newest weights that drew a token of the group; None: not known.
     updates: tuple[int, int] | None = None
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Where problems come from and how answers are judged. What else a task can do, further protocols below say.
+    """A source of problems, with a judge of answers. The protocols below are for tasks with further abilities.
 
-    The three splits have no problem in common, but for tasks that have nothing to hold out (a bandit).
+    The three splits have no problem in common, except in tasks with nothing to hold out (a bandit).
     """
 
     name: str
-    max_tokens: int  # of a response, where `rollout.max_tokens` does not say
+    max_tokens: int  # of a response, if `rollout.max_tokens` is not set
 
     def size(self, split: Split) -> int | None:
-        """Number of problems of a split; None if the stream never ends, 0 if there is no such split."""
+        """Number of problems in a split; None if the stream never ends, 0 if there is no such split."""
         ...
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -116,7 +116,7 @@ class Task(Protocol):
         ...
 
     def reward(self, answers: Sequence[tuple[Problem, str]]) -> list[Reward]:
-        """Judge (problem, response text) pairs, in order."""
+        """The rewards of (problem, response text) pairs, in order."""
         ...
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class GradedTask(Task, Protocol):
-    """A task that may give rewards other than 0 and 1: objectives for binary rewards are refused if it does."""
+    """A task that may give rewards other than 0 and 1. If `graded`, objectives for binary rewards are rejected."""
 
     graded: bool
 
@@ -141,19 +141,19 @@ class SolvedTask(Task, Protocol):
     """A task that knows an answer to each of its problems: it can be learned by exact maximum likelihood."""
 
     def solution(self, problem: Problem) -> str:
-        """A response that earns the full reward, with the end word if the task has one and there is room for it."""
+        """A response with the full reward; it includes the end word if the task has one and there is room for it."""
         ...
 
 
 @runtime_checkable
 class TaughtTask(Task, Protocol):
-    """A task with a closed vocabulary and demonstrations: a base policy can be made for it from nothing."""
+    """A task with a closed vocabulary and demonstrations: a base policy can be trained on it from scratch."""
 
     vocabulary: tuple[str, ...]  # words; prompts and responses are words joined by one space
-    end_word: str  # the word that ends a response: a part of the answer
+    end_word: str  # the word that ends a response, and is a part of the answer
 
     def demonstration(self, index: int) -> tuple[str, str]:
-        """(prompt, response) number `index` of the pre-training stream: disjoint from the test split."""
+        """(prompt, response) number `index` of the pre-training stream, which is disjoint from the test split."""
         ...
 
 
@@ -161,35 +161,35 @@ class TaughtTask(Task, Protocol):
 class CanonicalTask(Task, Protocol):
     """A task whose problems may have several right answers: evaluation counts the different ones."""
 
-    several_answers: bool  # whether, with these knobs, they do; where not, there is nothing to count
+    several_answers: bool  # whether problems have several answers with these knobs; if not, nothing is counted
 
     def canonical(self, problem: Problem, response: str) -> str | None:
-        """One text for all responses that give the same answer as this right one; None for one that is not right.
+        """A text that is the same for all right responses with the same answer; None if the response is not right.
 
-        Only asked about responses that `reward` found right: a task whose verdicts are costly need not judge again.
+        Only called for responses that `reward` judged as right: a task whose judging is costly need not judge again.
         """
         ...
 
 
 @runtime_checkable
 class AnsweringTask(Task, Protocol):
-    """A task whose responses are longer than the answer they come to: a majority is counted over answers."""
+    """A task whose responses contain more than their answer: a majority is counted over the answers."""
 
     def answer(self, problem: Problem, response: str) -> str | None:
-        """The answer that a response comes to, one text for answers that differ in their writing alone; None: none."""
+        """The answer in a response, in one spelling for answers that differ only in that; None if there is none."""
         ...
 
 
 @runtime_checkable
 class OneWordTask(TaughtTask, Protocol):
-    """A task whose responses are one word of a list, too long for each prompt's demonstrations to show all of it."""
+    """A task whose responses are one word of a list that is too long for the demonstrations of a prompt to show all."""
 
     answers: tuple[str, ...]
 
 
 @runtime_checkable
 class ArmedTask(TaughtTask, Protocol):
-    """A bandit: one prompt, one word of response. The policy over the arms is read off exactly, without sampling."""
+    """A bandit: one prompt, responses of one word. The policy over the arms is computed exactly, without sampling."""
 
     arms: tuple[str, ...]
 
@@ -200,60 +200,62 @@ class ArmedTask(TaughtTask, Protocol):
 
 @runtime_checkable
 class IdentifiedTask(TaughtTask, Protocol):
-    """A task that says itself which of its knobs decide its demonstrations; else its public plain attributes do."""
+    """A task that lists the knobs that decide its demonstrations. Else its public plain attributes count as such."""
 
     identity: Mapping[str, Any]
 
 
 class NotAtHand(ValueError):
-    """What a run needs and this machine lacks: data of the hub without a network, vLLM. A dry run goes on without."""
+    """Raised if this machine lacks what a run needs: vLLM, or a network for data of the hub. A dry run continues."""
 
 
 class EngineLost(RuntimeError):
-    """The engine's process did not start, or died again and again, by what it said last. Whatever it lacked, memory of
-    the GPU among it, the trainer did not."""
+    """Raised if the engine's process did not start, or died repeatedly; the message has its last output.
+
+    Its cause is never one of the trainer: out of GPU memory in the engine is not out of GPU memory in the trainer.
+    """
 
 
 class EngineDisagrees(RuntimeError):
-    """The engine gives other log-probabilities than the policy in training: its samples are not the policy's."""
+    """Raised if log-probabilities of engine and trainer differ: the samples are not those of the policy in training."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far log-probabilities of trainer and engine may be apart after a sync, in nats, over tokens of fixed prompts.
+    """Limits of the absolute differences in log-probability between trainer and engine after a sync, in nats.
 
-    In half precision differences have heavy tails: a single token may be far off in a good run, so the largest is not
-    judged.
+    They are measured on the tokens of fixed prompts. In half precision the differences have heavy tails: a single token
+    may differ much in a good run, so the largest difference is not limited then.
     """
 
     largest: float
-    high: float  # the 99th percentile
+    high: float  # of the 99th percentile
     mean: float
 
     @classmethod
     def exact(cls, limit: float) -> Tolerance:
-        """Of float32: no token is off by more."""
+        """For float32: no token may differ by more than `limit`."""
         return cls(limit, limit, limit)
 
     @classmethod
     def rounded(cls, limit: float) -> Tolerance:
-        """Of half precision: one token in a hundred may be off by more, and the mean is a sixth of it at most."""
+        """For half precision: one token in a hundred may differ by more than `limit`; the mean by a sixth of it."""
         return cls(math.inf, limit, limit / 6)
 
 
 class Engine(Protocol):
-    """Samples responses from the weights it was last given, at first from those of its base policy.
+    """Samples responses with the weights of the last `sync`, at first with those of its base policy.
 
-    With several ranks each has an engine; `sync` and `sleep` are called by all of them.
+    With several ranks, each rank has an engine, and all ranks call `sync` and `sleep`.
     """
 
-    canary: Tolerance | None  # how trainer and engine must agree after every sync; None: they cannot disagree
-    # Copies of the policy that this rank's requests go to in turn, each of which is asked for the canary; 0 if it has
-    # none, since another rank asks the engine that they share.
+    canary: Tolerance | None  # how closely trainer and engine must agree after every sync; None: they cannot disagree
+    # Number of copies of the policy among which this rank's requests are distributed, and which the canary tests each;
+    # 0 if another rank sends the requests to the engine that they share.
     workers: int
 
     def sync(self, weights: Iterable[tuple[str, Any]]) -> None:
-        """Take new weights: (Hugging Face parameter name, full tensor) pairs."""
+        """Replace the weights by these (Hugging Face parameter name, full tensor) pairs."""
         ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
@@ -261,22 +263,22 @@ class Engine(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Make room for training: the next thing asked of the engine is a `sync`."""
+        """Free memory for training. The next call to the engine is `sync`."""
         ...
 
     def close(self) -> None: ...
 
 
 class Progress(Protocol):
-    """Who listens while an engine samples. Its methods may be called by several threads."""
+    """Receives samples while an engine draws them. Its methods may be called by several threads."""
 
     def take(self, row: int, samples: tuple[Completion, ...]) -> None:
-        """All samples of request `row`."""
+        """Receive all samples of request `row`."""
         ...
 
     @property
     def enough(self) -> bool:
-        """Nobody needs what still runs."""
+        """Whether the requests that are still running are no longer needed."""
         ...
 
 
@@ -285,44 +287,45 @@ class StoppingEngine(Engine, Protocol):
     """An engine that can stop before all requests are answered."""
 
     def generate_until(self, requests: Sequence[Request], sampling: Sampling, progress: Progress) -> None:
-        """Sample as `generate` does, the same samples, and give them to `progress` as soon as those of a request are
-        there, nearly in the order of the requests. Soon after there are `enough` of them nothing is sampled any more.
+        """Draw the same samples as `generate`, and pass them to `progress` as soon as a request is complete.
+
+        Requests are completed nearly in their order. Sampling ends soon after `progress.enough` is true.
         """
         ...
 
 
 @runtime_checkable
 class SpreadEngine(Engine, Protocol):
-    """An engine that reaches nodes of the job without ranks, whose processors can judge."""
+    """An engine that can also judge on the processors of nodes of the job that have no ranks."""
 
-    training_nodes: int  # with ranks
+    training_nodes: int  # number of nodes with ranks
 
     def judges(self, task: Mapping[str, Any]) -> list[Judge]:
-        """One on each node without ranks. task: config that it is made of there. Each raises Lost if its node is."""
+        """One judge on each node without ranks; it raises Lost if its node fails. task: config to create it from."""
         ...
 
 
 class Supply(Protocol):
-    """What an engine is to sample, request by request, and who takes the samples. Called by several threads.
+    """Gives requests to an engine, and receives their samples. Several threads may call its methods.
 
-    version: number of the weights that the engine has then, counted by its syncs.
+    version: the weights that the engine has at that time, as its number of syncs.
     """
 
     def begin(self, most: int, version: int) -> Sequence[tuple[int, Request, Sampling]]:
-        """Requests to begin with these weights, of about `most` samples; each with its row, a number of its own."""
+        """Requests to start with these weights, of about `most` samples in all, as (row, request, sampling)."""
         ...
 
     def deliver(self, row: int, samples: tuple[Completion, ...], version: int) -> None:
-        """All samples of a request."""
+        """Receive all samples of the request with this row."""
         ...
 
     def wait(self) -> None:
-        """Until there may be something to begin, or a moment."""
+        """Wait until there may be a request to start, or for a short time."""
         ...
 
     @property
     def enough(self) -> bool:
-        """Nobody needs what still runs, and nothing more will come."""
+        """Whether running requests are no longer needed, and no more requests will follow."""
         ...
 
 
@@ -330,11 +333,11 @@ class Supply(Protocol):
 class StreamingEngine(Engine, Protocol):
     """An engine that takes new weights while it samples. Its methods may be called by several threads.
 
-    A request that runs goes on from the new weights; each log-probability is that of the weights that drew the token.
+    A running request continues with the new weights; each log-probability is under the weights that drew the token.
     """
 
-    version: int  # of the newest weights, counted by its syncs
+    version: int  # number of syncs so far
 
     def generate_stream(self, supply: Supply) -> None:
-        """Sample what the supply gives, until there is enough of it. What was lost with a process is sampled again."""
+        """Sample the requests of `supply` until `supply.enough`. What is lost with a process is sampled again."""
         ...

@@ -141,7 +141,7 @@ def test_population_weights_at_the_ends() -> None:
 
 
 def test_accuracy_is_the_mean_of_avg_at_n_over_benchmarks_or_a_bandits_expected_reward() -> None:
-    """(0.25 + 0.75)/2; pass@k, errors and training's own accuracy have no part in it."""
+    """(0.25 + 0.75)/2: pass@k, errors and the accuracy of training do not count."""
     evaluation = {"evaluation/maze_7x7/avg_at_8": 0.25, "evaluation/maze_9x9/avg_at_8": 0.75}
     others = {"evaluation/maze_7x7/pass_at_8": 1.0, "evaluation/maze_7x7/error": 0.1, "reward/accuracy": 0.9}
     assert accuracy(evaluation | others) == 0.5
@@ -150,7 +150,7 @@ def test_accuracy_is_the_mean_of_avg_at_n_over_benchmarks_or_a_bandits_expected_
 
 
 def test_accuracy_is_that_of_the_validation_split_where_it_is_measured() -> None:
-    """(0.5 + 0.625)/2: what is chosen by it, is chosen on other problems than those that are reported."""
+    """(0.5 + 0.625)/2: selection uses other problems than the reported results."""
     validation = {"validation/maze_7x7/avg_at_8": 0.5, "validation/maze_9x9/avg_at_8": 0.625}
     assert accuracy({"evaluation/maze_7x7/avg_at_8": 1.0, "validation/maze_7x7/pass_at_8": 1.0} | validation) == 0.5625
 

@@ -1,4 +1,4 @@
-"""Noise is a function of names: uniform, independent between neighbours, the same in any batch."""
+"""Noise is a function of keys: uniform, independent between neighbours, the same in any batch."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_uniform_agrees_with_plain_integers(seed: int, step: int, key: int, samp
 
 
 def test_a_number_does_not_depend_on_its_batch_or_block() -> None:
-    whole = uniform(7, 3, [11, 12, 13], [0, 5, 0], 0, 100)
-    assert np.array_equal(uniform(7, 3, [12], [5], 64, 20)[0], whole[1, 64:84])
-    assert np.array_equal(uniform(7, 3, [13, 11], [0, 0], 10, 1), whole[[2, 0], 10:11])
+    block = uniform(7, 3, [11, 12, 13], [0, 5, 0], 0, 100)
+    assert np.array_equal(uniform(7, 3, [12], [5], 64, 20)[0], block[1, 64:84])
+    assert np.array_equal(uniform(7, 3, [13, 11], [0, 0], 10, 1), block[[2, 0], 10:11])
 
 
 def test_numbers_lie_inside_the_open_interval() -> None:
@@ -68,7 +68,7 @@ AXES = {"seed": lambda i: uniform(i, 2, [3], [4], 0, 1)[0, 0], "step": lambda i:
 
 
 def stream(axis: str) -> np.ndarray:
-    """Numbers whose names differ in one word only, by one."""
+    """Numbers whose keys differ only in one component, by one."""
     count = 20000 if axis in ("key", "sample", "position") else 3000
     if axis == "position":
         return uniform(1, 2, [3], [4], 0, count)[0]
@@ -111,9 +111,9 @@ print(json.dumps(drawn))
 """
 
 
-def test_what_is_drawn_is_the_same_in_every_process() -> None:
-    """Python's own hashes are not: each process has a seed of its own."""
-    said = [
+def test_draws_are_the_same_in_every_process() -> None:
+    """Unlike Python's own hashes, whose seed differs between processes."""
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", DRAWN],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -123,5 +123,5 @@ def test_what_is_drawn_is_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert said[0] == said[1]
-    assert len(json.loads(said[0])) == 6
+    assert outputs[0] == outputs[1]
+    assert len(json.loads(outputs[0])) == 6

@@ -1,7 +1,8 @@
-"""Everything under `runs/`: one reader and one writer.
+"""Everything under `runs/`: only this package reads and writes it.
 
-From the ground up: layout (every path), files (whole or not at all), lock (who holds a run), cause (the table of ends),
-identity (what makes two runs the same), runs (what a run is: run.json, config.yaml), attempt (a process at work on it),
-state (how it stands), journal, samples, rollouts, checkpoints, stages (what it leaves and starts from), sweeps (plans,
-and the door for all who ask), tags (the same in MLflow's words). Importing any of them imports no Hydra and no torch.
+From the lowest module up: layout (every path), files (atomic writes), lock (which process holds a run), cause (the
+causes of an attempt's end), identity (what makes two runs the same), runs (run.json and config.yaml), attempt (one
+process that works on a run), state (the state of a run), journal, samples, rollouts, checkpoints and stages (what a run
+writes and starts from), sweeps (sweeps, and the entry point `Ledger`), tags (runs and sweeps as MLflow tags and
+params). Importing any of them imports neither Hydra nor torch.
 """

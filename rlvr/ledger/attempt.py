@@ -1,4 +1,4 @@
-"""One process at work on one run: its lock, its number, its heartbeats, what it is asked, and the way it ended."""
+"""One attempt: a process that works on a run. Its lock, number, heartbeats, requests to stop, and recorded end."""
 
 from __future__ import annotations
 
@@ -22,42 +22,46 @@ from rlvr.ledger.files import FULL, read_json, write_json
 
 HEARTBEAT_S = 1.0
 HALVINGS = 3
-# In the environment of a rank: the file in which those of one node meet; that its workers are on other nodes, too.
+# Environment variables of a rank. STORE: the file through which the ranks of one node find each other. RAY_NETWORK: set
+# if its workers are on other nodes, too.
 STORE, RAY_NETWORK = "RLVR_STORE", "RLVR_RAY_NETWORK"
 ENDS_AT = "RLVR_ENDS_AT"  # environment variable: when the allocation's time is up, in seconds since the epoch
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
 
 class Busy(RuntimeError):
-    """Another process holds the run, or has just finished it: there is nothing to do here."""
+    """Raised when another process holds the run or has already finished it: nothing is left to do."""
 
 
 def newest_attempt(run_dir: Path) -> int:
-    """Number of the newest attempt, 0 if there is none. Lists the directory: on NFS that is fresher than a stat."""
+    """Number of the newest attempt, 0 if there is none. From a listing, which on NFS is fresher than a stat."""
     try:
-        return max((int(e.name) for e in os.scandir(layout.attempts(run_dir)) if e.name.isdigit()), default=0)
+        names = [entry.name for entry in os.scandir(layout.attempts(run_dir))]
     except FileNotFoundError:
         return 0
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def _busy(run_dir: Path) -> Busy:
+def _busy_error(run_dir: Path) -> Busy:
+    """The error that names the process which holds the run."""
     number = newest_attempt(run_dir)
     job = read_json(layout.job(layout.attempt(run_dir, number)))
-    who = f"process {job['pid']} on {job['host']} (attempt {number})" if job else "another process"
-    return Busy(f"run {run_dir.name} is held by {who}. Wait for it or stop it; the run goes on where it left off.")
+    holder = f"process {job['pid']} on {job['host']} (attempt {number})" if job else "another process"
+    return Busy(f"run {run_dir.name} is held by {holder}. Wait for it or stop it; the run goes on where it left off.")
 
 
-def _job(number: int, ranks: int, about: Mapping[str, Any]) -> dict[str, Any]:
-    who = {**locks.known_as(os.getpid()), "host": socket.gethostname()}
-    return {"attempt": number, "started": time.time(), "ranks": ranks, **who, **_allocation(), **about}
+def _job_json(number: int, ranks: int, extra_fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of job.json."""
+    process = {**locks.process_record(os.getpid()), "host": socket.gethostname()}
+    return {"attempt": number, "started": time.time(), "ranks": ranks, **process, **_allocation(), **extra_fields}
 
 
 def _allocation() -> dict[str, Any]:
-    """What SLURM gave: the node's name, the job's number, GPUs on all nodes. Elsewhere the GPUs that are visible."""
+    """The number of visible GPUs on all nodes; under SLURM also the node's name and the job id."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     ranks = os.environ.get("WORLD_SIZE", "1")
     nodes = int(ranks) // int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    gpus = len([each for each in devices.split(",") if each.strip() not in ("", "-1")])
+    gpus = len([device for device in devices.split(",") if device.strip() not in ("", "-1")])
     node = os.environ.get("SLURMD_NODENAME")
     if not node:
         return {"gpus": gpus * nodes}
@@ -67,9 +71,10 @@ def _allocation() -> dict[str, Any]:
 
 
 class Attempt:
-    """A numbered claim on a run. Between `open` and `close` no other process can open the run.
+    """An exclusive, numbered attempt at a run. Between `open` and `close` no other process can open the run.
 
-    As a context manager it is closed on the way out if it is not yet: an exception is an error, Ctrl-C a preemption.
+    As a context manager it closes itself on exit, unless it is closed already: after an exception with the cause that
+    the exception carries (`cause_of`), after Ctrl-C as preempted.
     """
 
     def __init__(self, run_dir: Path, number: int, lock: int) -> None:
@@ -78,23 +83,24 @@ class Attempt:
         self.log_path = layout.log(self.path)
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
-        before = read_json(layout.heartbeat(layout.attempt(run_dir, number - 1))) or {}
-        self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": before.get("accuracy")}
+        previous_beat = read_json(layout.heartbeat(layout.attempt(run_dir, number - 1))) or {}
+        accuracy = previous_beat.get("accuracy")
+        self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", "accuracy": accuracy}
+        self._beat_lock = threading.Lock()  # guards _beat and the times below
         self._first_step: int | None = None
-        self._written, self._pending = float("-inf"), False
-        self._beaten = time.monotonic()
-        self._beating = threading.Lock()
+        self._last_write, self._has_unwritten_beat = float("-inf"), False
+        self._last_heartbeat = time.monotonic()
 
     @classmethod
-    def open(cls, run_dir: Path | str, *, ranks: int = 1, **about: Any) -> Attempt:
-        """Take the run and number the attempt. Raises Busy, naming the holder, if another process has it or it is done.
+    def open(cls, run_dir: Path | str, *, ranks: int = 1, **extra_fields: Any) -> Attempt:
+        """Lock the run and number the attempt. Raises Busy if another process holds the run, or if it is finished.
 
-        With several ranks the first one opens the attempt, alone. about: what else job.json is to say of it.
+        With several ranks, only rank 0 opens the attempt. extra_fields: further fields of job.json.
         """
         run_dir = Path(run_dir)
         lock = locks.lock(layout.lock(run_dir))
         if lock is None:
-            raise _busy(run_dir)
+            raise _busy_error(run_dir)
         try:
             newest = newest_attempt(run_dir)
             end = read_end(layout.attempt(run_dir, newest))
@@ -102,70 +108,70 @@ class Attempt:
                 raise Busy(f"run {run_dir.name} is finished already (attempt {newest})")
             attempt = cls(run_dir, newest + 1, lock)
             attempt.path.mkdir(parents=True)  # the claim: fails if the number is taken
-            write_json(layout.job(attempt.path), _job(attempt.number, ranks, about))
+            write_json(layout.job(attempt.path), _job_json(attempt.number, ranks, extra_fields))
         except (Busy, OSError):
             locks.unlock(lock)
             raise
         return attempt
 
     def holds_lease(self) -> bool:
-        """May this attempt still write? Ask before every durable write; costs some microseconds.
+        """Whether this attempt may still write. To be checked before every durable write; costs a few microseconds.
 
         A lock can be lost without notice (the run was deleted, or a file server gave the lock of an unreachable node
-        to another one): then a newer attempt exists, or the lock file is no longer the one that is held.
+        to another node): then a newer attempt exists, or the lock file is no longer the one that this process holds.
         """
         if self.closed is not None:
             return False
         try:
-            mine, there = os.fstat(self._lock), layout.lock(self.run_dir).stat()
+            held, on_disk = os.fstat(self._lock), layout.lock(self.run_dir).stat()
         except FileNotFoundError:
             return False
-        same = (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-        return same and newest_attempt(self.run_dir) == self.number
+        is_same_file = (held.st_dev, held.st_ino) == (on_disk.st_dev, on_disk.st_ino)
+        return is_same_file and newest_attempt(self.run_dir) == self.number
 
     def heartbeat(self, step: int, steps: int, phase: str, accuracy: float | None = None) -> None:
-        """Say where the run stands: `step` of `steps` done. Written once a second at most, a change of phase at once.
+        """Report that `step` of `steps` are done. Written at most once a second, but at once when the phase changes.
 
-        accuracy None keeps the one said before, by the attempt before if need be.
+        accuracy None keeps the last accuracy reported, if need be by the previous attempt.
         """
-        with self._beating:
-            now, before, self._beaten = time.time(), self._beaten, time.monotonic()
+        with self._beat_lock:
+            now, previous, self._last_heartbeat = time.time(), self._last_heartbeat, time.monotonic()
             changed = phase != self._beat["phase"]
             if self._first_step is None:
                 self._first_step = step
             if step > self._first_step and "origin" not in self._beat:
-                # The pace is measured from the end of the first step of this attempt: set-up is not part of it.
+                # The rate is measured from the end of this attempt's first step: it does not include set-up.
                 self._beat["origin"] = {"step": step, "time": now}
             if "origin" in self._beat:
-                self._beat["longest"] = max(self._beat.get("longest", 0.0), self._beaten - before)
+                self._beat["longest"] = max(self._beat.get("longest", 0.0), self._last_heartbeat - previous)
             self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
             if accuracy is not None:
                 self._beat["accuracy"] = accuracy
-            self._pending = True
-            if changed or time.monotonic() - self._written >= HEARTBEAT_S:
+            self._has_unwritten_beat = True
+            if changed or time.monotonic() - self._last_write >= HEARTBEAT_S:
                 self._write_beat()
 
     def alive(self) -> None:
-        """Say that the run still works at what its last heartbeat said. Any thread may, as often as it likes."""
-        with self._beating:
+        """Report that the run still works on the phase of its last heartbeat. Any thread may call this, and often."""
+        with self._beat_lock:
             self._beat["alive"] = time.time()
-            self._pending = True
-            if time.monotonic() - self._written >= HEARTBEAT_S:
+            self._has_unwritten_beat = True
+            if time.monotonic() - self._last_write >= HEARTBEAT_S:
                 self._write_beat()
 
     def _write_beat(self) -> None:
-        self._written = time.monotonic()
+        self._last_write = time.monotonic()
         try:
-            # Not durable: it is out of date in a second, and an empty one reads as none.
+            # Not durable: it is out of date in a second, and an empty file reads as no heartbeat.
             write_json(layout.heartbeat(self.path), self._beat, durable=False)
         except OSError as error:
-            if error.errno not in FULL:  # of a full disk the next checkpoint tells
+            if error.errno not in FULL:  # a full disk is reported by the next checkpoint
                 raise
         else:
-            self._pending = False
+            self._has_unwritten_beat = False
 
     def close(self, cause: Cause | str, message: str = "") -> int:
-        """Write how it ended, give the run back, return the exit code for the process. The first end stands."""
+        """Write exit.json, unlock the run, and return the exit code for the process. Later calls change nothing."""
         if self.closed is not None:
             return self.closed.code
         cause = Cause(cause)
@@ -173,8 +179,8 @@ class Attempt:
             cause, message = Cause.ERROR, "finished without the lease: a newer attempt owns the run"
         self.closed = cause
         try:
-            with self._beating:
-                if self._pending:
+            with self._beat_lock:
+                if self._has_unwritten_beat:
                     self._write_beat()
             _write_end(self.path, cause, cause.code, message, time.monotonic() - self._started)
         finally:
@@ -188,18 +194,18 @@ class Attempt:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.closed is None and error is not None:
-            stopped = isinstance(error, KeyboardInterrupt)
-            self.close(Cause.PREEMPTED if stopped else cause_of(error), f"{type(error).__name__}: {error}")
+            cause = Cause.PREEMPTED if isinstance(error, KeyboardInterrupt) else cause_of(error)
+            self.close(cause, f"{type(error).__name__}: {error}")
         elif self.closed is None:
-            self.close(Cause.ERROR, "the attempt was left without a verdict")
+            self.close(Cause.ERROR, "the attempt was left without recording how it ended")
 
 
 def last_sign(beat: Mapping[str, Any]) -> float:
-    """When the run of this heartbeat.json last said that it works, in seconds since the epoch; 0: never."""
+    """Time of the last sign of life in a heartbeat.json, in seconds since the epoch; 0 if it contains none."""
     return max(float(beat.get("time") or 0.0), float(beat.get("alive") or 0.0))
 
 
-# --- how it ended
+# --- the end of an attempt
 
 
 @dataclass(frozen=True)
@@ -209,11 +215,11 @@ class End:
     cause: Cause
     message: str
     time: float | None  # seconds since the epoch
-    seconds: float  # that it took
+    seconds: float  # duration of the attempt
 
 
 def read_end(attempt: Path) -> End | None:
-    """None of an attempt that has left no end. A cause that this version does not know is an error."""
+    """The end of an attempt; None if it has no exit.json. A cause that this version does not know reads as ERROR."""
     content = read_json(layout.end(attempt))
     if content is None:
         return None
@@ -232,9 +238,9 @@ def _write_end(attempt: Path, cause: Cause, code: int, message: str, seconds: fl
 
 
 def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: str) -> bool:
-    """Write the end of an attempt whose process is dead and left none. False if it had left one: that stands.
+    """Write exit.json for an attempt whose process is gone. Returns whether it was written.
 
-    False, too, on a full disk: a line says what could not be written, and who called goes on with what it knows.
+    An existing exit.json is kept. On a full disk a line on standard error contains what could not be written.
     """
     attempt = layout.attempt(run_dir, number)
     if read_end(attempt) is not None:
@@ -251,20 +257,20 @@ def record_death(run_dir: Path, number: int, cause: Cause, code: int, message: s
 
 
 def say_unwritten(run_dir: Path, cause: Cause, message: str, error: OSError) -> None:
-    """Say how a run ended that its attempt cannot: the disk is full."""
+    """Print the end of a run that could not be written because the disk is full."""
     text = f"{run_dir}: its end, {cause.value}, could not be written: {error.strerror}. {message}"
     print(text, file=sys.stderr, flush=True)
 
 
 def record_rank(run_dir: Path, rank: int, cause: Cause, message: str) -> None:
-    """What another rank than the first, which writes exit.json, died of: the first sees only that it is gone."""
+    """Write the end of a rank other than 0. Rank 0 writes exit.json, but sees only that the other rank is gone."""
     attempt = layout.attempt(run_dir, newest_attempt(run_dir))
     if attempt.is_dir():
         write_json(layout.rank_end(attempt, rank), {"cause": cause.value, "message": f"rank {rank}: {message}"})
 
 
 def rank_record(run_dir: Path, number: int) -> tuple[Cause, str] | None:
-    """Cause and message of a rank of this attempt that wrote them down, the lowest one's."""
+    """Cause and message that the lowest rank wrote with `record_rank`; None if no rank did."""
     for path in layout.rank_ends(layout.attempt(run_dir, number)):
         if content := read_json(path):
             return Cause(content["cause"]), str(content["message"])
@@ -272,51 +278,52 @@ def rank_record(run_dir: Path, number: int) -> tuple[Cause, str] | None:
 
 
 def gpu_ooms(run_dir: Path) -> int:
-    """Attempts that ran out of GPU memory. The next one halves `trainer.token_budget` so often, at most HALVINGS times.
+    """Number of attempts that ran out of GPU memory.
 
-    Micro-batches have no part in what a run computes, but for rounding: the gradient is summed over the same groups.
+    The next attempt halves `trainer.token_budget` that many times, at most HALVINGS times. Except for rounding, this
+    does not change what a run computes: the gradient is summed over the same groups.
     """
     ends = [read_end(layout.attempt(run_dir, n)) for n in range(1, newest_attempt(run_dir) + 1)]
     return sum(end is not None and end.cause is Cause.GPU_OOM for end in ends)
 
 
-# --- what it is asked: to stop early, through the ledger, or to stop, by a signal
+# --- requests to stop: through the ledger (to prune a run), or by a signal
 
 
 def ask_to_prune(run_dir: Path, reason: str) -> None:
-    """The newest attempt saves after its step, on whatever node, and ends as `pruned`. A later one is asked again."""
+    """Request that the newest attempt, on any node, saves after its step and ends as `pruned`. Not later ones."""
     path = layout.prune_request(layout.attempt(run_dir, newest_attempt(run_dir)))
     if path.parent.is_dir() and not path.exists():
         write_json(path, {"reason": reason})
 
 
 def asked_to_prune(attempt: Path) -> str:
-    """Why this attempt (its directory) was asked to stop; "" if it was not."""
+    """The reason of the request to prune the attempt in this directory; "" if there is none."""
     path = layout.prune_request(attempt)
     return str((read_json(path) or {}).get("reason", "")) if path.exists() else ""
 
 
 class Stopped(BaseException):
-    """A signal to stop came in a part of a run that takes long and leaves nothing half done (`StopFlag`)."""
+    """Raised by a stop signal in a long part of a run that can be abandoned at any point (`StopFlag.interruptible`)."""
 
 
 class StopFlag:
-    """While entered, a signal to stop only raises this flag: the loop finishes its step, saves and leaves.
+    """While entered, a stop signal only sets this flag: the loop finishes its step, saves and exits.
 
-    SIGUSR2 is what SLURM is asked to send when time is nearly up. A second Ctrl-C is not swallowed: it raises
-    KeyboardInterrupt. Enter it in the main thread: Python delivers signals nowhere else.
+    SLURM is configured to send SIGUSR2 shortly before the time limit. A second Ctrl-C raises KeyboardInterrupt.
+    Must be entered in the main thread: Python delivers signals only there.
     """
 
     def __init__(self, *signals: signal.Signals) -> None:
         self.signals = signals or STOP_SIGNALS
         self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
-        self._grace_s: float | None = None  # of the part that may be interrupted now
+        self._previous_handlers: dict[signal.Signals, Any] = {}
+        self._grace_s: float | None = None  # of the interruptible part that is running; None outside of such parts
         self._timer: threading.Timer | None = None
 
     @contextlib.contextmanager
     def interruptible(self, grace_s: float = 0.0) -> Generator[None, None, None]:
-        """What is done in here is given up `grace_s` seconds after a signal: Stopped is raised, in the main thread."""
+        """The body is abandoned `grace_s` seconds after a stop signal: Stopped is raised, in the main thread."""
         self._grace_s = grace_s
         try:
             if self.received is not None:
@@ -346,7 +353,7 @@ class StopFlag:
 
     @property
     def cause(self) -> Cause:
-        """What to close the attempt with."""
+        """The cause to close the attempt with."""
         return Cause.TIME_LIMIT if self.received == signal.SIGUSR2 else Cause.PREEMPTED
 
     def _receive(self, number: int, _: FrameType | None) -> None:
@@ -357,12 +364,12 @@ class StopFlag:
             self._interrupt(self.received)
 
     def __enter__(self) -> StopFlag:
-        for each in self.signals:
-            self._before[each] = signal.signal(each, self._receive)
+        for number in self.signals:
+            self._previous_handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each, before in self._before.items():
+        for number, handler in self._previous_handlers.items():
             with contextlib.suppress(TypeError):  # None: a handler that was not installed from Python
-                signal.signal(each, before)
-        self._before.clear()
+                signal.signal(number, handler)
+        self._previous_handlers.clear()

@@ -1,11 +1,11 @@
-"""How a run can stand, and what each way that an attempt can end makes of it: the one table. Standard library only.
+"""The states of a run, the causes of an attempt's end, and the state that each cause leads to. Standard library only.
 
 | cause         | code | the run is | goes on by itself?       | what happened                                       |
 |---------------|------|------------|--------------------------|-----------------------------------------------------|
 | `ok`          | 0    | finished   | no                       | it took its last step                               |
-| `error`       | 1    | failed     | no (killed: once)        | an exception, or its process died without a word    |
+| `error`       | 1    | failed     | no (killed: once)        | an exception, or its process died without a report  |
 | `user_error`  | 2    | failed     | no                       | bad input (ValueError)                              |
-| `pruned`      | 3    | pruned     | no (when asked)          | asked to stop early, others are better; state saved |
+| `pruned`      | 3    | pruned     | no (on request)          | asked to stop early, others are better; state saved |
 | `diverged`    | 4    | diverged   | no                       | not-a-number, entropy collapse, KL blow-up          |
 | `gpu_oom`     | 5    | failed     | no (with half the tokens)| out of GPU memory                                   |
 | `host_oom`    | 6    | failed     | no                       | out of main memory                                  |
@@ -15,13 +15,13 @@
 | `hung`        | 8    | preempted  | yes                      | no progress for long; its stacks are in its log     |
 | `busy`        | 73   | preempted  | yes                      | no attempt at all: another process holds the run    |
 
-`sweeps status`, the summary of a launch, the reports and the tag `rlvr.state` in MLflow show the word of the third
-column; a launch that was told to stop (Ctrl-C) calls its preempted runs interrupted. What the brackets add is decided
-by whoever started the process, within `cluster.retries` and `HALVINGS` (sweeps/verdict.py). 75 is EX_TEMPFAIL of
-sysexits.h: a supervisor requeues on it.
+`sweeps status`, the summary of a launch, the reports and the tag `rlvr.state` in MLflow show the state in the third
+column; a launch that is stopped by Ctrl-C shows its preempted runs as interrupted. The exceptions in parentheses are
+decided by the process that started the attempt, within `cluster.retries` and `HALVINGS` (sweeps/verdict.py). 75 is
+EX_TEMPFAIL of sysexits.h: a supervisor requeues on it.
 
-An attempt whose process is gone and that left no end makes its run `lost`: whoever reads the ledger finds that out
-(rlvr/ledger/state.py), nobody has to write it down.
+A run is `lost` if the process of its newest attempt is gone and has written no end. This state is derived on reading
+(rlvr/ledger/state.py) and stored nowhere.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How a run stands, in the words and the order that people see."""
+    """The state of a run, by the name and in the order in which it is shown."""
 
     FINISHED = "finished"
     RUNNING = "running"
-    QUEUED = "queued"  # somebody is to start it: a job of SLURM, a launch at work
-    PLANNED = "planned"  # no attempt yet, and nobody is to start it: the same command does
+    QUEUED = "queued"  # a SLURM job or a running launch will start it
+    PLANNED = "planned"  # no attempt yet, and nothing will start it: repeat its command
     DIVERGED = "diverged"
     FAILED = "failed"
-    PREEMPTED = "preempted"  # stopped, state saved: it goes on by itself, or with the same command
-    PRUNED = "pruned"  # stopped by a search: it goes on when asked
-    LOST = "lost"  # its process is gone and left no word: it goes on with the same command
-    MISSING = "missing"  # a sweep names it, and its directory is gone
-    UNREADABLE = "unreadable"  # made by another version, or damaged: left alone
+    PREEMPTED = "preempted"  # stopped, state saved: continued automatically, or by the same command
+    PRUNED = "pruned"  # stopped by a search, state saved: continued on request only
+    LOST = "lost"  # its process is gone and recorded no end: the same command continues it
+    MISSING = "missing"  # listed in a sweep, but its directory is gone
+    UNREADABLE = "unreadable"  # made by another version, or damaged: not touched
 
     @property
     def ended(self) -> bool:
-        """No process is at work on it, and nobody is to start one."""
+        """Whether no process works on the run, and none is going to be started."""
         return self not in (State.QUEUED, State.RUNNING)
 
     @property
     def failure(self) -> bool:
-        """It ended, and neither as it should nor so that it goes on by itself or when asked."""
+        """Whether the run ended without finishing, and will be continued neither automatically nor on request."""
         return self in (State.DIVERGED, State.FAILED, State.LOST, State.MISSING, State.UNREADABLE)
 
 
 class Cause(StrEnum):
-    """Why an attempt ended; the table above."""
+    """Why an attempt ended: the first column of the table above."""
 
     OK = "ok"
     ERROR = "error"
@@ -80,17 +80,17 @@ class Cause(StrEnum):
 
     @property
     def state(self) -> State:
-        """How the run stands after it."""
+        """The state of the run after this end."""
         return _MEANING[self].state
 
     @property
     def goes_on(self) -> bool:
-        """The run is not at fault and not at its end: it is to be tried again without being asked."""
+        """Whether the run is to be started again automatically: it is unfinished through no fault of its own."""
         return self.state is State.PREEMPTED
 
     @classmethod
     def of_code(cls, code: int) -> Cause:
-        """What an exit code stands for; ERROR for one that is not ours."""
+        """The cause that an exit code stands for (PREEMPTED for 75); ERROR for a code not in the table."""
         return next((cause for cause, meaning in _MEANING.items() if meaning.code == code), cls.ERROR)
 
 
@@ -117,6 +117,6 @@ _MEANING: Mapping[Cause, _Meaning] = {
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The cause that an exception carries as its attribute `cause`; ERROR for one that carries none."""
+    """The cause in the attribute `cause` of an exception; ERROR if it has none."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Cause) else Cause.ERROR

@@ -1,4 +1,4 @@
-"""The checkpoints that stand on disk. Written by rlvr/trainer/checkpoint.py; what has the name of one is complete."""
+"""The checkpoints of a run on disk. rlvr/trainer/checkpoint.py writes them; one with its final name is complete."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlvr.ledger.files import read_json
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """Those of a run's directory of checkpoints, oldest first."""
-    return sorted(p for p in directory.glob("step-*") if layout.step_of(p) is not None)
+    """The checkpoints in a run's directory of checkpoints, oldest first."""
+    return sorted(path for path in directory.glob("step-*") if layout.step_of(path) is not None)
 
 
 def best_checkpoint(directory: Path) -> Path | None:
-    """The checkpoint of the best evaluation, where a run keeps it (`checkpoint.keep_best`)."""
+    """The checkpoint with the best evaluation; None if none has a score (see `checkpoint.keep_best`)."""
     scores = {path: _score(path) for path in checkpoints(directory)}
     scored = {path: score for path, score in scores.items() if score is not None}
     return max(scored, key=scored.__getitem__, default=None)
@@ -29,10 +29,10 @@ def _score(checkpoint: Path) -> float | None:
 
 
 def superseded(directory: Path, keep: int, *, until: Path | None = None) -> Sequence[Path]:
-    """Those that are neither among the newest `keep`, nor the best.
+    """The checkpoints that may be deleted: neither among the newest `keep` nor the best.
 
-    until: the one that was just written. Later ones are beyond a gap in the record: the run does not go on from them,
-    and they must not cost it the one that it can go on from. None: all count.
+    until: the checkpoint just written. Later ones lie beyond a gap in the journal: the run cannot resume from them, so
+    they are not counted, lest older ones that it can resume from be deleted. None: all are counted.
     """
     best = best_checkpoint(directory)
     counted = [path for path in checkpoints(directory) if until is None or path.name <= until.name]

@@ -1,7 +1,7 @@
-"""SHA-256 of every file of a directory that must come back as it was written: a checkpoint, a stage, an export.
+"""SHA-256 of every file of a directory whose content must not change: a checkpoint, a stage, an export.
 
-`digests.json` in the directory holds them. A disk, a network file system or a copy may return other bytes than were
-written: weights with one wrong bit train on, and every number after them is wrong without a word.
+`digests.json` in the directory contains them. A disk, a network file system or a copy may return other bytes than were
+written: training would continue from weights with one wrong bit, and every later number would silently be wrong.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from pathlib import Path
 from rlvr.ledger.files import read_json, write_json
 
 FILE = "digests.json"
-DAMAGED = "damaged-"  # what the names of directories begin with that were set aside
+DAMAGED = "damaged-"  # prefix of the names of directories that were set aside
 
 
 def files_of(directory: Path) -> list[str]:
-    """What has a digest: every file of the directory, by its path in it, in order."""
+    """Paths of all files in the directory but digests.json, relative to it, sorted."""
     inside = (path for path in directory.rglob("*") if path.is_file() and path != directory / FILE)
     return sorted(path.relative_to(directory).as_posix() for path in inside)
 
 
 def digests(directory: Path, names: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of files, in hexadecimal digits, as they are read now; "" of one that is missing, or that its disk cannot
-    read. Other OSErrors say nothing of a file (a server that is away, a ticket that has expired) and are raised.
+    """{name: SHA-256 of the file as it is now, in hexadecimal digits}; "" if it is missing or its disk cannot read it.
+
+    Other OSErrors (an unreachable server, an expired ticket) do not mean that a file is damaged, and are raised.
     """
     return {name: _digest(directory / name) for name in names}
 
@@ -43,25 +44,28 @@ def _digest(path: Path) -> str:
 
 
 def seal(directory: Path, known: Mapping[str, str] | None = None) -> None:
-    """Write digests.json. known: the digests, where somebody has computed them already."""
-    write_json(directory / FILE, dict(digests(directory, files_of(directory)) if known is None else known))
+    """Write digests.json. known: the digests, if they have been computed already."""
+    if known is None:
+        known = digests(directory, files_of(directory))
+    write_json(directory / FILE, dict(known))
 
 
 def sealed(directory: Path) -> Mapping[str, str]:
-    """What digests.json says; {} where it is missing or damaged."""
+    """The content of digests.json; {} if it is missing or damaged."""
     return read_json(directory / FILE) or {}
 
 
-def fault_of(directory: Path, found: Mapping[str, str] | None = None) -> str:
-    """What is wrong with a directory, in a few words; "" if every file is as it was written.
+def fault_of(directory: Path, current: Mapping[str, str] | None = None) -> str:
+    """A few words on what is wrong with a directory; "" if every file is as it was written.
 
-    found: the digests of its files as they are now, where somebody has computed them already.
+    current: the digests of its files as they are now, if they have been computed already.
     """
     expected = sealed(directory)
     if not expected:
         return f"{FILE} is missing or damaged"
-    found = digests(directory, list(expected)) if found is None else found
-    wrong = [name for name, digest in expected.items() if found.get(name) != digest]
+    if current is None:
+        current = digests(directory, list(expected))
+    wrong = [name for name, digest in expected.items() if current.get(name) != digest]
     if not wrong:
         return ""
     is_gone = not (directory / wrong[0]).is_file()
@@ -70,8 +74,10 @@ def fault_of(directory: Path, found: Mapping[str, str] | None = None) -> str:
 
 
 def set_aside(directory: Path) -> Path:
-    """Give a damaged directory a name under which nothing looks for it, and keep it. Returns where it is now."""
-    number = 1
-    while (aside := directory.with_name(f"{DAMAGED}{directory.name}" + (f"-{number}" if number > 1 else ""))).exists():
+    """Rename a damaged directory, so that nothing uses it but it is kept. Returns its new path."""
+    aside = directory.with_name(f"{DAMAGED}{directory.name}")
+    number = 2
+    while aside.exists():
+        aside = directory.with_name(f"{DAMAGED}{directory.name}-{number}")
         number += 1
     return directory.rename(aside)

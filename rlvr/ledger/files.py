@@ -1,8 +1,8 @@
-"""How files are written, read and removed so that no reader ever sees half of one. Standard library only.
+"""Writing, reading and removing files so that no reader ever sees a partial one. Standard library only.
 
-What is being written, and what is being deleted, has the name `.<name>.<owner>.tmp` beside its place: hidden from every
-reader, and collected by `python -m sweeps gc` where the process that wrote it died. The owner is that process; none is
-named where a lock keeps all others out of the directory.
+A file or directory that is being written or deleted is called `.<name>.<owner>.tmp`, beside its final place: readers
+ignore it, and `python -m sweeps gc` deletes it if the process that wrote it died. The owner is that process; the name
+has none where a lock keeps all other processes out of the directory.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any, cast
 
 SUFFIX = ".tmp"
-FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or what a user may have of it
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the user's quota
 
 
 def denied(error: BaseException, home: Path) -> str:
-    """What to do about a file that may not be written, in one line; "" for any other error. home: of runs/."""
+    """One line on what to do if a file may not be written; "" for any other error. home: the directory of runs/."""
     if not isinstance(error, OSError):
         return ""
-    # In /proc, or below a file, no directory can be made.
+    is_refused = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+    # In /proc, or below a file, no directory can be created.
     file = Path(str(error.filename or ""))
-    no_home = error.errno in (errno.ENOENT, errno.ENOTDIR) and (file.parent == home or file in (home, *home.parents))
-    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) and not (no_home and not home.exists()):
+    is_of_home = file.parent == home or file in (home, *home.parents)
+    has_no_home = error.errno in (errno.ENOENT, errno.ENOTDIR) and is_of_home and not home.exists()
+    if not is_refused and not has_no_home:
         return ""
     return (
         f"{target_of(error.filename)} cannot be written: {error.strerror}. Runs go to {home}: set RLVR_HOME to a "
@@ -42,12 +44,12 @@ def denied(error: BaseException, home: Path) -> str:
 
 @contextlib.contextmanager
 def whole(path: Path, *, durable: bool = True, new: bool = False) -> Generator[Path, None, None]:
-    """Write a file, or make a directory, at the path that this gives: at the end it becomes `path`, in one step.
+    """Yield a temporary path, to write a file or create a directory at; on exit it is renamed to `path` in one step.
 
-    After an error nothing of it stays. durable=False skips the fsync: after a power cut it may be empty. new: raises
-    FileExistsError if a directory with something in it has the name already, instead of taking its place.
+    After an error it is removed. durable=False skips the fsync: after a power cut the file may be empty. new: raise
+    FileExistsError if `path` is a directory that is not empty, instead of replacing it.
     """
-    aside = aside_of(path, _myself())
+    aside = aside_of(path, _new_owner())
     try:
         yield aside
         publish(aside, path, durable=durable, new=new)
@@ -58,36 +60,36 @@ def whole(path: Path, *, durable: bool = True, new: bool = False) -> Generator[P
 
 
 def aside_of(path: Path, owner: str = "") -> Path:
-    """Where what is to become `path` is written. `whole` does all of it where one process writes."""
+    """The temporary path of a file or directory that is to become `path`. A single writer uses `whole` instead."""
     name = f"{path.name}.{owner}" if owner else path.name
     return path.with_name(f".{name}{SUFFIX}")
 
 
 def target_of(path: Path | str) -> Path:
-    """What a path that is written aside is to become, for messages; any other path itself."""
-    aside = re.fullmatch(r"\.(.+?)(?:\.\d+-[0-9a-f]{8})?" + re.escape(SUFFIX), Path(path).name)
-    return Path(path).with_name(aside[1]) if aside else Path(path)
+    """For messages: the final path of a temporary one (`aside_of`); any other path unchanged."""
+    match = re.fullmatch(r"\.(.+?)(?:\.\d+-[0-9a-f]{8})?" + re.escape(SUFFIX), Path(path).name)
+    return Path(path).with_name(match[1]) if match else Path(path)
 
 
 def owner_of(aside: Path) -> int | None:
-    """Number of the process that wrote what lies aside; None where a lock is its owner."""
+    """Id of the process that wrote a temporary path; None if its name contains no owner."""
     number = aside.name.removesuffix(SUFFIX).rpartition(".")[2].partition("-")[0]
     return int(number) if number.isdigit() else None
 
 
-def _myself() -> str:
-    """An owner that no other write has, of this process, of another host, or after a restart."""
+def _new_owner() -> str:
+    """A name for the owner of one write that is unique across processes, hosts and restarts."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False) -> None:
-    """Give what was written aside its name; what had the name is deleted after. durable, new: as for `whole`."""
+    """Rename a temporary file or directory to `path`, then delete what it replaces. durable, new: as for `whole`."""
     if durable:
-        for each in aside.rglob("*") if aside.is_dir() else ():
-            sync(each)
+        for path_inside in aside.rglob("*") if aside.is_dir() else ():
+            sync(path_inside)
         sync(aside)
     if aside.is_dir() and path.is_dir() and not new:
-        _take_the_place(aside, path)
+        _replace_directory(aside, path)
         return
     try:
         aside.rename(path)
@@ -97,20 +99,20 @@ def publish(aside: Path, path: Path, *, durable: bool = True, new: bool = False)
         raise
 
 
-def _take_the_place(aside: Path, path: Path) -> None:
-    """Of a directory: no system call replaces one that holds something."""
-    before = path.rename(aside_of(path, _myself()))
+def _replace_directory(aside: Path, path: Path) -> None:
+    """In two renames: no system call replaces a directory that is not empty."""
+    replaced = path.rename(aside_of(path, _new_owner()))
     try:
         aside.rename(path)
     except OSError:
         if not path.exists():
-            before.rename(path)
+            replaced.rename(path)
         raise
-    shutil.rmtree(before)
+    shutil.rmtree(replaced)
 
 
 def sync(path: Path) -> None:
-    """Put a file's content, or a directory's entries, on disk: after a power cut they are still there."""
+    """Force a file's content, or a directory's entries, to disk: they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -119,7 +121,7 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True, private: bool = False) -> None:
-    """Replace a file in one step. private: nobody else may read it."""
+    """Replace a file in one step. private: only its owner may read it."""
     with whole(path, durable=durable) as aside:
         if private:
             aside.touch(mode=0o600)
@@ -127,14 +129,14 @@ def write_text(path: Path, text: str, *, durable: bool = True, private: bool = F
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, durable: bool = True, private: bool = False) -> None:
-    """Replace a JSON file in one step. private: nobody else may read it."""
+    """Replace a JSON file in one step. private: only its owner may read it."""
     write_text(path, json.dumps(content) + "\n", durable=durable, private=private)
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a directory, of which no reader sees half: a directory loses its name first."""
+    """Delete a file or a directory. No reader sees part of a directory: it is renamed first."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path if path.name.startswith(".") else path.rename(aside_of(path, _myself())))
+        shutil.rmtree(path if path.name.startswith(".") else path.rename(aside_of(path, _new_owner())))
     else:
         path.unlink()
 
@@ -143,7 +145,7 @@ def remove(path: Path) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file server that has replaced the file between opening and reading (ESTALE), the new one."""
+    """The bytes of a file. Read once more if a file server replaced it between opening and reading (ESTALE)."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -153,7 +155,7 @@ def _content(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None if the file is missing, torn or holds something else."""
+    """The object in a JSON file; None if the file is missing, torn or contains something else."""
     try:
         content = json.loads(_content(path))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -162,9 +164,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_json_lines(path: Path, required: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """(the objects of a file of one JSON object a line, what is wrong with the other lines, each by its number).
+    """(the objects of a file with one JSON object per line, a few words on each other line, with its number).
 
-    required: a key that every object has. A missing file is an empty one.
+    required: a key that every object must have. A missing file is read as an empty one.
     """
     objects: list[dict[str, Any]] = []
     damaged: list[str] = []

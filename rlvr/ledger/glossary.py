@@ -1,24 +1,23 @@
-"""What each logged metric is: names in `metrics.jsonl`, units, meanings. docs/metrics.md is written from it.
+"""Every logged metric: its name in `metrics.jsonl`, unit and meaning. docs/metrics.md is generated from it.
 
-python -m rlvr.ledger.glossary [NAME...]     # all of it, or some metrics
+python -m rlvr.ledger.glossary [NAME...]     # prints the whole page, or the entries of some metrics
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rlvr.metrics import EVALUATION, VALIDATION
 
-# Between < and >: what differs between benchmarks and settings.
+# Placeholders in names, written <like this>, and the pattern of the text that takes their place.
 VARIABLE = {"benchmark": r"[\w.-]+", "n": r"\d+", "k": r"\d+"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One metric. unit: share is of 0 to 1. only: where it is logged, if not everywhere."""
+    """One metric. unit: a "share" is a number from 0 to 1. only: when it is logged, if not always."""
 
     name: str
     unit: str
@@ -26,8 +25,9 @@ class Entry:
     only: str = ""
 
     def describes(self, name: str) -> bool:
+        """Whether a logged name is this entry's name with its placeholders filled in."""
         parts = re.split(r"<(\w+)>", self.name)
-        pattern = "".join(VARIABLE[part] if place % 2 else re.escape(part) for place, part in enumerate(parts))
+        pattern = "".join(VARIABLE[part] if i % 2 else re.escape(part) for i, part in enumerate(parts))
         return bool(re.fullmatch(pattern, name))
 
 
@@ -43,12 +43,12 @@ GLOSSARY = (
         "Evaluation",
         "On the test problems: at step 0 (the base policy), every `evaluation.every` steps and at the last. n is "
         "`evaluation.samples`, k one of `evaluation.k`. With `evaluation.validation` the validation split is measured "
-        "beside it, under the same names with `validation/` in the place of `evaluation/`.",
+        "too, under the same names with `validation/` in place of `evaluation/`.",
         (
             Entry(
                 "evaluation/<benchmark>/avg_at_<n>",
                 "share",
-                "right samples of those that were judged, of n; mean over the problems",
+                "right ones among the judged samples, of n; mean over the problems",
             ),
             Entry(
                 "evaluation/<benchmark>/pass_at_<k>",
@@ -59,7 +59,7 @@ GLOSSARY = (
             Entry(
                 "evaluation/<benchmark>/error",
                 "share",
-                "samples that the verifier failed to judge: they are in none of the others",
+                "samples that the verifier failed to judge: no other metric counts them",
             ),
             Entry(
                 "evaluation/<benchmark>/distinct_correct_at_<n>",
@@ -95,18 +95,18 @@ GLOSSARY = (
     ),
     Chapter(
         "Rewards and responses of training",
-        "Of all responses sampled in a step, before dynamic sampling chooses among them: the policy's own average. "
-        "`rollout.reward` and the penalty for overlong responses do not change them.",
+        "Of all responses sampled in a step, before dynamic sampling selects some: the average of the policy itself. "
+        "`rollout.reward` and the penalty for overlong responses do not change these metrics.",
         (
-            Entry("reward/mean", "reward", "mean of the responses that were judged"),
-            Entry("reward/accuracy", "share", "right ones of the responses that were judged"),
+            Entry("reward/mean", "reward", "mean over the responses that were judged"),
+            Entry("reward/accuracy", "share", "right ones among the responses that were judged"),
             Entry("reward/solved_fraction", "share", "problems with a right response"),
             Entry("reward/wrong", "share", "responses with a wrong answer"),
             Entry("reward/unparsable", "share", "responses without an answer to judge"),
-            Entry("reward/unevaluated", "share", "responses of the right value that only restate the problem"),
-            Entry("reward/timeout", "share", "responses that could not be judged in their time"),
-            Entry("reward/error", "share", "responses that the verifier failed to judge: never learned from"),
-            Entry("response/length", "tokens", "mean length, with the end token"),
+            Entry("reward/unevaluated", "share", "responses with the right value that only restate the problem"),
+            Entry("reward/timeout", "share", "responses that could not be judged within the time limit"),
+            Entry("reward/error", "share", "responses that the verifier failed to judge: they are never learned from"),
+            Entry("response/length", "tokens", "mean length, end token included"),
             Entry("response/finished", "share", "responses that ended by themselves, not at the limit"),
         ),
     ),
@@ -137,22 +137,30 @@ GLOSSARY = (
             Entry("advantage/abs_mean", "advantage", "mean of |advantage|"),
             Entry("loss/total", "loss", "what is minimised, averaged by `trainer.aggregation`, penalties included"),
             Entry("optim/grad_norm", "norm", "L2 norm of the gradient before it is clipped to `trainer.clip_norm`"),
-            Entry("optim/critic_grad_norm", "norm", "that of the critic, clipped apart", "trainer.critic=own"),
-            Entry("optim/lr", "learning rate", "of the schedule"),
             Entry(
-                "optim/loss_scale", "factor", "of the loss, halved when a gradient overflows", "trainer.dtype=float16"
+                "optim/critic_grad_norm",
+                "norm",
+                "L2 norm of the critic's gradient, which is clipped separately",
+                "trainer.critic=own",
+            ),
+            Entry("optim/lr", "learning rate", "learning rate by the schedule"),
+            Entry(
+                "optim/loss_scale",
+                "factor",
+                "scale of the loss, halved when a gradient overflows",
+                "trainer.dtype=float16",
             ),
             Entry(
                 "optim/skipped",
                 "share",
-                "updates whose gradient overflowed: weights stayed, `optim/grad_norm` is that of the others",
+                "updates whose gradient overflowed: they change no weights and do not count in `optim/grad_norm`",
                 "trainer.dtype=float16",
             ),
         ),
     ),
     Chapter(
         "What some objectives add",
-        "Logged as `loss/NAME`, averaged like the above. A loss of your own adds what it returns as `metrics`.",
+        "Logged as `loss/NAME`, averaged like the metrics above. A loss of your own adds what it returns as `metrics`.",
         (
             Entry(
                 "loss/divergence",
@@ -166,7 +174,7 @@ GLOSSARY = (
                 "tokens whose loss is bounded by `loss.dual_clip`",
                 "`loss.dual_clip`",
             ),
-            Entry("loss/sequence_ratio", "ratio", "the response's own ratio of policy to old", "gspo"),
+            Entry("loss/sequence_ratio", "ratio", "ratio of policy to old of a whole response", "gspo"),
             Entry("loss/value_loss", "reward²", "half the squared error of the value head", "ppo"),
             Entry("loss/value", "reward", "the value head's prediction", "ppo"),
             Entry("loss/implicit_reward", "β · nats", "β·Σ log(policy / reference) of a response", "pacs"),
@@ -174,14 +182,14 @@ GLOSSARY = (
             Entry(
                 "loss/delta_abs",
                 "β · advantage",
-                "mean of |log Z + distance − β·advantage|, which is to become 0",
+                "mean of |log Z + distance − β·advantage|, which is minimised",
                 "flowrl",
             ),
             Entry("loss/log_z", "nats", "the learned log Z of a prompt", "flowrl"),
-            Entry("loss/weight", "ratio", "the weight of a response, policy to old, bounded", "flowrl"),
-            Entry("loss/shaping", "advantage", "what entropy adds to the advantage", "entadv"),
-            Entry("loss/chosen", "share", "tokens of the largest covariance, which are penalised", "kl_cov"),
-            Entry("loss/dropped", "share", "tokens whose loss is left out for their covariance", "clip_cov"),
+            Entry("loss/weight", "ratio", "the weight of a response: the bounded ratio of policy to old", "flowrl"),
+            Entry("loss/shaping", "advantage", "the term that entropy adds to the advantage", "entadv"),
+            Entry("loss/chosen", "share", "tokens with the largest covariance, which are penalised", "kl_cov"),
+            Entry("loss/dropped", "share", "tokens whose loss is left out because of their covariance", "clip_cov"),
             Entry("loss/rehearse", "nats", "divergence from the base policy on its own stored right answers", "dph_*"),
             Entry("loss/rehearse_log_ratio", "nats", "mean log(base / policy) of the tokens of these answers", "dph_*"),
             Entry(
@@ -194,14 +202,14 @@ GLOSSARY = (
     ),
     Chapter(
         "Trainer against engine",
-        "d is a token's log-probability by the trainer minus the engine's. Logged where the trainer computes its own "
-        "(`rollout.logp_old=trainer`, that of vLLM).",
+        "d is a token's log-probability under the trainer minus that under the engine. Logged if the trainer computes "
+        "its own (`rollout.logp_old=trainer`, the default with vLLM).",
         (
             Entry("mismatch/mean", "nats", "mean of |d|"),
             Entry("mismatch/max", "nats", "largest |d|"),
             Entry("mismatch/kl", "nats", "KL(engine ‖ trainer), as e^d − 1 − d"),
             Entry("mismatch/weight", "ratio", "mean weight of a token's loss", "`rollout.importance`"),
-            Entry("mismatch/cut", "share", "tokens whose weight the cap has changed", "`rollout.importance`"),
+            Entry("mismatch/cut", "share", "tokens whose weight was changed by the cap", "`rollout.importance`"),
             Entry(
                 "mismatch/sequence",
                 "nats",
@@ -212,7 +220,7 @@ GLOSSARY = (
     ),
     Chapter(
         "Sampling, tokens, time, speed",
-        "Of a step. Seconds are those of the first process; with `rollout.ahead` sampling runs beside training.",
+        "Of a step. Seconds are those of the first process; with `rollout.ahead`, sampling runs beside training.",
         (
             Entry(
                 "rollout/rounds",
@@ -225,24 +233,30 @@ GLOSSARY = (
                 "optimiser updates between the policy that drew a response's first token and the one that learns, on "
                 "average over the responses that are learned from",
             ),
-            Entry("rollout/staleness_max", "updates", "the largest of them"),
+            Entry("rollout/staleness_max", "updates", "the largest of these numbers"),
             Entry("tokens/rollout", "tokens", "response tokens that were sampled, refills included"),
             Entry("tokens/used", "tokens", "response tokens that were learned from, once for each of `trainer.epochs`"),
-            Entry("tokens/train", "tokens", "tokens that the model read in learning, prompts included"),
-            Entry("time/rollout_s", "seconds", "sampling; with `rollout.ahead` above 1 what the step added to others'"),
+            Entry("tokens/train", "tokens", "tokens that the model reads in training, prompts included"),
+            Entry(
+                "time/rollout_s",
+                "seconds",
+                "sampling; with `rollout.ahead` above 1, the time that it adds to the sampling of other steps",
+            ),
             Entry("time/reward_s", "seconds", "judging"),
             Entry(
-                "time/wait_s", "seconds", "until the step's responses were there: sampling, judging and giving weights"
+                "time/wait_s", "seconds", "wait for the step's responses: sampling, judging and the transfer of weights"
             ),
             Entry(
-                "time/sync_s", "seconds", "giving the engine the newest weights, asking the canary, sending it to sleep"
+                "time/sync_s",
+                "seconds",
+                "transfer of the newest weights to the engine, the canary, putting the engine to sleep",
             ),
             Entry(
                 "time/weights_s",
                 "seconds",
-                "that the engine's newest weights took to get there, in this step or before",
+                "duration of the transfer of the engine's newest weights, in this step or an earlier one",
             ),
-            Entry("time/batch_s", "seconds", "making the batch, the trainer's own log-probabilities included"),
+            Entry("time/batch_s", "seconds", "building the batch, including the trainer's own log-probabilities"),
             Entry("time/train_s", "seconds", "forward and backward passes and the optimiser"),
             Entry("time/step_s", "seconds", "the whole step, without evaluation"),
             Entry("time/evaluation_s", "seconds", "the evaluation after the step"),
@@ -260,41 +274,46 @@ GLOSSARY = (
 
 
 def entry(name: str) -> Entry | None:
-    """What describes a logged name; None: nothing does."""
+    """The entry that describes a logged name; None if there is none."""
     if name.startswith(VALIDATION):
         name = EVALUATION + name.removeprefix(VALIDATION)
-    return next((each for chapter in GLOSSARY for each in chapter.entries if each.describes(name)), None)
+    entries = (entry for chapter in GLOSSARY for entry in chapter.entries)
+    return next((entry for entry in entries if entry.describes(name)), None)
 
 
 def page() -> str:
-    """docs/metrics.md."""
+    """The text of docs/metrics.md."""
     lines = ["# Metrics", "", *INTRODUCTION]
     for chapter in GLOSSARY:
         lines += ["", f"## {chapter.title}", "", chapter.about, "", "| name | unit | what it is |", "|---|---|---|"]
-        lines += [_row(each) for each in chapter.entries]
+        lines += [_row(entry) for entry in chapter.entries]
     return "\n".join(lines) + "\n"
 
 
 INTRODUCTION = (
-    "What runs log, by name, in `runs/RUN/metrics.jsonl` and from there in MLflow. Any of them can be a column of a",
+    "What runs log, by name, in `runs/RUN/metrics.jsonl` and from there in MLflow. Any metric can be a column of a",
     "table: `python -m analysis --metrics policy/kl_base`. A share is a number from 0 to 1.",
-    "`python -m rlvr.ledger.glossary NAME` explains one. This page is written from `rlvr/ledger/glossary.py` by",
-    "`python -m tests.ledger.test_glossary --write`; a test runs every objective and fails where something is",
-    "logged that does not stand here.",
+    "`python -m rlvr.ledger.glossary NAME` explains one. This page is generated from `rlvr/ledger/glossary.py` by",
+    "`python -m tests.ledger.test_glossary --write`; a test runs every objective and fails if something is logged",
+    "that is not listed here.",
 )
 
 
-def _row(each: Entry) -> str:
-    only = f" *({each.only})*" if each.only else ""
-    cells = (f"`{each.name}`", each.unit, each.meaning + only)
+def _row(entry: Entry) -> str:
+    only = f" *({entry.only})*" if entry.only else ""
+    cells = (f"`{entry.name}`", entry.unit, entry.meaning + only)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _explained(names: Sequence[str]) -> Iterable[str]:
-    for name in names:
-        known = entry(name)
-        yield f"{name}: {known.meaning} ({known.unit})" if known else f"{name}: no metric of this name is logged."
+def _explanation(name: str) -> str:
+    described = entry(name)
+    return (
+        f"{name}: {described.meaning} ({described.unit})" if described else f"{name}: no metric of this name is logged."
+    )
 
 
 if __name__ == "__main__":
-    print("\n".join(_explained(sys.argv[1:])) or page(), end="\n" if sys.argv[1:] else "")
+    if sys.argv[1:]:
+        print("\n".join(map(_explanation, sys.argv[1:])))
+    else:
+        print(page(), end="")

@@ -1,4 +1,4 @@
-"""What makes two runs the same run: the planner, the ledger and the tracker agree through this. Imports little."""
+"""What makes two runs the same run, as the planner, the ledger and the tracker define it. Imports little."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-LINES = ("also", "zip", "exclude", "when")  # they shape a grid: no part of one of its points
-GROWTH = ("until", "budget", "tune")  # what comes next in a sweep hangs on what was measured (sweeps/growing)
-ADDED = ("controls",)  # further arms, which the sweep makes of its own
-NAMING = ("name", "tags")  # what a launch is called
-EXPECTED = ("baseline", "claims")  # what a study expects of its arms: `python -m analysis` judges it
-# Where and how it ran, and what is kept of it: no part of what a run is, and free to change between attempts.
+LINES = ("also", "zip", "exclude", "when")  # they define the grid, and are not part of the config of a run in it
+GROWTH = ("until", "budget", "tune")  # later runs of a sweep depend on the results of earlier ones (sweeps/growing)
+ADDED = ("controls",)  # further arms, which the sweep itself adds
+NAMING = ("name", "tags")  # the names of a launch
+EXPECTED = ("baseline", "claims")  # what a study expects of its arms; `python -m analysis` tests it
+# Where and how a run is carried out, and what is kept of it: not part of its identity, may change between attempts.
 NOT_IDENTITY = (
     *("cluster", "tracker", "checkpoint", "keep_rollouts", "choices"),
     *(*LINES, *GROWTH, *ADDED, *NAMING, *EXPECTED),
 )
-NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers", "tensor_parallel")  # of rollout.engine's knobs
-NOT_IDENTITY_OF_TASK = ("reader",)  # it repeats what model, policy and rollout say
-NOT_IDENTITY_OF_POLICY = ("path", "name")  # of an evaluation's policy, which its digest names
+NOT_IDENTITY_OF_ENGINE = ("python", "canary", "timeout_s", "workers", "tensor_parallel")  # knobs of rollout.engine
+NOT_IDENTITY_OF_TASK = ("reader",)  # it repeats settings of model, policy and rollout
+NOT_IDENTITY_OF_POLICY = ("path", "name")  # of an evaluation's policy, which is identified by its digest
 
 
 def identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved config that determines a run's results.
 
-    What is null has no part in it either: a new knob or group that is null by default leaves every run what it was.
+    Null values are left out: a new knob or group that is null by default does not change the identity of any run.
     """
     return decisive(_without_null(plain))
 
 
 def decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved config without what is no part of what a run is: where and how it ran, and what was kept of it."""
+    """A resolved config without the settings of where and how a run is carried out, and of what is kept of it."""
     kept = {k: v for k, v in plain.items() if k not in NOT_IDENTITY}
     if "engine" in (kept.get("rollout") or {}):
         kept["rollout"] = {**kept["rollout"], "engine": of_engine(kept["rollout"]["engine"])}
@@ -53,7 +53,7 @@ def of_task(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the values that are null, and the groups that hold no others."""
+    """`node` without null values, and without groups in which all values are null."""
     kept = {
         key: _without_null(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
         for key, value in node.items()

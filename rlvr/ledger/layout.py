@@ -1,36 +1,36 @@
-"""Where everything lies: the one module that knows a path or the name of a file.
+"""The place of every file: the only module that contains paths and names of files.
 
     $RLVR_HOME, the checkout, or the current directory
-        mlflow.db  mlartifacts/       MLflow's store, where no server is named
+        mlflow.db  mlartifacts/       MLflow's store, if no server is set
         reports/<study>/              tables, figures, page
-        reports/.cache/               what analysis parsed before; safe to delete
+        reports/.cache/               files that analysis has parsed; safe to delete
         tracking/                     the server of `make tracking-up`
         runs/
-            mlflow.lock               held by the pass that ships
-            sync.log                  what the last one in the background said
+            mlflow.lock               held while metrics are shipped to MLflow
+            sync.log                  output of the last shipping in the background
             <run_id>/
-                run.json config.yaml  where it comes from; the frozen config
-                lock                  held by the attempt at work
+                run.json config.yaml  the run's origin; its frozen config
+                lock                  held by the running attempt
                 attempts/<N>/         job.json heartbeat.json exit.json rank-<R>.json prune.json log.txt
                 metrics.jsonl         the journal
-                mlflow.json           how much of that is in MLflow
-                stages.json           what it starts from
-                inputs.json           hashes of the data that it reads; own_code.json: of components of its user
-                checkpoints/step-<S>/ trainer.json, beside tensors
+                mlflow.json           which steps are in MLflow
+                stages.json           ids of the stages that it starts from
+                inputs.json           hashes of the data that it reads; own_code.json: of its user's own components
+                checkpoints/step-<S>/ trainer.json, and tensors
                 samples/              test-<S>.parquet policy-<S>.parquet
                 rollouts/             step-<S>.parquet
                 diversity/            problems.parquet embeddings-<model>.parquet, of `rlvr.diagnostics.diversity`
-            sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; of a search its study
-                lock lock-1 ...       each held by a launch at work on this machine
-                cancelled.json        its jobs do not go on with it
-                planned.jsonl         of a sweep that grows: every run that it may come to; deciding.lock
-            stages/<stage_id>/        stage.json, beside what was built; <stage_id>.lock
+            sweeps/<sweep_id>/        sweep.json manifest.jsonl mlflow.json waves.json, logs; for a search its study
+                lock lock-1 ...       each held by one running launch on this machine
+                cancelled.json        present if its SLURM jobs must not continue the sweep
+                planned.jsonl         for a growing sweep: every run that it may add; deciding.lock
+            stages/<stage_id>/        stage.json, and what was built; <stage_id>.lock
             evaluations/<set_id>/     set.json, <SHA-256>.parquet: samples that several evaluations share
-            judgements.jsonl          what judges of diversity have said
+            judgements.jsonl          answers of the judges of diversity
             submissions/<token>/      submission.json job.json end.json end_<run_id>.json, scripts and logs; lock
             replay/                   stages of `python -m rlvr.diagnostics.replay`
 
-What is half-written lies beside its place as `.<name>.<owner>.tmp` (rlvr/ledger/files.py).
+An incomplete file is called `.<name>.<owner>.tmp`, in the same directory (rlvr/ledger/files.py).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ import os
 import re
 from pathlib import Path
 
-BUNDLE = ".rlvr"  # what the name of a study as one file ends with (analysis/frames/bundle.py)
+BUNDLE = ".rlvr"  # suffix of a study as one file (analysis/frames/bundle.py)
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else where you are.
+    """The directory of `runs/`, `mlflow.db` and `reports/`: $RLVR_HOME, else the checkout, else the current directory.
 
-    ValueError for a RLVR_HOME that is no directory. It need not exist yet.
+    It need not exist yet. Raises ValueError if $RLVR_HOME is a file.
     """
     if chosen := os.environ.get("RLVR_HOME"):
         directory = Path(chosen).expanduser().resolve()
@@ -70,9 +70,9 @@ def run(home: Path, run_id: str) -> Path:
 
 
 def run_ids(home: Path) -> list[str]:
-    """Names of the directories that a launch has written something of a run to, sorted."""
-    found = {path.parent.name for name in ("run.json", "config.yaml") for path in runs(home).glob(f"*/{name}")}
-    return sorted(name for name in found if not name.startswith("."))
+    """Names of the directories that contain a run.json or a config.yaml, sorted."""
+    ids = {path.parent.name for name in ("run.json", "config.yaml") for path in runs(home).glob(f"*/{name}")}
+    return sorted(run_id for run_id in ids if not run_id.startswith("."))
 
 
 def sweeps(home: Path) -> Path:
@@ -84,17 +84,17 @@ def sweep(home: Path, sweep_id: str) -> Path:
 
 
 def stages(home: Path) -> Path:
-    """The store of stages that all runs share."""
+    """The directory of the stages, which all runs share."""
     return runs(home) / "stages"
 
 
 def stages_beside(run_dir: Path) -> Path:
-    """The same, from one of the runs."""
+    """The directory of the stages (`stages`), from the directory of a run."""
     return run_dir.parent / "stages"
 
 
 def sample_set(run_dir: Path, set_id: str) -> Path:
-    """Samples of one policy under one setting, beside the runs that read them."""
+    """Samples of one policy under one setting, which the runs in the same directory read."""
     return run_dir.parent / "evaluations" / set_id
 
 
@@ -107,7 +107,7 @@ def submissions(home: Path) -> Path:
 
 
 def replay_stages(home: Path) -> Path:
-    """Of diagnostics that train nothing."""
+    """The stages of diagnostics, which train nothing."""
     return runs(home) / "replay"
 
 
@@ -120,7 +120,7 @@ def report_page(report: Path) -> Path:
 
 
 def report_summary(report: Path) -> Path:
-    """For programs: the sweeps that a report is on, and its verdicts."""
+    """The sweeps that a report is about, and its verdicts, for programs to read."""
     return report / "summary.json"
 
 
@@ -129,12 +129,12 @@ def report_summaries(home: Path) -> list[Path]:
 
 
 def analysis_cache(home: Path) -> Path:
-    """What analysis parsed before, so that it need not again."""
+    """Files that analysis has parsed, so that it need not parse them again."""
     return reports(home) / ".cache"
 
 
 def remembered_report(home: Path, name: str) -> Path:
-    """What a report of this name was made of and showed, so that an unchanged one need not be made again."""
+    """Inputs and content of the last report of this name, so that an unchanged one is not made again."""
     return analysis_cache(home) / "reports" / f"{name}.json"
 
 
@@ -179,7 +179,7 @@ def config(run_dir: Path) -> Path:
 
 
 def lock(directory: Path) -> Path:
-    """Of a run, a sweep, or all submissions."""
+    """The lock of a run, of a sweep, or of all submissions."""
     return directory / "lock"
 
 
@@ -188,7 +188,7 @@ def journal(run_dir: Path) -> Path:
 
 
 def cursor(directory: Path) -> Path:
-    """Of a run or a sweep: how much of it is in MLflow."""
+    """Which part of a run or a sweep is in MLflow."""
     return directory / "mlflow.json"
 
 
@@ -201,7 +201,7 @@ def inputs(run_dir: Path) -> Path:
 
 
 def own_code(run_dir: Path) -> Path:
-    """Versions of the Python files of its user that a run was made with."""
+    """Digests of the user's own Python files that a run was made with."""
     return run_dir / "own_code.json"
 
 
@@ -214,7 +214,7 @@ def checkpoint(checkpoints: Path, step: int) -> Path:
 
 
 def trainer_state(checkpoint: Path) -> Path:
-    """What a checkpoint holds beside tensors; what has none is no checkpoint of ours."""
+    """The state in a checkpoint that is not a tensor; a directory without this file is no checkpoint of ours."""
     return checkpoint / "trainer.json"
 
 
@@ -223,42 +223,43 @@ def run_of_checkpoint(checkpoint: Path) -> Path:
 
 
 def evaluation(run_dir: Path, step: int) -> Path:
-    """The samples of an evaluation."""
+    """The samples of the evaluation at a step."""
     return run_dir / "samples" / f"test-{step:08d}.parquet"
 
 
 def evaluations(run_dir: Path) -> list[Path]:
-    """Those there are, by step."""
+    """The existing files of `evaluation`, by step."""
     return sorted((run_dir / "samples").glob("test-*.parquet"))
 
 
 def policy(run_dir: Path, step: int) -> Path:
-    """A bandit's whole policy at an evaluation."""
+    """A bandit's whole policy at the evaluation of a step."""
     return run_dir / "samples" / f"policy-{step:08d}.parquet"
 
 
 def policies(run_dir: Path) -> list[Path]:
-    """Those there are, by step."""
+    """The existing files of `policy`, by step."""
     return sorted((run_dir / "samples").glob("policy-*.parquet"))
 
 
 def diversity(run_dir: Path) -> Path:
-    """What was measured of an evaluation's texts, a row per problem and measure."""
+    """The diversity of the responses of an evaluation, one row per problem and measure."""
     return run_dir / "diversity" / "problems.parquet"
 
 
 def embeddings(run_dir: Path, embedder: str) -> Path:
-    """Of the right answers of an evaluation."""
-    return run_dir / "diversity" / f"embeddings-{re.sub(r'[^A-Za-z0-9.-]+', '-', embedder).strip('-')}.parquet"
+    """Embeddings of the right answers of an evaluation."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", embedder).strip("-")
+    return run_dir / "diversity" / f"embeddings-{name}.parquet"
 
 
 def all_embeddings(run_dir: Path) -> list[Path]:
-    """Those there are."""
+    """The existing files of `embeddings`."""
     return sorted((run_dir / "diversity").glob("embeddings-*.parquet"))
 
 
 def judgements(home: Path) -> Path:
-    """What judges have said, so that none is asked twice."""
+    """The answers of judges, so that no judge gets a question twice."""
     return runs(home) / "judgements.jsonl"
 
 
@@ -272,7 +273,7 @@ def run_of_rollouts(file: Path) -> Path:
 
 
 def step_of(path: Path) -> int | None:
-    """The step that a checkpoint, or a file of samples or rollouts, is named after; None: its name is another's."""
+    """The step in the name of a checkpoint, or of a file of samples or rollouts; None for any other name."""
     match = re.fullmatch(r"(?:step|test|policy)-(\d+)(?:\.parquet)?", path.name)
     return int(match[1]) if match else None
 
@@ -289,7 +290,7 @@ def attempt(run_dir: Path, number: int) -> Path:
 
 
 def job(directory: Path) -> Path:
-    """Of an attempt: the process at work. Of a submission: the number that SLURM gave."""
+    """Of an attempt: its process. Of a submission: the job id that SLURM assigned."""
     return directory / "job.json"
 
 
@@ -298,17 +299,17 @@ def heartbeat(attempt: Path) -> Path:
 
 
 def end(attempt: Path) -> Path:
-    """How it ended."""
+    """How the attempt ended."""
     return attempt / "exit.json"
 
 
 def rank_end(attempt: Path, rank: int) -> Path:
-    """How another rank than the first ended, where it could say so."""
+    """How a rank other than 0 ended, if it could record that."""
     return attempt / f"rank-{rank}.json"
 
 
 def rank_ends(attempt: Path) -> list[Path]:
-    """Those there are, by rank."""
+    """The existing files of `rank_end`, by rank."""
     return sorted(attempt.glob("rank-*.json"), key=lambda path: int(path.stem.removeprefix("rank-")))
 
 
@@ -328,12 +329,12 @@ def sweep_info(sweep_dir: Path) -> Path:
 
 
 def launch_lock(sweep_dir: Path, place: int) -> Path:
-    """Held by a launch at work on the sweep on this machine: the first has place 0, one beside it the next."""
+    """Held by a launch that runs the sweep on this machine. place: 0 for the first launch, 1 for one beside it."""
     return sweep_dir / f"lock-{place}" if place else lock(sweep_dir)
 
 
 def launch_locks(sweep_dir: Path) -> list[Path]:
-    """Those there are."""
+    """The existing files of `launch_lock`."""
     return sorted([*sweep_dir.glob("lock"), *sweep_dir.glob("lock-*")])
 
 
@@ -342,22 +343,22 @@ def manifest(sweep_dir: Path) -> Path:
 
 
 def waves(sweep_dir: Path) -> Path:
-    """Runs that jobs are to submit when the queue has room."""
+    """Runs that its jobs submit once the queue has room."""
     return sweep_dir / "waves.json"
 
 
 def cancelled(sweep_dir: Path) -> Path:
-    """There from `python -m sweeps cancel` on SLURM until the next launch: jobs do not go on with the sweep."""
+    """Exists from `python -m sweeps cancel` on SLURM until the next launch: jobs must not continue the sweep."""
     return sweep_dir / "cancelled.json"
 
 
 def planned(sweep_dir: Path) -> Path:
-    """Of a sweep that grows: every run that it may come to."""
+    """Every run that a growing sweep may add."""
     return sweep_dir / "planned.jsonl"
 
 
 def deciding_lock(sweep_dir: Path) -> Path:
-    """Of a sweep that grows: held by whoever decides what comes next."""
+    """Held by the process that decides on the next runs of a growing sweep."""
     return sweep_dir / "deciding.lock"
 
 
@@ -370,7 +371,7 @@ def shipper_log(sweep_dir: Path) -> Path:
 
 
 def search_study(sweep_dir: Path) -> Path:
-    """Optuna's own journal."""
+    """Optuna's journal of a search."""
     return sweep_dir / "optuna.journal"
 
 
@@ -401,30 +402,30 @@ def submission_info(submission: Path) -> Path:
 
 
 def script(directory: Path, kind: str) -> Path:
-    """What sbatch was given for an array, a stage or a report."""
+    """The script passed to sbatch for an array, a stage or a report."""
     return directory / f"{kind}.sbatch"
 
 
 def job_log(directory: Path, kind: str) -> Path:
-    """What the job of a stage or a report printed."""
+    """The output of the job of a stage or a report."""
     return directory / f"{kind}.out"
 
 
 def task_log(submission: Path, index: int | str) -> Path:
-    """What a task of an array printed. "%a" is SLURM's own word for its index."""
+    """The output of a task of an array. SLURM replaces "%a" by its index."""
     return submission / f"task_{index}.out"
 
 
 def task_nodes(submission: Path, index: int, restarts: int) -> Path:
-    """Where the nodes of a task meet."""
+    """The file through which the nodes of a task find each other."""
     return submission / f"task_{index}.nodes-{restarts}"
 
 
 def stage_end(submission: Path) -> Path:
-    """Why its stage does not stand."""
+    """Why the stage of a submission was not built."""
     return submission / "end.json"
 
 
 def run_end(submission: Path, run_id: str) -> Path:
-    """How a run that shares its job with others ended, where the job is not to try it again."""
+    """How a run that shares its job with others ended, if the job must not start it again."""
     return submission / f"end_{run_id}.json"

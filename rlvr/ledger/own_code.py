@@ -1,4 +1,4 @@
-"""Which versions of their user's own Python files a run was made with: an id names a config, not the code behind it."""
+"""Which versions of the user's own Python files a run was made with: its id identifies the config, not that code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlvr.ledger.inputs import has_begun
 
 
 def recorded(run_dir: Path) -> dict[str, tuple[str, ...]]:
-    """{module: SHA-256 of each version of its file that the run used, in order}; {} of a run that has none."""
+    """{module: SHA-256 of each version of its file that the run used, in order}; {} if there is no record."""
     content = read_json(layout.own_code(run_dir)) or {}
     return {
         module: tuple(map(str, cast("list[object]", versions)))
@@ -22,13 +22,15 @@ def recorded(run_dir: Path) -> dict[str, tuple[str, ...]]:
 
 
 def record(run_dir: Path, now: Mapping[str, str]) -> list[str]:
-    """Keep with a run which files it uses, {module: SHA-256}. Returns the modules that it began with other versions of:
-    it goes on, and both are on record.
+    """Record with a run which files it uses, {module: SHA-256}. Returns the modules whose version has changed since.
+
+    A run that has begun then continues, and both versions are recorded.
     """
     before = recorded(run_dir) if has_begun(run_dir) else {}
     after = {module: list(before.get(module, ())) for module in sorted({*before, *now})}
     for module, digest in now.items():
-        after[module] += [digest] if after[module][-1:] != [digest] else []
+        if after[module][-1:] != [digest]:
+            after[module].append(digest)
     if {module: tuple(versions) for module, versions in after.items()} != recorded(run_dir):
         write_json(layout.own_code(run_dir), after)
     return [module for module, digest in now.items() if before.get(module, (digest,))[-1] != digest]

@@ -1,4 +1,4 @@
-"""What names a policy on disk, a checkpoint or a directory in Hugging Face format, by its content."""
+"""The digest that identifies a policy on disk: a checkpoint, or a directory in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rlvr.ledger import digests, layout
 
 PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")  # files of a model in Hugging Face format
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # OWNER/MODEL, of a few old models without an owner
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # OWNER/MODEL; a few old models have no owner
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -18,9 +18,9 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def downloaded(name: str) -> Path:
-    """The directory of a model of the Hugging Face hub, fetched once into the hub's own cache (HF_HOME).
+    """The directory of a model of the Hugging Face hub, downloaded once into the hub's own cache (HF_HOME).
 
-    Raises ValueError where neither the cache nor the hub has it.
+    Raises ValueError if it is neither in the cache nor available from the hub.
     """
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -36,26 +36,27 @@ def downloaded(name: str) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """16 hexadecimal digits that are others where a file of the policy is another one.
+    """16 hexadecimal digits that change with any file of the policy.
 
-    Of a checkpoint or an export, the digests that were written with it, of an export as long as they are true; of a
-    model in a cache of the hub, the names under which the cache keeps its files, which are their digests; of any other
-    directory, the content of small files and the sizes and times of weights, so that a copy is another policy. Raises
-    ValueError for what is no policy.
+    They are a hash of, for a checkpoint or an export, its digests.json (for an export only while that is correct); for
+    a model in the hub's cache, the names of its files there, which are their digests; for any other directory, the
+    content of small files and the sizes and times of weights, so that a copy counts as another policy. Raises
+    ValueError if the directory contains no policy.
     """
-    known = digests.sealed(path)
-    if is_checkpoint(path) and not known:
+    sealed = digests.sealed(path)
+    if is_checkpoint(path) and not sealed:
         raise ValueError(f"{path} is damaged: {digests.fault_of(path)}. Pass another checkpoint of the run.")
     files = sorted({file for pattern in PATTERNS for file in path.glob(pattern)})
-    added = {file.name for file in files} - {digests.FILE} - known.keys()
-    if known and (is_checkpoint(path) or not (added or digests.fault_of(path))):
-        return _hash(sorted(known.items()))
+    added = {file.name for file in files} - {digests.FILE} - sealed.keys()
+    if sealed and (is_checkpoint(path) or not (added or digests.fault_of(path))):
+        return _hash(sorted(sealed.items()))
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} is neither a checkpoint nor a model: it has no config.json.")
     return _hash([[file.name, _content(file)] for file in files])
 
 
 def _content(file: Path) -> object:
+    """What stands for the content of a file: the hub cache's digest, size and time of weights, or a SHA-256."""
     blob = file.resolve()
     if file.is_symlink() and blob.parent.name == "blobs":
         return blob.name

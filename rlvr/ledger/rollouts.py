@@ -21,7 +21,7 @@ from rlvr.records import Completion, Problem, Reward, Rollout
 
 SCHEMA = pa.schema(
     [
-        ("group", pa.int64()),  # number of the prompt in its step: rows of a group stand together
+        ("group", pa.int64()),  # number of the prompt in its step; the rows of a group are consecutive
         ("problem_id", pa.string()),
         ("source", pa.string()),
         ("sample", pa.int64()),
@@ -33,21 +33,21 @@ SCHEMA = pa.schema(
         ("response", pa.string()),
         ("reward", pa.float64()),
         ("outcome", pa.string()),
-        # Optimiser updates behind the oldest and the newest weights that drew a token of the group; null: not known.
+        # Optimiser updates of the oldest and the newest weights that drew a token of the group; null: not known.
         ("oldest_updates", pa.int64()),
         ("newest_updates", pa.int64()),
     ]
 )
-YOUNGER = ("oldest_updates", "newest_updates")  # files of earlier versions have no such columns
+OPTIONAL = ("oldest_updates", "newest_updates")  # files of earlier versions have no such columns
 
 
 def write_rollouts(groups: Sequence[Rollout], path: Path) -> None:
-    """Write whole groups, in order; the file appears only once it is complete."""
+    """Write groups, in order; the file appears only once it is complete."""
     write_parquet(_table(groups), path)
 
 
 def to_bytes(groups: Sequence[Rollout]) -> bytes:
-    """Whole groups, in order, for another process."""
+    """Groups, in order, as bytes to send to another process."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as stream:
         stream.write_table(_table(groups))
@@ -55,44 +55,46 @@ def to_bytes(groups: Sequence[Rollout]) -> bytes:
 
 
 def of_bytes(data: bytes) -> list[Rollout]:
-    """The groups of `to_bytes`, as `read_rollouts` has them."""
+    """The groups in bytes from `to_bytes`, as `read_rollouts` returns them."""
     with pa.ipc.open_stream(data) as stream:
         return _groups(stream.read_all())
 
 
 def _table(groups: Sequence[Rollout]) -> pa.Table:
     rows = [
-        (number, g, sample, g.completions[sample]) for number, g in enumerate(groups) for sample in range(len(g.texts))
+        (number, group, sample, group.completions[sample])
+        for number, group in enumerate(groups)
+        for sample in range(len(group.texts))
     ]
     columns = {
         "group": [number for number, *_ in rows],
-        "problem_id": [g.problem.id for _, g, *_ in rows],
-        "source": [g.problem.source for _, g, *_ in rows],
+        "problem_id": [group.problem.id for _, group, *_ in rows],
+        "source": [group.problem.source for _, group, *_ in rows],
         "sample": [sample for _, _, sample, _ in rows],
-        "prompt": _lists([g.prompt for _, g, *_ in rows], np.int64),
-        "tokens": _lists([c.tokens for *_, c in rows], np.int64),
-        "logp": _lists([c.logp for *_, c in rows], np.float32),
-        "logp_sampling": _lists([c.logp_sampling for *_, c in rows], np.float32),
-        "finished": [c.finished for *_, c in rows],
-        "response": [g.texts[sample] for _, g, sample, _ in rows],
-        "reward": [g.rewards[sample].value for _, g, sample, _ in rows],
-        "outcome": [g.rewards[sample].outcome for _, g, sample, _ in rows],
-        "oldest_updates": [g.updates and g.updates[0] for _, g, *_ in rows],
-        "newest_updates": [g.updates and g.updates[1] for _, g, *_ in rows],
+        "prompt": _lists([group.prompt for _, group, *_ in rows], np.int64),
+        "tokens": _lists([completion.tokens for *_, completion in rows], np.int64),
+        "logp": _lists([completion.logp for *_, completion in rows], np.float32),
+        "logp_sampling": _lists([completion.logp_sampling for *_, completion in rows], np.float32),
+        "finished": [completion.finished for *_, completion in rows],
+        "response": [group.texts[sample] for _, group, sample, _ in rows],
+        "reward": [group.rewards[sample].value for _, group, sample, _ in rows],
+        "outcome": [group.rewards[sample].outcome for _, group, sample, _ in rows],
+        "oldest_updates": [group.updates and group.updates[0] for _, group, *_ in rows],
+        "newest_updates": [group.updates and group.updates[1] for _, group, *_ in rows],
     }
     return pa.table(columns, schema=SCHEMA)
 
 
 def _lists(arrays: Sequence[NDArray[Any]], dtype: type) -> pa.Array:
-    """A column of lists; not by way of Python's numbers, of which long responses have millions."""
+    """A column of lists, built without Python numbers: long responses would need millions of them."""
     ends = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
     return pa.ListArray.from_arrays(ends, np.concatenate([*arrays, np.empty(0, dtype)]).astype(dtype, copy=False))
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
-    """The groups of a file. Their problems have an id and a source, no text: prompts are token ids.
+    """The groups of a file. Their problems have an id and a source but no text: prompts are token ids.
 
-    Raises ValueError if the file is missing, is no Parquet file, or lacks a column.
+    Raises ValueError if the file is missing, is no Parquet file, has no rows, or lacks a column.
     """
     if not path.is_file():
         raise ValueError(f"rollouts={path} is no file.")
@@ -100,28 +102,28 @@ def read_rollouts(path: Path) -> list[Rollout]:
         table = pq.read_table(path)
     except pa.ArrowInvalid as error:
         raise ValueError(f"rollouts={path} is no Parquet file: {str(error).splitlines()[0]}") from None
-    for name in set(YOUNGER) - set(table.column_names):
+    for name in set(OPTIONAL) - set(table.column_names):
         table = table.append_column(name, pa.nulls(table.num_rows, pa.int64()))
     missing = [name for name in SCHEMA.names if name not in table.column_names]
     if missing or not table.num_rows:
-        what = f"has no column {', '.join(missing)}" if missing else "has no rows"
-        raise ValueError(f"rollouts={path} {what}: it is no file of training rollouts.")
+        fault = f"has no column {', '.join(missing)}" if missing else "has no rows"
+        raise ValueError(f"rollouts={path} {fault}: it is no file of training rollouts.")
     return _groups(table.select(SCHEMA.names))
 
 
 def _groups(table: pa.Table) -> list[Rollout]:
-    lists = {name: _arrays(table[name]) for name in ("prompt", "tokens", "logp", "logp_sampling")}
-    plain = {name: table[name].to_pylist() for name in table.column_names if name not in lists}
+    arrays = {name: _arrays(table[name]) for name in ("prompt", "tokens", "logp", "logp_sampling")}
+    plain = {name: table[name].to_pylist() for name in table.column_names if name not in arrays}
     groups = list[Rollout]()
-    for _, part in groupby(range(table.num_rows), key=lambda row: plain["group"][row]):
-        rows = list(part)
+    for _, rows_of_group in groupby(range(table.num_rows), key=lambda row: plain["group"][row]):
+        rows = list(rows_of_group)
         first = rows[0]
         groups.append(
             Rollout(
                 Problem(plain["problem_id"][first], "", source=plain["source"][first]),
-                lists["prompt"][first],
+                arrays["prompt"][first],
                 tuple(
-                    Completion(lists["tokens"][i], lists["logp"][i], lists["logp_sampling"][i], plain["finished"][i])
+                    Completion(arrays["tokens"][i], arrays["logp"][i], arrays["logp_sampling"][i], plain["finished"][i])
                     for i in rows
                 ),
                 tuple(plain["response"][i] for i in rows),
@@ -138,5 +140,5 @@ def _updates(oldest: int | None, newest: int | None) -> tuple[int, int] | None:
 
 def _arrays(column: pa.ChunkedArray) -> list[NDArray[Any]]:
     lists = column.combine_chunks()
-    values, ends = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
-    return [values[begin:end] for begin, end in pairwise(ends)]
+    values, offsets = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
+    return [values[begin:end] for begin, end in pairwise(offsets)]

@@ -1,6 +1,7 @@
-"""What a run is, as its launch wrote it down: run.json, where it comes from, and config.yaml, all that decides it.
+"""A run as its launch recorded it: its origin in run.json, and in config.yaml everything that decides its results.
 
-run.json holds the number of its format. A run of another format was made by another version: it is named, never read.
+run.json contains the number of its format. A run of another format was made by another version: it is reported, but
+never read.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from rlvr.ledger import layout
 from rlvr.ledger.files import read_json, write_json, write_text
 from rlvr.ledger.identity import run_id
 
-# Of run.json, sweep.json and submission.json, and of all that lies beside them. Raise it with any change that another
-# version would misread: a new place or meaning of something, a knob that every frozen config must have.
+# Format of run.json, sweep.json and submission.json, and of all files beside them. Raise it with any change that
+# another version would misread: a file that moves, a value with a new meaning, a knob that every config must have.
 FORMAT = 1
-TRUST = "RLVR_TRUST"  # variable of the environment: whose code a run on disk may name, beside the launch's own
-EVERYBODY = "1"
+TRUST = "RLVR_TRUST"  # environment variable: whose code a run on disk may name, beside that of the launch
+EVERYBODY = "1"  # value of $RLVR_TRUST that trusts every user
 _ID = re.compile(r"[0-9a-f]{12}")  # of `identity.run_id`
 
 
 class Unreadable(ValueError):
-    """Something on the ledger that cannot be read: damaged, or of another version. One line that says what to do."""
+    """Raised for a run or sweep that is damaged, or of another version. One line, with what to do."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
@@ -35,25 +36,26 @@ class Unreadable(ValueError):
 
 
 def check_format(content: Mapping[str, Any] | None, what: str, path: Path) -> Mapping[str, Any]:
-    """The content of a file of the ledger. Raises Unreadable if there is none, or its format is another one."""
+    """Returns `content`, that of a file of the ledger. Raises Unreadable if it is None, or has another format."""
     if content is None:
         raise Unreadable(what, f"{path} is missing or damaged. Put it back, or repeat the launch.")
     if content.get("format") != FORMAT:
-        its = f"format {content['format']}" if "format" in content else "no number of a format"
-        why = f"made by another version of rlvr ({its}; this one reads format {FORMAT}), and left alone"
+        its_format = f"format {content['format']}" if "format" in content else "no number of a format"
+        why = f"made by another version of rlvr ({its_format}; this one reads format {FORMAT}), and left alone"
         raise Unreadable(what, f"{why}. Use that version, or move it away.")
     return content
 
 
 def grouped(errors: Iterable[Unreadable], shown: int = 3) -> list[str]:
-    """One line for each reason, with the first few of those that have it."""
+    """One line for each reason, with the first `shown` runs or sweeps that have it."""
     by_reason: dict[str, list[str]] = {}
     for error in errors:
         by_reason.setdefault(error.why, []).append(error.what)
-    return [
-        f"{', '.join(names[:shown])}{f' and {len(names) - shown} more' if len(names) > shown else ''}: {why}"
-        for why, names in by_reason.items()
-    ]
+    lines: list[str] = []
+    for why, names in by_reason.items():
+        more = f" and {len(names) - shown} more" if len(names) > shown else ""
+        lines.append(f"{', '.join(names[:shown])}{more}: {why}")
+    return lines
 
 
 # --- run.json
@@ -61,25 +63,25 @@ def grouped(errors: Iterable[Unreadable], shown: int = 3) -> list[str]:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """run.json: who a run is and which launch made it. `fields`: all of it, also what is not read here."""
+    """run.json: the names of a run, and the launch that made it. `fields`: the whole content of the file."""
 
     run_id: str
     name: str  # such as `lad-js-eta0.5-s0`: a label, not an identity
     arm: str  # the name without the seed
-    group_id: str = ""  # the same for runs that differ by their seed alone
+    group_id: str = ""  # the same for runs that differ only in their seed
     study: str = ""
     created: float = 0.0  # seconds since the epoch
     git_sha: str = ""
     git_dirty: bool = False
     host: str = ""
     command: str = ""
-    config_dirs: tuple[str, ...] = ()  # where the launch found options, beside conf/
-    import_paths: tuple[str, ...] = ()  # where it found the code of the run's components
+    config_dirs: tuple[str, ...] = ()  # directories in which the launch found options, beside conf/
+    import_paths: tuple[str, ...] = ()  # directories in which it found the code of the run's components
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read_info(run_dir: Path) -> RunInfo:
-    """Raises Unreadable if run.json is missing, damaged, or of another format."""
+    """The content of run.json. Raises Unreadable if it is missing, damaged, or of another format."""
     path = layout.info(run_dir)
     content = check_format(read_json(path), f"run {run_dir.name}", path)
     text = {key: str(content.get(key) or "") for key in ("group_id", "study", "git_sha", "host", "command")}
@@ -99,7 +101,7 @@ def read_info(run_dir: Path) -> RunInfo:
 
 
 def write_run(run_dir: Path, config_yaml: str, info: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Both files, in a directory that stands. `info` is kept as it is, with the number of the format."""
+    """Write both files into an existing directory. run.json contains `info` and the number of the format."""
     write_text(layout.config(run_dir), config_yaml, durable=durable, private=True)
     write_json(layout.info(run_dir), {**info, "format": FORMAT}, durable=durable, private=True)
 
@@ -108,9 +110,9 @@ def write_run(run_dir: Path, config_yaml: str, info: Mapping[str, Any], *, durab
 
 
 def read_proven_config(run_dir: Path) -> dict[str, Any]:
-    """As `read_config`, before something is trained: it must be the config that the run's id names.
+    """As `read_config`, for training: raises Unreadable, too, if the config's hash is not the run's id.
 
-    Half a file may be YAML, and an edited one would train what the run's name does not say.
+    A truncated file may still be valid YAML, and an edited one would train something else than the run's name says.
     """
     content = read_config(run_dir)
     if _ID.fullmatch(run_dir.name) and run_id(content) != run_dir.name:
@@ -123,7 +125,7 @@ def read_proven_config(run_dir: Path) -> dict[str, Any]:
 
 
 def check_owner(directory: Path) -> None:
-    """Raises Unreadable for the run, or sweep, of another user before it is carried out: its configs name code."""
+    """Raises Unreadable for what another user but root owns, unless $RLVR_TRUST=1: configs name code that is run."""
     try:
         owner = directory.stat().st_uid
     except FileNotFoundError:
@@ -136,14 +138,14 @@ def check_owner(directory: Path) -> None:
 
 
 def trusted(whom: str) -> bool:
-    """Does $RLVR_TRUST, a list with commas, name this package, or everybody?"""
+    """Whether $RLVR_TRUST, a list separated by commas, contains `whom` (the name of a package) or EVERYBODY."""
     return not {whom, EVERYBODY}.isdisjoint(os.environ.get(TRUST, "").split(","))
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
     """The frozen config as plain data, with numbers as OmegaConf reads them: `1e-06` is one.
 
-    Raises Unreadable where it is missing, damaged, or a run of another format.
+    Raises Unreadable if it is missing or damaged, or if the run has another format.
     """
     read_info(run_dir)
     path = layout.config(run_dir)
@@ -154,16 +156,15 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         raise Unreadable(what, f"{path} is missing. Put it back, or repeat the launch.") from None
     except ValueError as error:
         fault = " ".join(str(error).split())
-        why = f"{path} is no YAML ({fault}). Put it back, or repeat the launch."
-        raise Unreadable(what, why) from None
+        raise Unreadable(what, f"{path} is no YAML ({fault}). Put it back, or repeat the launch.") from None
     if not isinstance(content, dict):
         raise Unreadable(what, f"{path} holds no settings. Put it back, or repeat the launch.")
     return {str(key): value for key, value in cast("dict[object, Any]", content).items()}
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """A YAML document. Raises ValueError if it is none."""
-    import yaml  # not needed to say how runs stand, which has to be quick
+    """The content of a YAML document. Raises ValueError if it is no YAML."""
+    import yaml  # here, because the states of runs are shown without it, which has to be quick
 
     try:
         return yaml.load(text, Loader=_loader())
@@ -172,12 +173,13 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
-    """What `parse_yaml` reads back as this config. Runs of a sweep are mostly alike: each group is written once."""
+    """The YAML text of a config, for `parse_yaml`. The text of a group is cached: the runs of a sweep share most."""
     return "".join(_group_yaml(name, marshal.dumps(value, 2)) for name, value in config.items())
 
 
 @functools.lru_cache(4096)
 def _group_yaml(name: str, value: bytes) -> str:
+    """YAML of one group. value: its marshalled content, which can be a key of the cache."""
     import yaml
 
     return yaml.dump({name: marshal.loads(value)}, Dumper=_dumper(), sort_keys=False, allow_unicode=True)  # noqa: S302
@@ -185,7 +187,7 @@ def _group_yaml(name: str, value: bytes) -> str:
 
 @functools.cache
 def _loader() -> Any:
-    """OmegaConf's dialect of YAML, by the parser in C, which is ten times as fast."""
+    """Loader of OmegaConf's dialect of YAML, with the parser in C if there is one: it is ten times as fast."""
     import yaml
 
     return _in_our_dialect(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -193,17 +195,17 @@ def _loader() -> Any:
 
 @functools.cache
 def _dumper() -> Any:
-    """Puts in quotes what the loader would take for a number."""
+    """Dumper that quotes text which `_loader` would read as a number."""
     import yaml
 
     return _in_our_dialect(getattr(yaml, "CSafeDumper", yaml.SafeDumper))
 
 
 def _in_our_dialect(safe: Any) -> Any:
-    """More numbers, and no dates."""
+    """A subclass of a safe loader or dumper that knows more forms of numbers, and no dates."""
 
     class Ours(safe):
-        yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own
+        yaml_implicit_resolvers = {  # noqa: RUF012 - an attribute of the library
             first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
             for first, resolvers in safe.yaml_implicit_resolvers.items()
         }
@@ -224,26 +226,32 @@ _NUMBER = re.compile(
 
 
 def flatten(tree: Mapping[str, Any], key: Callable[[str], str] = str) -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}. Lists and empty mappings are values. key: what a key is written as."""
-
+    """{"a": {"b": 1}} -> {"a.b": 1}. Lists and empty mappings are values. key: how a key is written."""
     flat: dict[str, Any] = {}
 
     def walk(prefix: str, node: Mapping[str, Any]) -> None:
         for name, value in node.items():
-            where = prefix + key(str(name))
+            dotted = prefix + key(str(name))
             if type(value) not in _LEAVES and isinstance(value, Mapping) and value:
-                walk(f"{where}.", cast("Mapping[str, Any]", value))
+                walk(f"{dotted}.", cast("Mapping[str, Any]", value))
             else:
-                flat[where] = value
+                flat[dotted] = value
 
     walk("", tree)
     return flat
 
 
-_LEAVES = (str, int, float, bool, type(None), list)  # told in a tenth of the time that it takes to ask for a Mapping
+_LEAVES = (
+    str,
+    int,
+    float,
+    bool,
+    type(None),
+    list,
+)  # tested first: that takes a tenth of the time of isinstance(value, Mapping)
 
 
 def choices(config: Mapping[str, Any]) -> dict[str, str]:
-    """The option chosen in each group. A group that another file pulled in, for Hydra `group@package`, is `group`."""
+    """{group: chosen option}. A group that another file selects, in Hydra `group@package`, is called `group`."""
     chosen: Mapping[str, object] = config.get("choices") or {}
     return {str(group).partition("@")[0]: str(option) for group, option in chosen.items() if option is not None}

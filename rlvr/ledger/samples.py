@@ -1,4 +1,4 @@
-"""What evaluations leave in `runs/<run_id>/samples/`: every sample, and of bandits the whole policy."""
+"""The files of evaluations in `runs/<run_id>/samples/`: every sample, and for bandits the whole policy."""
 
 # pyarrow has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -20,13 +20,13 @@ from rlvr.records import Rollout
 
 
 def write_samples(rollouts: Sequence[Rollout], run_dir: Path, *, step: int) -> None:
-    """One Parquet row per sample."""
+    """Write the samples of an evaluation, one Parquet row per sample."""
     rows = [{"step": step, **row} for group in rollouts for row in sample_rows(group)]
     write_parquet(pa.Table.from_pylist(rows), layout.evaluation(run_dir, step))
 
 
 def sample_rows(group: Rollout, first: int = 0) -> list[dict[str, Any]]:
-    """What is kept of each sample of a group. first: the number of the first one."""
+    """One row per sample of a group. first: number of the first sample."""
     return [
         {
             "source": group.problem.source,
@@ -44,16 +44,18 @@ def sample_rows(group: Rollout, first: int = 0) -> list[dict[str, Any]]:
 
 
 def write_policy(columns: Mapping[str, NDArray[Any]], run_dir: Path, *, step: int) -> None:
-    """A bandit's policy, one Parquet row per arm, beside the one that its last step sampled from: that of the step
-    before, where it was evaluated, else that of step 0.
+    """Write a bandit's policy, one Parquet row per arm, and with it the policy that its last step sampled from.
+
+    That is the policy of the previous step, if it was evaluated, else that of step 0.
     """
-    before = [path for path in (layout.policy(run_dir, max(step - 1, 0)), layout.policy(run_dir, 0)) if path.exists()]
-    old = pq.read_table(before[0])["probability"].to_numpy() if before else columns["probability"]
+    candidates = (layout.policy(run_dir, max(step - 1, 0)), layout.policy(run_dir, 0))
+    previous = next((path for path in candidates if path.exists()), None)
+    old = columns["probability"] if previous is None else pq.read_table(previous)["probability"].to_numpy()
     write_parquet(pa.table({**columns, "probability_old": old}), layout.policy(run_dir, step))
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
-    """The file appears only once it is complete."""
+    """Write a table. The file appears only once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as aside:
         pq.write_table(table, aside, compression="zstd")

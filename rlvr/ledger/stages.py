@@ -1,4 +1,4 @@
-"""A cached stage: something slow that is built once, by one process, and found complete or not at all."""
+"""Cached stages: results of slow work that one process builds once, and that exist completely or not at all."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ log = logging.getLogger(__name__)
 
 SAY_WAITING_EVERY_S = 15.0
 SAMPLED_DEMONSTRATIONS = 64
-AT_ONCE = 256  # problems that an engine pre-samples together
-ENDLESS = 512  # problems to pre-sample of a train split that never ends, where no number is given
+AT_ONCE = 256  # problems that an engine pre-samples in one call
+ENDLESS = 512  # problems to pre-sample from a train split that never ends, if no number is set
 
-# Raise one when what it names changes: old stages are then built anew.
+# Raise a version when what its stages contain changes: they are then built again.
 TABLE_VERSION, PRETRAIN_VERSION, PRESAMPLE_VERSION, POLICY_VERSION = 1, 1, 1, 1
 
 
 def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any]]) -> Path:
-    """Directory `store`/<stage id>, built first if it does not exist. The id is a hash of `identity` (JSON).
+    """Directory `store`/<stage id>, which is built first if it does not exist. The id is a hash of `identity` (JSON).
 
-    `build` fills an empty directory and returns what to remember; stage.json keeps that, the identity and the seconds.
-    One process builds while others wait for its lock, which dies with it: a directory of this name is always complete.
+    build: fills an empty directory, and returns further content for stage.json, beside the identity and the duration.
+    One process builds while others wait for its lock, which is released if it is killed: a directory of this name is
+    always complete.
     """
     name = stage_id(identity)
     final = store / name
@@ -43,10 +44,11 @@ def stage(store: Path, identity: Mapping[str, Any], build: Callable[[Path], Mapp
     store.mkdir(parents=True, exist_ok=True)
     held = _wait_for(layout.stage_lock(store, name), f"{identity['source']} stage {name}")
     try:
-        if final.exists() and (fault := digests.fault_of(final)):
+        fault = digests.fault_of(final) if final.exists() else ""
+        if fault:
             log.error("stage %s is damaged: %s. It is kept as %s", name, fault, digests.set_aside(final))
         if not final.exists():
-            for left_over in store.glob(f".{name}.*{SUFFIX}"):  # of builders that died: we hold the lock
+            for left_over in store.glob(f".{name}.*{SUFFIX}"):  # of builders that were killed: we hold the lock
                 remove(left_over)
             _build(final, identity, build)
     finally:
@@ -60,71 +62,74 @@ def stage_id(identity: Mapping[str, Any]) -> str:
 
 
 def task_identity(task: TaughtTask) -> dict[str, Any]:
-    """What a stage depends on in a task: its class, vocabulary and public knobs, and its first demonstrations.
+    """The properties of a task that a stage depends on: class, vocabulary, public knobs and first demonstrations.
 
     The knobs are the task's own `identity` if it has one, else its public plain attributes. The demonstrations stand
-    for the code that makes them: when it changes, so does the stage.
+    for the code that makes them: if their text changes, so does the stage.
     """
     from rlvr.records import IdentifiedTask
 
-    shown = json.dumps([task.demonstration(index) for index in range(SAMPLED_DEMONSTRATIONS)])
+    demonstrations = json.dumps([task.demonstration(index) for index in range(SAMPLED_DEMONSTRATIONS)])
     plain = {name: value for name, value in vars(task).items() if not name.startswith("_") and _is_plain(value)}
     return {
         "class": f"{type(task).__module__}.{type(task).__qualname__}",
         "knobs": task.identity if isinstance(task, IdentifiedTask) else plain,
         "vocabulary": list(task.vocabulary),
         "end_word": task.end_word,
-        "demonstrations": hashlib.sha256(shown.encode()).hexdigest(),
+        "demonstrations": hashlib.sha256(demonstrations.encode()).hexdigest(),
     }
 
 
-# --- what each stage depends on
+# --- the identities of stages
 
 
 def table_identity(task: TaughtTask) -> dict[str, Any]:
-    """The tabular policy (rlvr/model/table.py)."""
+    """Identity of a tabular policy (rlvr/model/table.py)."""
     return {"source": "table", "version": TABLE_VERSION, "task": task_identity(task)}
 
 
 def pretrain_identity(task: TaughtTask, **knobs: Any) -> dict[str, Any]:
-    """A pre-trained base policy (rlvr/model/pretrain.py)."""
+    """Identity of a pre-trained base policy (rlvr/model/pretrain.py)."""
     return {"source": "pretrain", "version": PRETRAIN_VERSION, "task": task_identity(task), **knobs}
 
 
 def presample_identity(
     problems: Sequence[Problem], base: object, settings: Mapping[str, Any], max_tokens: int, knobs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Of the base policy's own answers (rlvr/rollout/presample.py). `base`: as `base_identity` names it."""
-    said = json.dumps([[p.id, p.prompt, p.answer] for p in problems], default=str)
+    """Identity of the base policy's own answers (rlvr/rollout/presample.py). base: its stage id or `base_identity`."""
+    content = json.dumps([[problem.id, problem.prompt, problem.answer] for problem in problems], default=str)
     decisive = {name: knobs[name] for name in ("samples", "temperature", "top_p", "seed")}
     return {
         "source": "presample",
         "version": PRESAMPLE_VERSION,
         "base": base,
         "settings": dict(settings),
-        "problems": hashlib.sha256(said.encode()).hexdigest(),
+        "problems": hashlib.sha256(content.encode()).hexdigest(),
         "max_tokens": max_tokens,
         **decisive,
     }
 
 
 def base_identity(base: Path, store: Path) -> object:
-    """What names a base policy: a stage's own name, or a directory with the sizes and times of its files."""
+    """Identity of a base policy: the id of its stage, or else its path with the sizes and times of its files."""
     if base.parent.resolve() == store.resolve():
         return base.name
-    files = sorted(f for pattern in ("*.json", "*.safetensors") for f in base.glob(pattern))
-    return [str(base.resolve()), [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]]
+    files = sorted(file for pattern in ("*.json", "*.safetensors") for file in base.glob(pattern))
+    return [str(base.resolve()), [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]]
 
 
-def presampled_problems(task: Task, wanted: int | None) -> list[Problem]:
-    """The first `wanted` problems of the train split; None: all, or ENDLESS of one that never ends."""
+def presampled_problems(task: Task, limit: int | None) -> list[Problem]:
+    """The first `limit` problems of the train split. None: all of it, or the first ENDLESS if it never ends."""
     size = task.size("train")
-    wanted = ENDLESS if size is None and wanted is None else wanted
-    return [task.problem("train", index) for index in range(min(n for n in (size, wanted) if n is not None))]
+    if size is None:
+        num_problems = ENDLESS if limit is None else limit
+    else:
+        num_problems = size if limit is None else min(size, limit)
+    return [task.problem("train", index) for index in range(num_problems)]
 
 
 def policy_identity(digest: str, dtype: str) -> dict[str, Any]:
-    """Of a checkpoint as a model in Hugging Face format (rlvr/job/policy.py)."""
+    """Identity of a checkpoint that is converted to Hugging Face format (rlvr/job/policy.py)."""
     return {"source": "policy", "version": POLICY_VERSION, "digest": digest, "dtype": dtype}
 
 
@@ -133,7 +138,7 @@ def policy_identity(digest: str, dtype: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Stage:
-    """Something that a run starts from, by what it depends on."""
+    """A stage that a run starts from, given by its identity."""
 
     identity: Mapping[str, Any]
 
@@ -147,39 +152,40 @@ class Stage:
 
     @property
     def shared(self) -> bool:
-        """Built by all ranks of a node together."""
+        """Whether all ranks of a node build it together."""
         return self.source == "presample"
 
     @property
     def quick(self) -> bool:
-        """Made in seconds: not worth a job of its own."""
+        """Whether it is built in seconds: such a stage needs no job of its own."""
         return self.source == "table"
 
 
 def stages(config: Mapping[str, Any], task: Any, store: Path) -> list[Stage]:
-    """The stages that a run needs, each after those that it is built on. No torch: known before anything runs.
+    """The stages that a run needs, each after the stages that it is built on. Known before launch, without torch.
 
-    config: the frozen one. A base policy from elsewhere (a hub name, a function of one's own) is no stage, and what is
-    pre-sampled with one that is not on disk cannot be named yet: then the list is shorter, and the run builds it.
+    config: the frozen config. A base policy from elsewhere (a hub name, a user's own function) is no stage. If it is
+    not on disk, the id of the answers pre-sampled with it is not known yet: that stage is left out here, and the run
+    builds it.
     """
-    found: list[Stage] = []
+    needed: list[Stage] = []
     if config.get("policy"):
-        return found  # an evaluation makes its own, of a checkpoint that has to stand
+        return needed  # an evaluation builds its stage itself, from a checkpoint that has to exist first
     base: object = None
     model = {k: v for k, v in config["model"].items() if k != "_target_"}
     source = _SOURCES.get(config["model"]["_target_"])
     if source is not None:
-        found.append(Stage(source(task, **model)))
-        base = found[0].id
+        needed.append(Stage(source(task, **model)))
+        base = needed[0].id
     elif Path(str(model.get("path", ""))).expanduser().is_dir():
         base = base_identity(Path(model["path"]).expanduser(), store)
     if config.get("presample") is None or base is None:
-        return found
+        return needed
     rollout = config["rollout"]
     settings = presample_settings(config)
     problems = presampled_problems(task, config["presample"]["problems"])
     limit = rollout["max_tokens"] or task.max_tokens
-    return [*found, Stage(presample_identity(problems, base, settings, limit, config["presample"]))]
+    return [*needed, Stage(presample_identity(problems, base, settings, limit, config["presample"]))]
 
 
 _SOURCES: Mapping[str, Callable[..., dict[str, Any]]] = {
@@ -189,30 +195,32 @@ _SOURCES: Mapping[str, Callable[..., dict[str, Any]]] = {
 
 
 def presample_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides a base policy's answers beside the policy and the sampling."""
+    """The settings, beside the policy and the sampling, that decide a base policy's answers."""
     rollout, model = config["rollout"], config["model"]
-    chat = {"chat": model.get("chat", False)} | ({"system": model["system"]} if model.get("system") else {})
+    chat: dict[str, Any] = {"chat": model.get("chat", False)}
+    if model.get("system"):
+        chat["system"] = model["system"]
     return {"task": of_task(config["task"]), "engine": of_engine(presampling_engine(rollout["engine"])), **chat}
 
 
 def presampling_engine(engine: Mapping[str, Any]) -> dict[str, Any]:
-    """What samples before training: without Ray, vLLMs on the GPUs of ranks, which give the same samples."""
+    """The engine that samples before training: in place of Ray, vLLM on the ranks' GPUs, with the same samples."""
     if "workers" not in engine:
         return dict(engine)
-    alone = {name: value for name, value in engine.items() if name != "workers"}
-    return {**alone, "_target_": "rlvr.rollout.vllm.VllmEngine"}
+    without_workers = {name: value for name, value in engine.items() if name != "workers"}
+    return {**without_workers, "_target_": "rlvr.rollout.vllm.VllmEngine"}
 
 
 def record_stages(run_dir: Path, ids: Sequence[str]) -> None:
-    """Keep with a run which stages it starts from."""
+    """Record with a run which stages it starts from."""
     if recorded_stages(run_dir) != list(ids):
         write_json(layout.stages_used(run_dir), {"stages": list(ids)})
 
 
 def recorded_stages(run_dir: Path) -> list[str] | None:
-    """Ids of the stages that a run starts from; None where nobody has said so yet, or the file is damaged."""
+    """Ids of the stages that a run starts from; None if they are not recorded yet, or the file is damaged."""
     ids = (read_json(layout.stages_used(run_dir)) or {}).get("stages")
-    return [str(each) for each in cast("list[object]", ids)] if isinstance(ids, list) else None
+    return [str(stage_id) for stage_id in cast("list[object]", ids)] if isinstance(ids, list) else None
 
 
 def _is_plain(value: object) -> bool:
@@ -222,6 +230,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _wait_for(path: Path, what: str) -> int:
+    """File descriptor of the lock, once it is free. what: the stage, for the message while waiting."""
     while (held := lock(path, patience_s=SAY_WAITING_EVERY_S if path.exists() else 0.5)) is None:
         log.info("waiting for another process to build the %s", what)
     return held
@@ -232,9 +241,9 @@ def _build(final: Path, identity: Mapping[str, Any], build: Callable[[Path], Map
     began = time.monotonic()
     with whole(final, new=True) as aside:
         aside.mkdir()
-        remembered = build(aside)
+        built = build(aside)
         seconds = round(time.monotonic() - began, 3)
-        about = {"stage_id": final.name, "identity": identity, "seconds": seconds, **remembered}
-        write_json(layout.stage_info(aside), about)
+        info = {"stage_id": final.name, "identity": identity, "seconds": seconds, **built}
+        write_json(layout.stage_info(aside), info)
         digests.seal(aside)
     log.info("built the %s stage %s in %.1f s", identity["source"], final.name, seconds)

@@ -1,8 +1,8 @@
-"""The door of the ledger: what is planned and how it stands, from the files under `runs/`: no index, no daemon.
+"""The entry point of the ledger: all runs and sweeps and their states, read from `runs/`, without an index or a daemon.
 
-A sweep is sweep.json, why, and manifest.jsonl, a line {run_id, name, arm, group_id, seed, overrides, index} for each of
-its runs. A file that is damaged, or of another format, is a problem of its run or sweep, which says so in a line;
-everything else goes on.
+A sweep is sweep.json, which says why it was launched, and manifest.jsonl, with a line {run_id, name, arm, group_id,
+seed, overrides, index} for each of its runs. A file that is damaged, or of another format, affects only its run or
+sweep, which reports it in a line.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from rlvr.ledger.identity import NOT_IDENTITY, identity
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, flatten, parse_yaml, read_info, write_run
 from rlvr.ledger.state import RunState
 
-NO_STUDY = "main"  # where runs stand that belong to no study and have no name
-SEARCH, EVALUATION = "search", "evaluation"  # studies of searches and of rlvr.evaluate, where no file is named
-OWN_STUDIES = (NO_STUDY, SEARCH, EVALUATION)  # without a file
-TUNING = "tuning"  # the `stage`, in a manifest, of runs that choose a value for others
-FOUND_AT = ("config_dirs", "import_paths")  # of run.json: where the launch found a run's options and its code
+NO_STUDY = "main"  # the study of runs that were launched without a study and without a name
+SEARCH, EVALUATION = "search", "evaluation"  # the studies of searches and of rlvr.evaluate, if none is named
+OWN_STUDIES = (NO_STUDY, SEARCH, EVALUATION)  # the studies without a file in sweeps/
+TUNING = "tuning"  # the `stage`, in a manifest, of runs that tune a value for other runs
+FOUND_AT = ("config_dirs", "import_paths")  # keys of run.json: where the launch found a run's options and its code
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A set of runs and why."""
+    """A set of runs, and why they were launched."""
 
     sweep_id: str
-    info: Mapping[str, Any]  # sweep.json; {} where it cannot be read
+    info: Mapping[str, Any]  # sweep.json; {} if it cannot be read
     runs: tuple[Mapping[str, Any], ...]  # manifest.jsonl
-    problems: tuple[str, ...] = ()  # what of it cannot be read, a line each
+    problems: tuple[str, ...] = ()  # what cannot be read of it, a line each
 
     @functools.cached_property
     def run_ids(self) -> list[str]:
@@ -49,7 +49,7 @@ class Sweep:
 
     @functools.cached_property
     def trials(self) -> Mapping[str, int]:
-        """Of a search: number of the trial that made the run, by run."""
+        """{run id: number of the trial that made the run}, for a search."""
         return {run["run_id"]: run["trial"] for run in self.runs if "trial" in run}
 
     @property
@@ -58,38 +58,38 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """What its launch called it (`name=`)."""
+        """The name that its launch gave it (`name=`)."""
         return str(self.info.get("name") or "")
 
     @property
     def question(self) -> str:
-        """Of the study, as its file asked it when it was launched."""
+        """The question of its study, from the study's file at the time of the launch."""
         return str(self.info.get("question") or "")
 
     @property
     def command(self) -> str:
-        """What launched it, as it was typed: it may hold a password (rlvr/ledger/tags.py hides it)."""
+        """The command that launched it, as typed. It may contain a password (rlvr/ledger/tags.py hides it)."""
         return str(self.info.get("command") or "")
 
     @property
     def created(self) -> float:
-        """Seconds since the epoch; 0: not known."""
+        """Time of creation in seconds since the epoch; 0 if it is not known."""
         created = self.info.get("created")
         return float(created) if isinstance(created, int | float) else 0.0
 
 
-def grows(about: Mapping[Any, Any]) -> bool:
-    """Do its next runs hang on the results of the ones before (sweeps/growing)? about: sweep.json, or a config."""
-    return bool(about.get("until") or about.get("tune"))
+def grows(info: Mapping[Any, Any]) -> bool:
+    """Whether later runs depend on the results of earlier ones (sweeps/growing). info: of sweep.json, or a config."""
+    return bool(info.get("until") or info.get("tune"))
 
 
 def sweep_id(study: str, run_ids: Iterable[str]) -> str:
-    """8 hexadecimal digits naming a set of runs of a study."""
+    """8 hexadecimal digits that identify a set of runs of a study."""
     return hashlib.sha256("\n".join([study, *sorted(run_ids)]).encode()).hexdigest()[:8]
 
 
 def _keep_aside(path: Path, damage: str) -> None:
-    """Copy a damaged file before it is written anew, for its user alone to read, and say so."""
+    """Copy a damaged file before it is replaced, readable by its owner only, and print a line about it."""
     kept = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
     with whole(kept) as aside:
         aside.touch(mode=0o600)
@@ -103,33 +103,35 @@ class Ledger:
     def __init__(self, home: Path | str) -> None:
         self.home = Path(home)
         self.root = layout.runs(self.home)
-        self.made: set[str] = set()  # ids of runs that were put there through this object, and by no other command
-        self._recorded: dict[str, tuple[int, int]] = {}  # the same of sweeps, as `_version` of sweep.json knows them
+        self.made: set[str] = set()  # ids of the runs that this object, and no other command, has created
+        self._recorded: dict[
+            str, tuple[int, int]
+        ] = {}  # of the sweeps that this object wrote: `_version` of sweep.json
 
     # --- writing
 
     def create_run(self, run_id: str, config_yaml: str, info: Mapping[str, Any]) -> Path:
-        """Put a run on the ledger; harmless when repeated. `info`: what run.json is to say.
+        """Write a run to the ledger; harmless when repeated. info: the content of run.json.
 
-        What has no part in a run's identity (cluster, tracker, where its code is found, ...) may differ: the newest
-        launch decides it, until the run is finished. Raises ValueError if the id already means another run, or one of
-        another format.
+        Settings outside a run's identity (cluster, tracker, where its code is found, ...) may differ from those on
+        disk: those of the newest launch replace them, until the run is finished. Raises ValueError if the id already
+        belongs to another run, or to one of another format.
         """
         target = self.run_dir(run_id)
         if not layout.config(target).exists() and self._create(target, config_yaml, info):
             self.made.add(run_id)
             return target
-        if read_json(layout.info(target)) is None:  # a directory that something else began, or that was damaged
+        if read_json(layout.info(target)) is None:  # the directory was created by something else, or is damaged
             write_json(layout.info(target), {**info, "format": FORMAT}, private=True)
-        about = read_info(target)
+        recorded = read_info(target)
         try:
             before = layout.config(target).read_text(encoding="utf-8")
         except FileNotFoundError:
             before = None
         if before is not None and before != config_yaml and not _is_same_run(run_id, before, config_yaml):
             before = None
-        newest = {**about.fields, **{key: info[key] for key in FOUND_AT if key in info}}
-        if before == config_yaml and about.fields == newest:
+        newest = {**recorded.fields, **{key: info[key] for key in FOUND_AT if key in info}}
+        if before == config_yaml and recorded.fields == newest:
             return target
         if before is None or self.state(run_id).state is not State.FINISHED:
             write_text(layout.config(target), config_yaml, private=True)
@@ -137,20 +139,21 @@ class Ledger:
         return target
 
     def _create(self, target: Path, config_yaml: str, info: Mapping[str, Any]) -> bool:
-        """The whole directory in one step. False if something stands there already."""
+        """Write the whole directory in one step. False if `target` exists already."""
         self.root.mkdir(parents=True, exist_ok=True)
         try:
             with whole(target, new=True) as aside:
                 aside.mkdir()
-                write_run(aside, config_yaml, info, durable=False)  # all of it is put on disk in one go
+                write_run(aside, config_yaml, info, durable=False)  # `whole` forces all of it to disk at once
         except FileExistsError:
             return False
         return True
 
     def record_sweep(self, sweep_id: str, info: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Path:
-        """Put a sweep on the ledger, or put it on top again. The runs are written before the file that names them.
+        """Write a sweep to the ledger; if it exists already, it becomes the newest.
 
-        What stood in a damaged file is kept beside it: a line that a person can mend may name runs.
+        manifest.jsonl is written before sweep.json, by which readers find the sweep. A damaged file is
+        copied before it is replaced: it may name runs in lines that a person can repair.
         """
         target = self.sweep_dir(sweep_id)
         target.mkdir(parents=True, exist_ok=True)
@@ -166,15 +169,15 @@ class Ledger:
         return target
 
     def forget(self, sweep_id: str) -> None:
-        """Take back a sweep that its launch could not start, and the runs that were made for it and never began.
+        """Delete a sweep that its launch could not start, and the runs that this object created and that never began.
 
-        What another command has put there stays: a sweep that it has recorded too, and runs that a sweep names.
+        A sweep that another command has recorded since is kept, and so are runs that any sweep contains.
         """
         target = self.sweep_dir(sweep_id)
         if target.exists() and _version(layout.sweep_info(target)) == self._recorded.get(sweep_id):
             remove(target)
-        named = {run_id for sweep in self.sweeps() for run_id in sweep.run_ids}
-        for run_id in self.made - named:
+        needed = {run_id for sweep in self.sweeps() for run_id in sweep.run_ids}
+        for run_id in self.made - needed:
             if self.run_dir(run_id).is_dir() and not newest_attempt(self.run_dir(run_id)):
                 remove(self.run_dir(run_id))
 
@@ -191,13 +194,13 @@ class Ledger:
         return layout.run_ids(self.home)
 
     def sweeps(self) -> list[Sweep]:
-        """All sweeps, the one that was launched last first."""
-        files = [layout.sweep_info(path) for path in layout.sweeps(self.home).glob("*")]
-        found = sorted((f for f in files if f.exists()), key=lambda f: f.stat().st_mtime_ns, reverse=True)
-        return [self._sweep(file.parent) for file in found]
+        """All sweeps, by the time of their last launch, newest first."""
+        paths = [layout.sweep_info(directory) for directory in layout.sweeps(self.home).glob("*")]
+        files = sorted((f for f in paths if f.exists()), key=lambda f: f.stat().st_mtime_ns, reverse=True)
+        return [self._sweep(file.parent) for file in files]
 
     def sweep(self, sweep_id: str) -> Sweep:
-        """One sweep by its exact id. Raises ValueError if there is none."""
+        """The sweep with exactly this id. Raises ValueError if there is none."""
         if not layout.sweep_info(self.sweep_dir(sweep_id)).exists():
             raise ValueError(f"There is no sweep {sweep_id} in {self.root}. `python -m sweeps status --all` lists all.")
         return self._sweep(self.sweep_dir(sweep_id))
@@ -209,7 +212,7 @@ class Ledger:
         try:
             check_format(info, f"sweep {name}", path)
         except Unreadable as error:
-            if info is not None:  # of another version: its manifest, too
+            if info is not None:  # of another version, and so is its manifest
                 return Sweep(name, {}, (), (str(error),))
             problems.append(str(error))
         lines, damaged = read_json_lines(layout.manifest(directory), "run_id")
@@ -218,113 +221,118 @@ class Ledger:
         return Sweep(name, info or {}, tuple(lines), tuple(problems))
 
     def state(self, run_id: str) -> RunState:
-        """How a run stands, from its attempts."""
+        """The state of a run, from its attempts."""
         return state.read(self.run_dir(run_id))
 
     def states(self, run_ids: Iterable[str]) -> list[RunState]:
         return [self.state(run_id) for run_id in run_ids]
 
-    # --- what people type
+    # --- runs and sweeps as people type them
 
     def resolve_run(self, text: str) -> str:
-        """The run id that an id, a name or the beginning of one, or any as `runs/ID`, stands for. Raises ValueError if
-        none or several.
+        """The id of the run that a text stands for: an id or a name, or the beginning of one, also as `runs/ID`.
 
-        Of runs that have one name, in sweeps of another time, it stands for the one of the newest sweep.
+        If runs of several sweeps have the same name, it stands for the one in the newest sweep. Raises ValueError if no
+        run matches, or several.
         """
         text = text.removeprefix("runs/")
         names = {run_id: self._name(run_id) for run_id in self.runs()}
-        namesakes = [r for r, name in names.items() if name == text]
+        namesakes = [run_id for run_id, name in names.items() if text and name == text]
         for matches in (
-            [r for r in names if r == text],
+            [run_id for run_id in names if run_id == text],
             self._in_newest_sweep(namesakes) if len(namesakes) > 1 else namesakes,
-            [r for r, name in names.items() if text and (r.startswith(text) or name.startswith(text))],
+            [i for i, name in names.items() if text and (i.startswith(text) or name.startswith(text))],
         ):
             if len(matches) > 1:
-                shown = ", ".join(f"{r} ({names[r]})" for r in matches[:8]) + (", ..." if len(matches) > 8 else "")
+                shown = ", ".join(f"{run_id} ({names[run_id]})" for run_id in matches[:8])
+                shown += ", ..." if len(matches) > 8 else ""
                 raise ValueError(f"{text} stands for {len(matches)} runs: {shown}. Type the id of one.")
             if matches:
                 return matches[0]
         raise ValueError(f"There is no run {text} in {self.root}. `python -m sweeps status --all` lists all.")
 
     def _in_newest_sweep(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of the newest sweep that has any of them; all, if none has."""
+        """The runs among these that are in the newest sweep with any of them; all of them if no sweep has any."""
         for sweep in self.sweeps():
-            if here := [run_id for run_id in run_ids if run_id in sweep.run_ids]:
-                return here
+            if runs_of_sweep := [run_id for run_id in run_ids if run_id in sweep.run_ids]:
+                return runs_of_sweep
         return list(run_ids)
 
     def names(self) -> dict[str, str]:
-        """The name of every run that has one, by id."""
-        found = {run_id: self._name(run_id) for run_id in self.runs()}
-        return {run_id: name for run_id, name in found.items() if name}
+        """{run id: name} of every run that can be read."""
+        names = {run_id: self._name(run_id) for run_id in self.runs()}
+        return {run_id: name for run_id, name in names.items() if name}
 
     def _name(self, run_id: str) -> str:
-        """ "" of a run that cannot be read: its id finds it all the same."""
+        """The name of a run; "" if it cannot be read (it can then be named by its id)."""
         try:
             return read_info(self.run_dir(run_id)).name
         except Unreadable:
             return ""
 
     def resolve_sweeps(self, text: str) -> list[Sweep]:
-        """All sweeps of a study or of a name, or the one that an id or its beginning stands for; [] if none does."""
-        exact = [s for s in self.sweeps() if text and text in (s.sweep_id, s.study, s.name)]
+        """All sweeps with this id, study or name, else the one whose id begins with it; [] if there is none."""
+        exact = [sweep for sweep in self.sweeps() if text and text in (sweep.sweep_id, sweep.study, sweep.name)]
         with contextlib.suppress(ValueError):
             return exact or [self.resolve_sweep(text)]
         return []
 
     def resolve_sweep(self, text: str) -> Sweep:
-        """As `the_sweep`, of this ledger."""
+        """As `the_sweep`, among the sweeps of this ledger."""
         return the_sweep(self.sweeps(), text)
 
 
 class NoSweep(ValueError):
-    """No sweep is called so."""
+    """Raised when a text stands for no sweep."""
 
 
 def the_sweep(sweeps: Sequence[Sweep], text: str) -> Sweep:
-    """The sweep that an id, its beginning, a name, or else a study (the newest sweep of it) stands for.
+    """The sweep that a text stands for: an id, else a name or a study (its newest sweep), else the beginning of an id.
 
-    sweeps: newest first. Raises NoSweep if there is none, ValueError if there are several.
+    sweeps: newest first. Raises NoSweep if none matches, ValueError if several do.
     """
-    called = [s for s in sweeps if text and text == s.name] or [s for s in sweeps if text and text == s.study]
-    exact = [s for s in sweeps if text == s.sweep_id] or called[:1]
-    matches = exact or [s for s in sweeps if text and s.sweep_id.startswith(text)]
+    named = [sweep for sweep in sweeps if text and text == sweep.name]
+    named = named or [sweep for sweep in sweeps if text and text == sweep.study]
+    exact = [sweep for sweep in sweeps if text == sweep.sweep_id] or named[:1]
+    matches = exact or [sweep for sweep in sweeps if text and sweep.sweep_id.startswith(text)]
     if len(matches) > 1:
-        raise ValueError(f"{text} begins {len(matches)} sweeps: {', '.join(s.sweep_id for s in matches)}. Type more.")
+        ids = ", ".join(sweep.sweep_id for sweep in matches)
+        raise ValueError(f"{text} begins {len(matches)} sweeps: {ids}. Type more.")
     if not matches:
-        known = ", ".join(s.name or s.sweep_id for s in sweeps[:8]) or "none yet"
+        known = ", ".join(sweep.name or sweep.sweep_id for sweep in sweeps[:8]) or "none yet"
         raise NoSweep(f"There is no sweep {text} here. Sweeps, newest first: {known}.")
     return matches[0]
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """Differs after every write of a file that is replaced in one step; None: there is no file."""
+    """(inode, time), which differ after every atomic replacement of a file; None if there is no file."""
     try:
-        about = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return about.st_ino, about.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _is_same_run(run_id: str, before: str, after: str) -> bool:
-    """False of a config on the ledger that was cut or damaged: the launch puts it back, for the id names it.
+    """Whether the config on the ledger (`before`) is that of the launch (`after`); False if it is cut or damaged.
 
-    Raises ValueError if it is another run's, or was edited.
+    In that case the launch writes it again, since the id identifies it. Raises ValueError if it is the config of
+    another run, or was edited.
     """
     try:
-        there = parse_yaml(before)
+        content = parse_yaml(before)
     except ValueError:
-        there = None
-    written: Mapping[str, Any] = parse_yaml(after) or {}
-    if not isinstance(there, dict):
+        content = None
+    launched: Mapping[str, Any] = parse_yaml(after) or {}
+    if not isinstance(content, dict):
         return False
-    known = cast("dict[str, Any]", there)
-    if _lacks(known, written):
+    recorded = cast("dict[str, Any]", content)
+    if _lacks_keys(recorded, launched):
         return False
-    one, other = identity(known), identity(written)
-    if one != other:
-        keys = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
+    recorded_identity, launched_identity = identity(recorded), identity(launched)
+    if recorded_identity != launched_identity:
+        all_keys = recorded_identity.keys() | launched_identity.keys()
+        keys = sorted(key for key in all_keys if recorded_identity.get(key) != launched_identity.get(key))
         raise ValueError(
             f"Run {run_id} is on the ledger with another config: {', '.join(keys)} differ. An id names one config. "
             f"If runs/{run_id}/config.yaml was edited, undo that or delete runs/{run_id}."
@@ -332,7 +340,10 @@ def _is_same_run(run_id: str, before: str, after: str) -> bool:
     return True
 
 
-def _lacks(there: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
-    """Does a config lack a key that it was written with? Half of a file may be YAML too; who edits changes values."""
-    decisive = {key: value for key, value in written.items() if key not in NOT_IDENTITY}
-    return bool(flatten(decisive).keys() - flatten(there).keys())
+def _lacks_keys(recorded: Mapping[str, Any], launched: Mapping[str, Any]) -> bool:
+    """Whether a config lacks keys of its identity, so that it was truncated. Half of a file may be valid YAML, too.
+
+    A person who edits a config changes values instead.
+    """
+    decisive = {key: value for key, value in launched.items() if key not in NOT_IDENTITY}
+    return bool(flatten(decisive).keys() - flatten(recorded).keys())

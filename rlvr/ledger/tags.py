@@ -1,8 +1,8 @@
-"""What the ledger says of a run or a sweep, in MLflow's words: status, tags, params. Imports no mlflow.
+"""Runs and sweeps of the ledger in the terms of MLflow: status, tags, params. Imports no mlflow.
 
-A run is an MLflow run whose tags `rlvr.*` say who it is, how it stands and which option was chosen in each group, and
-whose params are the frozen config. The writer (rlvr/tracker) and the reader (analysis/frames/mlflow_reader.py) agree
-through this file.
+A run becomes an MLflow run whose tags `rlvr.*` contain its identity, its state and the option chosen in each group, and
+whose params are the frozen config. The writer (rlvr/tracker) and the reader (analysis/frames/mlflow_reader.py) both use
+this module.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Sweep
 
 MAX_VALUE = 6000  # characters of a param or tag that MLflow keeps
-OURS = "rlvr."  # what the names of our tags begin with
-# Tags that say who a run is and how it went; every other `rlvr.<group>` names the option chosen in a config group.
+OURS = "rlvr."  # prefix of the names of our tags
+# Tags of the identity and state of a run; every other tag `rlvr.<group>` is the option chosen in a config group.
 CIRCUMSTANCES = frozenset(
     (
         *("run_id", "group_id", "arm", "created", "git_sha", "git_dirty", "host", "command", "kind"),
@@ -30,39 +30,40 @@ CIRCUMSTANCES = frozenset(
     )
 )
 _BAD_KEY = re.compile(r"[^A-Za-z0-9_\-. ]")
-_NAME = r"\w*(?:password|passwd|pwd|token|secret|credentials?|apikey|_key)"  # of a secret
+_NAME = r"\w*(?:password|passwd|pwd|token|secret|credentials?|apikey|_key)"  # a name of a secret
 _TYPED = re.compile(rf"({_NAME}=)[^&;\s]+", re.IGNORECASE)
-_IN_YAML = re.compile(  # where a key stands: "a token: ..." of a message is no secret
+_IN_YAML = re.compile(  # only at the place of a key: "a token: ..." in a message is no secret
     rf"((?:^|[{{,])[ \t-]*[\"']?{_NAME}[\"']?:[ \t]+)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n,}}]+)", re.IGNORECASE | re.MULTILINE
 )
 _USER_INFO = re.compile(r"(\w://)[^/@\s]+@")
 
 
 def status(state: State) -> str:
-    """A run that waits for its first attempt, or that will go on by itself, is RUNNING."""
+    """MLflow's status. Also RUNNING: a run that waits for its first attempt, or that will be continued."""
     if state.failure:
         return "FAILED"
     return {State.FINISHED: "FINISHED", State.PRUNED: "KILLED"}.get(state, "RUNNING")
 
 
 def status_of_sweep(states: Sequence[State]) -> str:
-    """A sweep ends when the last of its runs has: FINISHED if none failed."""
-    found = {status(state) for state in states}
-    return next((each for each in ("RUNNING", "FAILED") if each in found), "FINISHED")
+    """RUNNING until all runs of the sweep have ended, then FAILED if one of them failed, else FINISHED."""
+    statuses = {status(state) for state in states}
+    return next((candidate for candidate in ("RUNNING", "FAILED") if candidate in statuses), "FINISHED")
 
 
 def name_of_sweep(sweep: Sweep) -> str:
+    """Its name, else its command, study or id; at most 250 characters."""
     command = redact(sweep.command).removeprefix("python -m rlvr.run ").strip()
     return (sweep.name or command or sweep.study or sweep.sweep_id)[:250]
 
 
 def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, str]:
-    """Identity and circumstances: everything that may differ between attempts is here, never in a param.
+    """The tags of a run, apart from those of its chosen options. What may differ between attempts is never a param.
 
-    sweeps: those that the run is in, oldest first.
+    sweeps: the sweeps that contain the run, oldest first.
     """
     trials = [f"{sweep.sweep_id}/{sweep.trials[info.run_id]}" for sweep in sweeps if info.run_id in sweep.trials]
-    known = {
+    values = {
         "rlvr.run_id": info.run_id,
         "rlvr.group_id": info.group_id,
         "rlvr.arm": info.arm,
@@ -74,23 +75,23 @@ def tags(info: RunInfo, state: RunState, sweeps: Sequence[Sweep]) -> dict[str, s
         "rlvr.attempts": state.attempt,
         "rlvr.sweeps": ",".join(sweep.sweep_id for sweep in sweeps),
         "rlvr.trial": ",".join(trials),
-        "rlvr.name": _of_sweeps(sweeps, "name"),
-        "rlvr.tags": _of_sweeps(sweeps, "tags"),
+        "rlvr.name": _words_of_sweeps(sweeps, "name"),
+        "rlvr.tags": _words_of_sweeps(sweeps, "tags"),
         "mlflow.source.name": redact(info.command),
         "mlflow.source.git.commit": info.git_sha,
     }
-    said = {name: as_text(value)[:MAX_VALUE] for name, value in known.items() if value not in (None, "")}
-    return {**said, "rlvr.cause": state.cause}  # always: a retry takes back the cause of the attempt before
+    texts = {name: as_text(value)[:MAX_VALUE] for name, value in values.items() if value not in (None, "")}
+    return {**texts, "rlvr.cause": state.cause}  # even if "": a retry removes the cause of the previous attempt
 
 
-def _of_sweeps(sweeps: Sequence[Sweep], key: str) -> str:
-    """What launches said of themselves, each word once."""
+def _words_of_sweeps(sweeps: Sequence[Sweep], key: str) -> str:
+    """The words, separated by commas, that sweep.json of these sweeps contains under `key`, each once."""
     words = [word.strip() for sweep in sweeps for word in str(sweep.info.get(key) or "").split(",")]
     return ",".join(dict.fromkeys(filter(None, words)))
 
 
 def choice_tags(config: Mapping[str, Any]) -> dict[str, str]:
-    """Hydra's group choices as tags: rlvr.loss=lad, rlvr.divergence=js."""
+    """The options chosen in Hydra's groups, as tags: rlvr.loss=lad, rlvr.divergence=js."""
     return {f"{OURS}{_key(group)}": option for group, option in choices(config).items()}
 
 
@@ -101,8 +102,8 @@ def choices_of(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def params(config: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """(the config flattened with dots, names of the values that had to be cut at 6000 characters)."""
-    # What may change between attempts is no param: those cannot be changed.
+    """(the config, flattened with dots; the names of the values that had to be cut at 6000 characters)."""
+    # Only what is fixed between attempts: MLflow cannot change a param.
     texts = {name[:250]: as_text(value) for name, value in flatten(decisive(config), _key).items()}
     cut = sorted(name for name, text in texts.items() if len(text) > MAX_VALUE)
     return {name: text[:MAX_VALUE] for name, text in texts.items()}, cut
@@ -115,7 +116,7 @@ def as_text(value: object) -> str:
 
 @functools.lru_cache(4096)  # the params of a sweep's runs are mostly alike
 def as_value(text: str) -> bool | int | float | str | None:
-    """What a param's text stands for; a list or a mapping stays text, such as `[1, 8]`."""
+    """The value of a param's text, the inverse of `as_text`; but a list or a mapping stays text, such as `[1, 8]`."""
     try:
         value = parse_yaml(text)
     except ValueError:
@@ -124,11 +125,12 @@ def as_value(text: str) -> bool | int | float | str | None:
 
 
 def _key(text: str) -> str:
+    """A text with only the characters that MLflow allows in a key."""
     return _BAD_KEY.sub("_", text).strip(".") or "_"
 
 
 def redact(text: str) -> str:
-    """The text without user:password@, password=... and, in YAML, password: ..., for people, logs and files."""
+    """The text with *** in place of user:password@, and of the values in password=... and, in YAML, password: ..."""
     for pattern in (_TYPED, _IN_YAML):
         text = pattern.sub(r"\1***", text)
     return _USER_INFO.sub(r"\1***@", text)

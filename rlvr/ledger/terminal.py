@@ -1,4 +1,4 @@
-"""What all commands do alike at a terminal: options refused in one line, and ASCII where that is all it can show."""
+"""What all commands share at a terminal: one-line errors for wrong options, and ASCII output if nothing else works."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from typing import Any, NoReturn, cast
 from rlvr.ledger import layout
 from rlvr.ledger.files import target_of
 
-# Signs of our own tables and messages, as they are written on a terminal that has no others.
+# Characters of our tables and messages, and what replaces them on a terminal that can only show ASCII.
 SIGNS = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "±": "+/-", "≥": ">=", "≤": "<=", "→": "->"}
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "π": "pi", "σ": "sigma", "δ": "delta", "Σ": "sum"}
 BOXES = {**dict.fromkeys("─━═╌", "-"), **dict.fromkeys("│┃║", "|"), "█": "#", "✓": "yes", "✗": "no", "•": "*"}
 MARKS = {"▲": "^", "▼": "v", "△": "(^)", "▽": "(v)", "†": "+", "∝": "~", "∂": "d", "∇": "grad"}
 
-
-# Commands as other programs call them, by ours.
+# {our command: its names in other programs}
 OTHER_NAMES = {
     "status": ("list", "ls", "show", "ps"),
     "cancel": ("stop", "kill", "abort", "end"),
@@ -34,40 +33,44 @@ OTHER_NAMES = {
 
 
 def near(word: str, commands: Collection[str]) -> str:
-    """` Did you mean NAME?` of the command that a word stands for, or is close to; else ""."""
-    match = [ours for ours, others in OTHER_NAMES.items() if word in others and ours in commands]
-    match = match or difflib.get_close_matches(word, commands, n=1)
-    return f" Did you mean {match[0]}?" if match else ""
+    """` Did you mean NAME?` with the command that has `word` as another name, or is spelt alike; "" without one."""
+    matches = [ours for ours, others in OTHER_NAMES.items() if word in others and ours in commands]
+    matches = matches or difflib.get_close_matches(word, commands, n=1)
+    return f" Did you mean {matches[0]}?" if matches else ""
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses what it does not know in one line and with exit code 2, as every other mistake is refused."""
+    """Rejects wrong arguments in one line and with exit code 2, as all our commands reject bad input."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         print(
-            f"{self.prog}: {message}.{self._near(message)} `{self.prog} --help` says what can be typed.",
+            f"{self.prog}: {message}.{self._suggestion(message)} `{self.prog} --help` lists what can be typed.",
             file=sys.stderr,
         )
         sys.exit(2)
 
-    def _near(self, message: str) -> str:
+    def _suggestion(self, message: str) -> str:
+        """` Did you mean NAME?` for an error message of argparse; "" if no command or option is spelt alike."""
         if no_command := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             return near(no_command[1], re.findall(r"[\w.-]+", no_command[2]))
         _, is_unknown, words = message.partition("unrecognized arguments: ")
         actions = list(self._actions)
-        for action in self._actions:  # of commands in commands
-            if isinstance(inner := cast("object", action.choices), dict):
-                actions += [each for parser in cast("dict[str, Parser]", inner).values() for each in parser._actions]
-        known = [option for action in actions for option in action.option_strings]
-        match = difflib.get_close_matches(words.split("=")[0].split()[0], known, n=1) if is_unknown else []
-        return f" Did you mean {match[0]}?" if match else ""
+        for action in self._actions:
+            subparsers = cast("object", action.choices)
+            if isinstance(subparsers, dict):
+                for parser in cast("dict[str, Parser]", subparsers).values():
+                    actions += parser._actions
+        options = [option for action in actions for option in action.option_strings]
+        typed = words.split("=")[0].split()[:1]  # [] if the first word is empty
+        matches = difflib.get_close_matches(typed[0], options, n=1) if is_unknown and typed else []
+        return f" Did you mean {matches[0]}?" if matches else ""
 
 
 def port(text: str) -> int:
-    """For `type=` of an option."""
+    """The value of an option with `type=port`."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: a whole number from 1 to 65535")
     return int(text)
@@ -77,7 +80,7 @@ HOME_HELP = "directory that holds runs/ (default: $RLVR_HOME, the checkout, or t
 
 
 def home(typed: Path | None) -> Path:
-    """The directory of runs/ that `--home` names, which must be there; without one, `layout.home()`. ValueError."""
+    """The directory of runs/: that of `--home`, which must exist, else `layout.home()`. Raises ValueError."""
     if typed is None:
         return layout.home()
     directory = typed.expanduser().resolve()
@@ -87,7 +90,7 @@ def home(typed: Path | None) -> Path:
 
 
 def write_ascii_where_needed() -> None:
-    """From now on, signs that standard output or standard error cannot encode are written in those that it can."""
+    """Let standard output and error replace characters that they cannot encode by ASCII, from now on."""
     codecs.register_error("rlvr-ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name not in ("utf-8", "utf-16"):
@@ -96,17 +99,18 @@ def write_ascii_where_needed() -> None:
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    return "".join(map(_letters, error.object[error.start : error.end])), error.end
+    return "".join(map(_ascii_for, error.object[error.start : error.end])), error.end
 
 
-def _letters(sign: str) -> str:
-    """é is e, ² is 2; a sign that stands for none of ours is written as its number."""
-    known = (SIGNS | GREEK | BOXES | MARKS).get(sign)
-    return known or unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode() or f"\\u{ord(sign):04x}"
+def _ascii_for(character: str) -> str:
+    """The entry of our tables; else without accents (é is e, ² is 2); else the number of the character."""
+    known = (SIGNS | GREEK | BOXES | MARKS).get(character)
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return known or plain or f"\\u{ord(character):04x}"
 
 
 def one_line(error: BaseException) -> str:
-    """Of an error of the file system, with its file; of others, their text."""
+    """The message of an error in one line; for an error of the file system, with the file."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{target_of(error.filename)}: {error.strerror}."
     return str(error)

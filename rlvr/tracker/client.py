@@ -1,4 +1,4 @@
-"""The calls that write to MLflow, each safe to repeat. The only file of the tracker that imports mlflow."""
+"""The calls to MLflow, each safe to repeat. The only file of the tracker that imports mlflow."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rlvr.tracker.presentation import VIEW_TAG, saved_view
 from rlvr.tracker.store import NoFiles, Refused, StoreDown, sqlite_path
 from rlvr.tracker.verification import Row, milliseconds
 
-METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # MLflow takes no more
-# The dashboard opens such an experiment on its runs and curves, not on traces of agents.
+METRICS_PER_CALL, OTHERS_PER_CALL = 1000, 100  # the limits of MLflow
+# The dashboard opens an experiment of this kind with its runs and curves, not with traces of agents.
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 IDENTITY = "rlvr.identity"
-DEFAULT = "Default"  # what MLflow calls its own experiment
-# What MLflow says when this one run or experiment is the trouble; everything else is taken for trouble of the store.
+DEFAULT = "Default"  # name of the experiment that MLflow itself creates
+# Error codes of MLflow that concern one run or experiment; all other errors are treated as errors of the store.
 _OF_ONE_RUN = {
     "INVALID_PARAMETER_VALUE",
     "RESOURCE_DOES_NOT_EXIST",
@@ -39,64 +39,66 @@ T = TypeVar("T")
 
 @contextmanager
 def _translated() -> Iterator[None]:
+    """Raise errors of MLflow and of the database as Refused or StoreDown."""
     try:
         yield
     except MlflowException as error:
-        raise (Refused if error.error_code in _OF_ONE_RUN else StoreDown)(str(error)) from error
+        kind = Refused if error.error_code in _OF_ONE_RUN else StoreDown
+        raise kind(str(error)) from error
     except (OSError, SQLAlchemyError, ImportError) as error:  # ImportError: no driver for this kind of database
         raise StoreDown(str(error)) from error
 
 
 class Client:
-    """An MLflow store with its tables made. `artifacts`: where new experiments keep artifacts, None: as it likes."""
+    """An MLflow store, with its tables. artifacts: where new experiments store artifacts; None: its default."""
 
     def __init__(self, uri: str, artifacts: str | None) -> None:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        self.identities: dict[str, str] = {}  # of experiments, by id; to be cleared now and then
+        self.identities: dict[str, str] = {}  # {experiment id: `identity`}; to be cleared before each pass
         self._artifacts = artifacts
         path = sqlite_path(uri)
-        # Processes that make the tables of one database at the same time crash in its migrations.
+        # Processes that create the tables of one database at the same time crash in its migrations.
         with _translated(), FileLock(f"{path}.lock", timeout=60) if path else nullcontext():
             self._mlflow = MlflowClient(tracking_uri=uri)
             self._mlflow.search_experiments(max_results=1)
 
     def identity(self, experiment_id: str) -> str:
-        """A random tag of an experiment, "" if there is no such experiment.
+        """A random tag of an experiment; "" if there is no such experiment.
 
-        The same address with another database behind it, say after mlflow.db was deleted, does not have it.
+        It shows whether an address still leads to the same database: after mlflow.db is deleted, say, it does not.
         """
         if experiment_id not in self.identities:
             try:
                 with _translated():
-                    found = self._mlflow.get_experiment(experiment_id)
+                    experiment = self._mlflow.get_experiment(experiment_id)
             except Refused:
                 return ""
-            _check_active(found)
-            self.identities[experiment_id] = found.tags.get(IDENTITY, "")
+            _check_active(experiment)
+            self.identities[experiment_id] = experiment.tags.get(IDENTITY, "")
         return self.identities[experiment_id]
 
     def experiment(self, name: str) -> str:
-        """Id of an experiment, made if need be."""
+        """Id of an experiment, which is created if need be."""
         with _translated():
-            found = self._mlflow.get_experiment_by_name(name)
-            if found is None:
+            experiment = self._mlflow.get_experiment_by_name(name)
+            if experiment is None:
                 try:
                     self._mlflow.create_experiment(name, self._artifacts, tags={IDENTITY: uuid.uuid4().hex, **KIND})
                 except MlflowException as error:
-                    if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another home was faster
+                    if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was faster
                         raise
                 if self._artifacts is not None and name != DEFAULT:
                     self._delete_empty_default()
-                found = self._mlflow.get_experiment_by_name(name)
-            assert found is not None
-            _check_active(found)
-            if IDENTITY not in found.tags:  # made by hand
-                self._mlflow.set_experiment_tag(found.experiment_id, IDENTITY, uuid.uuid4().hex)
-        return found.experiment_id
+                experiment = self._mlflow.get_experiment_by_name(name)
+            assert experiment is not None
+            _check_active(experiment)
+            if IDENTITY not in experiment.tags:  # created by hand
+                self._mlflow.set_experiment_tag(experiment.experiment_id, IDENTITY, uuid.uuid4().hex)
+        return experiment.experiment_id
 
     def _delete_empty_default(self) -> None:
-        """MLflow's own experiment, which the dashboard shows first, goes from a store of ours while it is empty."""
+        """Delete MLflow's own experiment, if it is empty, from our store: it would be shown first."""
         default = self._mlflow.get_experiment_by_name(DEFAULT)
         if default is None or default.lifecycle_stage != "active":
             return
@@ -104,14 +106,15 @@ class Client:
             self._mlflow.delete_experiment(default.experiment_id)
 
     def save_view(self, experiment_id: str, columns: Sequence[str]) -> None:
-        """See that the saved view of an experiment has these columns."""
+        """Add these columns to the saved view of an experiment, unless it has them."""
         with _translated():
             before = self._mlflow.get_experiment(experiment_id).tags.get(VIEW_TAG, "")
-            if (view := saved_view(before, columns, time.time())) != before:
+            view = saved_view(before, columns, time.time())
+            if view != before:
                 self._mlflow.set_experiment_tag(experiment_id, VIEW_TAG, view)
 
     def send_file(self, run_id: str, name: str, text: str) -> None:
-        """An artifact of a run, in the place of one of this name. Raises NoFiles: all else goes on without it."""
+        """Store a text as an artifact of a run, replacing one of this name. Raises NoFiles if that fails."""
         try:
             self._mlflow.log_text(run_id, text, name)
         except (MlflowException, OSError) as error:
@@ -123,19 +126,19 @@ class Client:
 
     def find_all(self, experiment_id: str, key: Mapping[str, str]) -> list[str]:
         """Ids of the runs that have the tags `key`, the oldest first."""
-        where = " and ".join(f"tags.`{k}` = '{v}'" for k, v in key.items())
+        where = " and ".join(f"tags.`{name}` = '{value}'" for name, value in key.items())
         with _translated():
-            found = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
-        return [run.info.run_id for run in found]
+            runs = self._mlflow.search_runs([experiment_id], filter_string=where, order_by=["attribute.start_time"])
+        return [run.info.run_id for run in runs]
 
     def create(self, experiment_id: str, name: str, tags: Mapping[str, str], created: float) -> str:
-        """Id of a new run. created: seconds since the epoch, 0: now."""
+        """Create a run and return its id. created: start in seconds since the epoch; 0: now."""
         start = milliseconds(created) if created else None
         with _translated():
             return self._mlflow.create_run(experiment_id, start, dict(tags), name).info.run_id
 
     def rows(self, run_id: str) -> set[Row]:
-        """Every value of a run, a request for each metric. Raises Refused if the run is deleted."""
+        """Every value of a run, with one request per metric. Raises Refused if the run is deleted."""
         with _translated():
             run = self._mlflow.get_run(run_id)
             if run.info.lifecycle_stage != "active":
@@ -143,13 +146,13 @@ class Client:
             histories = [self._mlflow.get_metric_history(run_id, metric) for metric in run.data.metrics]
         return {Row(m.key, m.step, m.timestamp, m.value) for history in histories for m in history}
 
-    def trash(self, run_id: str) -> None:
-        """Delete a run, as a click in the dashboard does: `mlflow gc` removes it for good, until then it comes back."""
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run as the dashboard does: it can be restored until `mlflow gc` removes it for good."""
         with _translated():
             self._mlflow.delete_run(run_id)
 
     def send_metrics(self, run_id: str, records: Sequence[Record]) -> None:
-        """The finite values of some lines, with the lines' own steps and times."""
+        """Send the finite values of these lines of a journal, with the steps and times of the lines."""
         metrics = [
             Metric(name, value, milliseconds(record.time), record.step)
             for record in records
@@ -161,7 +164,7 @@ class Client:
                 self._mlflow.log_batch(run_id, metrics=part)
 
     def send_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Params cannot be changed in MLflow: the same ones again are accepted, others Refused."""
+        """Send params. MLflow accepts the same values again; for other values Refused is raised."""
         for part in _parts([Param(k, v) for k, v in params.items()], OTHERS_PER_CALL):
             with _translated():
                 self._mlflow.log_batch(run_id, params=part)
@@ -172,7 +175,7 @@ class Client:
                 self._mlflow.log_batch(run_id, tags=part)
 
     def send_status(self, run_id: str, status: str, ended: float) -> None:
-        """RUNNING, FINISHED or FAILED. ended: seconds since the epoch, 0: now."""
+        """Send RUNNING, FINISHED, FAILED or KILLED. ended: time of the end in seconds since the epoch; 0: now."""
         with _translated():
             if RunStatus.is_terminated(RunStatus.from_string(status)):
                 self._mlflow.set_terminated(run_id, status, milliseconds(ended) if ended else None)

@@ -1,7 +1,7 @@
-"""Journals of runs as other trackers keep them: what the commands for TensorBoard, W&B and trackio have in common.
+"""Copying the journals of runs to other trackers: what the commands for TensorBoard, W&B and trackio share.
 
-Each of them is one function that writes one run (`Target.write`). It is given all of the run each time, and must leave
-its steps there once, however often it is called.
+Each of them is one function that writes one run (`Target.write`). It always gets the whole run, and must leave each
+step in the tracker once, however often it is called.
 """
 
 from __future__ import annotations
@@ -20,69 +20,71 @@ from rlvr.ledger.tags import as_text, as_value, params
 from rlvr.tracker.mlflow import run_dirs
 
 Value = bool | int | float | str | None
-READERS = "task.reader."  # what a task is told of the model, which stands under `model`
+READERS = "task.reader."  # settings that a task receives from the model: the config has them under `model`, too
 _DIRECTORIES = re.compile(r'(^|")/(?:[^"/]+/)*')
 
 
 @dataclass(frozen=True)
-class Copied:
-    """A run as other trackers see it."""
+class CopiedRun:
+    """A run in the form in which it is copied to other trackers."""
 
     run_id: str
-    name: str  # its own and no other run's
+    name: str  # of this run, with its seed
     arm: str  # the name without the seed
     study: str
     tags: tuple[str, ...]  # of its sweeps: their names and tags
-    config: dict[str, Value]  # frozen, flat, and the chosen options; without paths, addresses and other circumstances
-    knobs: dict[str, Value]  # of it, what a sweep varied
-    records: list[journal.Record]  # by step, each once: what the first attempt measured
+    config: dict[
+        str, Value
+    ]  # frozen config, flat, and the chosen options; without directories, addresses and other circumstances
+    knobs: dict[str, Value]  # the part of it that a sweep varied
+    records: list[journal.Record]  # by step, each step once: what the first attempt measured
 
 
 @dataclass(frozen=True)
 class Target:
-    """Another tracker. write: one run; options: of the command line. told: where to look at it."""
+    """Another tracker. write: writes one run, with the options of the command line. view: how to look at the result."""
 
-    name: str  # of its package, and of the extra that installs it
-    about: str
-    write: Callable[[Copied, argparse.Namespace], None]
-    told: Callable[[argparse.Namespace], str]
-    out: str  # what --out is; "" where there is a usual place
-    usual_out: Path | None = None
+    name: str  # of its Python package, and of the extra of rlvr that installs it
+    about: str  # description of the command
+    write: Callable[[CopiedRun, argparse.Namespace], None]
+    view: Callable[[argparse.Namespace], str]
+    out: str  # help of --out
+    usual_out: Path | None = None  # default of --out; None: it has to be typed
 
 
-def copied(run_dir: Path, sweeps: Iterable[Sweep]) -> Copied:
-    """A run and its journal. sweeps: those that it is in. Raises Unreadable."""
+def copied_run(run_dir: Path, sweeps: Iterable[Sweep]) -> CopiedRun:
+    """A run and its journal. sweeps: all of the ledger. Raises Unreadable."""
     info, config = read_info(run_dir), read_config(run_dir)
-    mine = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
+    own_sweeps = [sweep for sweep in sweeps if run_dir.name in sweep.run_ids]
     options = choices(config)
     texts = {key: text for key, text in params(config)[0].items() if not key.startswith(READERS)}
-    flat = {**{key: as_value(_name(text)) for key, text in texts.items()}, **options}
-    known = {**flatten(config), **options}
-    swept = dict.fromkeys(key for sweep in mine for key in (sweep.info.get("swept") or {}))
-    words = [word.strip() for sweep in mine for word in (sweep.name, *str(sweep.info.get("tags") or "").split(","))]
-    return Copied(
+    flat = {**{key: as_value(_without_directories(text)) for key, text in texts.items()}, **options}
+    values = {**flatten(config), **options}
+    swept = dict.fromkeys(key for sweep in own_sweeps for key in (sweep.info.get("swept") or {}))
+    tags = [tag for sweep in own_sweeps for tag in (sweep.name, *str(sweep.info.get("tags") or "").split(","))]
+    return CopiedRun(
         run_id=run_dir.name,
         name=info.name or run_dir.name,
         arm=info.arm,
         study=info.study or NO_STUDY,
-        tags=tuple(dict.fromkeys(filter(None, words))),
+        tags=tuple(dict.fromkeys(filter(None, map(str.strip, tags)))),
         config=flat,
-        knobs={key: _shown(known[key]) for key in swept if known.get(key) is not None},
+        knobs={key: _plain_value(values[key]) for key in swept if values.get(key) is not None},
         records=sorted(journal.Follower(layout.journal(run_dir)).all(), key=lambda record: record.step),
     )
 
 
-def _shown(value: object) -> Value:
-    return value if isinstance(value, bool | int | float) else _name(as_text(value))
+def _plain_value(value: object) -> Value:
+    return value if isinstance(value, bool | int | float) else _without_directories(as_text(value))
 
 
-def _name(text: str) -> str:
-    """A text, or JSON, without the directories of the paths in it."""
+def _without_directories(text: str) -> str:
+    """A text, or JSON, in which only the last part of each absolute path is left."""
     return _DIRECTORIES.sub(r"\1", text)
 
 
 def main(target: Target, arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0, or 1 if some run cannot be read, 2 for bad input."""
+    """Write all selected runs. Exit code: 0, or 1 if some run cannot be read, or 2 for bad input."""
     parser = terminal.Parser(
         prog=f"python -m rlvr.tracker.{target.name}", description=f"{target.about} Safe to repeat."
     )
@@ -100,7 +102,7 @@ def main(target: Target, arguments: Sequence[str] | None = None) -> int:
         errors = list[Unreadable]()
         for directory in directories:
             try:
-                target.write(copied(directory, sweeps), options)
+                target.write(copied_run(directory, sweeps), options)
             except Unreadable as error:
                 errors.append(error)
     except ModuleNotFoundError as error:
@@ -113,5 +115,5 @@ def main(target: Target, arguments: Sequence[str] | None = None) -> int:
         return 2
     for line in grouped(errors):
         print(line, file=sys.stderr)
-    print(f"{len(directories) - len(errors)} runs: {target.told(options)}")
+    print(f"{len(directories) - len(errors)} runs: {target.view(options)}")
     return 1 if errors else 0

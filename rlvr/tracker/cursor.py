@@ -1,4 +1,4 @@
-"""What of a run, or of a sweep, is in one MLflow store: mlflow.json beside it, with a cursor for each store."""
+"""mlflow.json of a run or a sweep: for each MLflow store a cursor, which records what has arrived there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlvr.ledger.tags import redact
 
 @dataclass
 class Cursor:
-    """Lines are counted by attempt and step, not by their place in the journal: of that, lines may be deleted."""
+    """What of a run or sweep is in one store. Lines are identified by attempt and step, since lines may be deleted."""
 
     experiment_id: str = ""
-    identity: str = ""  # of the experiment: an id alone means nothing in a database that was made anew
+    identity: str = ""  # of the experiment: its id alone may mean another one after the database was created anew
     mlflow_run_id: str = ""
     # Steps that have arrived, by the attempt that measured them: [first, last] of each unbroken series.
     steps: dict[str, list[list[int]]] = field(default_factory=dict[str, list[list[int]]])
@@ -25,15 +25,15 @@ class Cursor:
     status: str = ""
     tags: dict[str, str] = field(default_factory=dict[str, str])
     non_finite: dict[str, int] = field(default_factory=dict[str, int])
-    damaged: list[str] = field(default_factory=list[str])  # lines of the journal that cannot arrive, and why
-    runs: dict[str, str] = field(default_factory=dict[str, str])  # of a sweep: the MLflow run of each of its runs
+    damaged: list[str] = field(default_factory=list[str])  # damaged lines of the journal, which cannot be sent, and why
+    runs: dict[str, str] = field(default_factory=dict[str, str])  # for a sweep: {run id: MLflow run}
 
     @classmethod
     def load(cls, directory: Path, uri: str) -> Cursor:
-        """An empty one if there is none: the run is then looked up in MLflow."""
+        """The cursor for a store; an empty one if there is none: the run is then looked up in MLflow."""
         content = (read_json(layout.cursor(directory)) or {}).get(redact(uri))
-        known = {f.name for f in fields(cls)}
-        return cls(**content) if isinstance(content, dict) and set(content) == known else cls()
+        names = {field.name for field in fields(cls)}
+        return cls(**content) if isinstance(content, dict) and set(content) == names else cls()
 
     def save(self, directory: Path, uri: str) -> None:
         path = layout.cursor(directory)
@@ -45,16 +45,16 @@ class Cursor:
         return {step for steps in self._by_attempt().values() for step in steps}
 
     def add(self, records: Iterable[journal.Record]) -> None:
-        """These lines have arrived."""
+        """Record that these lines have arrived."""
         steps = self._by_attempt()
         for record in records:
             steps.setdefault(str(record.attempt), set()).add(record.step)
-        self.steps = {attempt: _series(each) for attempt, each in steps.items()}
+        self.steps = {attempt: _series(numbers) for attempt, numbers in steps.items()}
 
-    def take_back(self, lost: Set[int]) -> None:
-        """These steps are not in MLflow after all: they are to be sent again."""
+    def mark_missing(self, lost: Set[int]) -> None:
+        """Record that these steps are not in MLflow after all: they will be sent again."""
         kept = {attempt: steps - lost for attempt, steps in self._by_attempt().items()}
-        self.steps = {attempt: _series(each) for attempt, each in kept.items() if each}
+        self.steps = {attempt: _series(numbers) for attempt, numbers in kept.items() if numbers}
         self.journal = []
 
     def _by_attempt(self) -> dict[str, set[int]]:
@@ -65,9 +65,9 @@ class Cursor:
 
 
 def is_behind(run_dir: Path) -> bool:
-    """Has an attempt of the run ended of which no store has heard yet? Reads three small files at most.
+    """Whether the newest attempt has ended and this has not been shipped to any store. Reads at most three small files.
 
-    That is so where the server was away when the run ended, or whoever ships was killed.
+    So it is if the server was down when the run ended, or if the shipping process was killed.
     """
     newest = layout.attempt(run_dir, newest_attempt(run_dir))
     ended, cursors = signature(layout.end(newest)), read_json(layout.cursor(run_dir))
@@ -80,18 +80,18 @@ def is_behind(run_dir: Path) -> bool:
 
 
 def _series(steps: Iterable[int]) -> list[list[int]]:
-    """[first, last] of each unbroken series: of 1, 2, 3, 7 they are [1, 3] and [7, 7]."""
-    found: list[list[int]] = []
+    """[first, last] of each unbroken series: for 1, 2, 3, 7 they are [1, 3] and [7, 7]."""
+    series: list[list[int]] = []
     for step in sorted(steps):
-        if found and found[-1][1] == step - 1:
-            found[-1][1] = step
+        if series and series[-1][1] == step - 1:
+            series[-1][1] = step
         else:
-            found.append([step, step])
-    return found
+            series.append([step, step])
+    return series
 
 
 def signature(path: Path) -> list[int]:
-    """Size in bytes and time of the last change in nanoseconds; [0, 0] of a file that is missing."""
+    """Size in bytes and time of the last change in nanoseconds; [0, 0] if the file is missing."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -13,57 +13,65 @@ from pathlib import Path
 from types import FrameType
 
 from rlvr.ledger import layout, terminal
-from rlvr.ledger.sweeps import Ledger, NoSweep, the_sweep
+from rlvr.ledger.sweeps import Ledger, NoSweep, Sweep, the_sweep
 from rlvr.tracker.shipper import Report, Shipper
 from rlvr.tracker.store import StoreDown
 
 __all__ = ["Report", "Shipper", "follow", "main", "run_dirs"]
 
 PERIOD_S = 2.0
-LONGEST_WAIT_S = 60.0  # between tries of a store that is down
+LONGEST_WAIT_S = 60.0  # between attempts to reach a store that is down
 LEFT, UNEQUAL = 3, 4  # exit codes: something could not be shipped; MLflow and a journal differ
 
 
 def run_dirs(home: Path, sweep_ids: Sequence[str] = ()) -> list[Path]:
-    """Directories of the runs of these sweeps, or of every run on the ledger. sweep_ids: or their names.
+    """Directories of the runs of these sweeps, or of every run on the ledger if none is given.
 
-    Raises ValueError: no such sweep.
+    sweep_ids: ids or names. Raises ValueError if there is no such sweep.
     """
     ledger = Ledger(home)
+    run_ids = [run_id for sweep in _selected_sweeps(ledger, sweep_ids) for run_id in sweep.run_ids]
+    if not sweep_ids:  # runs of a sweep whose directories are gone stay in the list: MLflow has to show that
+        run_ids = [*ledger.runs(), *run_ids]
+    return [ledger.run_dir(run_id) for run_id in dict.fromkeys(run_ids)]
+
+
+def _selected_sweeps(ledger: Ledger, sweep_ids: Sequence[str]) -> list[Sweep]:
+    """The sweeps with these ids or names, or all of them if none is given. Raises ValueError."""
     sweeps = ledger.sweeps()
-    known = {sweep.sweep_id: sweep for sweep in sweeps}
-    if not sweep_ids:  # also those that a sweep names and that are gone: MLflow is to know it
-        every = dict.fromkeys([*ledger.runs(), *(run_id for sweep in known.values() for run_id in sweep.run_ids)])
-        return [ledger.run_dir(run_id) for run_id in every]
-    ids: dict[str, None] = {}
+    if not sweep_ids:
+        return sweeps
+    selected: list[Sweep] = []
     for text in sweep_ids:
         try:
-            ids |= dict.fromkeys(the_sweep(sweeps, text).run_ids)
+            selected.append(the_sweep(sweeps, text))
         except NoSweep:
+            known = ", ".join(sweep.sweep_id for sweep in sweeps) or "none"
             raise ValueError(
-                f"no sweep {text!r} in {layout.sweeps(home)}. Sweeps there: {', '.join(known) or 'none'}. "
-                f"Leave --sweep out to ship every run."
+                f"no sweep {text!r} in {layout.sweeps(ledger.home)}. Sweeps there: {known}. "
+                "Leave --sweep out to ship every run."
             ) from None
-    return [ledger.run_dir(run_id) for run_id in ids]
+    return selected
 
 
 def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *, until_done: bool) -> Report:
-    """Passes until `stop` is set, or until no run can write any more; then a last one. Its report sums them all up.
+    """Ship in passes until `stop` is set, which starts a last pass. Returns its report, with the lines of all passes.
 
-    A store that is down is tried again after 4, 8, ... 60 seconds.
+    until_done: stop, too, once all runs have ended and everything has arrived. A store that is down is tried again
+    after 4, 8, ... 60 seconds.
     """
     shipped: Counter[str] = Counter()
     wait = PERIOD_S
-    said: str | None = None
+    printed: str | None = None
     while True:
-        last = stop.is_set()
+        is_last = stop.is_set()
         report = shipper.ship(run_dirs(shipper.home, sweep_ids))
         shipped.update(report.shipped)
         trouble = report.error or report.warning
-        if trouble is not None and trouble != said:
+        if trouble is not None and trouble != printed:
             print(f"MLflow: {trouble}", file=sys.stderr, flush=True)
-        said = trouble
-        if last or (until_done and not report.running and report.complete):
+        printed = trouble
+        if is_last or (until_done and not report.running and report.complete):
             report.shipped = dict(shipped)
             return report
         wait = min(2 * wait, LONGEST_WAIT_S) if report.error else PERIOD_S
@@ -71,24 +79,24 @@ def follow(shipper: Shipper, sweep_ids: Sequence[str], stop: threading.Event, *,
 
 
 def _stop_on(stop: threading.Event) -> None:
-    """Set `stop` on SIGTERM, on Ctrl-C, and when whoever started us with a pipe closes it or dies."""
+    """Set `stop` on SIGTERM, on Ctrl-C, and when the pipe that is our standard input is closed by its other end."""
 
-    def asked(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one is not so patient
+    def set_stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, asked)
+        signal.signal(number, set_stop)
     try:
         mode = os.fstat(0).st_mode
     except OSError:
-        return  # no standard input at all
-    # /dev/null is at its end from the start: a job in the background is not thereby asked to stop.
+        return  # there is no standard input
+    # Not for /dev/null, the input of a job in the background: it is at its end from the start.
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        threading.Thread(target=_watch, args=(stop,), daemon=True).start()
+        threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
 
 
-def _watch(stop: threading.Event) -> None:
+def _stop_at_end_of_input(stop: threading.Event) -> None:
     while os.read(0, 4096):
         pass
     stop.set()
@@ -98,25 +106,27 @@ def _parser() -> terminal.Parser:
     parser = terminal.Parser(
         prog="python -m rlvr.tracker.mlflow",
         description="Ship the metrics of runs to MLflow. Safe to repeat, to kill and to run twice: every line arrives "
-        f"once. Exit code 0: everything is there; {LEFT}: something is left, try again later; {UNEQUAL}: MLflow has "
-        "other rows than a journal.",
+        f"once. Exit code 0: everything has arrived; {LEFT}: something is left, try again later; {UNEQUAL}: MLflow "
+        "has other rows than a journal.",
     )
     parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
     parser.add_argument("--uri", help="MLflow store (default: $MLFLOW_TRACKING_URI, else sqlite in <home>/mlflow.db)")
     parser.add_argument("--sweep", nargs="+", default=[], metavar="ID", help="only the runs of these sweeps")
     parser.add_argument("--follow", action="store_true", help=f"a pass every {PERIOD_S:.0f} s, until SIGTERM")
     parser.add_argument("--until-done", action="store_true", help="follow until every run has ended and is shipped")
-    parser.add_argument("--verify", action="store_true", help="then compare MLflow with the journals, row by row")
-    parser.add_argument("--repair", action="store_true", help="and make equal what differs, as far as journals reach")
+    parser.add_argument("--verify", action="store_true", help="ship, then compare MLflow with the journals, row by row")
+    parser.add_argument(
+        "--repair", action="store_true", help="the same, and make MLflow equal, as far as journals allow"
+    )
     return parser
 
 
 def verify(shipper: Shipper, sweep_ids: Sequence[str], *, repair: bool) -> int:
-    """Say how MLflow and the journals differ. Exit code 0, or UNEQUAL if they still do."""
+    """Print how MLflow and the journals differ. Exit code: 0 if they are equal (after a repair, too), else UNEQUAL."""
     directories = run_dirs(shipper.home, sweep_ids)
     unequal, num_equal = shipper.verify(directories, repair=repair)
-    for name, how in unequal.items():
-        print(f"{name}: {how}")
+    for name, difference in unequal.items():
+        print(f"{name}: {difference}")
     if not unequal:
         print(f"MLflow and the journals are equal: {num_equal} rows of {len(directories)} runs.")
         return 0
@@ -139,9 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = shipper.ship(run_dirs(shipper.home, options.sweep))
             if report.warning:
                 print(f"MLflow: {report.warning}", file=sys.stderr)
-        for sweep in shipper.ledger.sweeps():
-            if not options.sweep or sweep.sweep_id in options.sweep:
-                report.note_problems(sweep)
+        for sweep in _selected_sweeps(shipper.ledger, options.sweep):
+            report.note_problems(sweep)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

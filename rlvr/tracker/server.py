@@ -1,9 +1,9 @@
 """An MLflow server with PostgreSQL on this machine: `python -m rlvr.tracker.server up | down | status`.
 
-Everything lies in one directory that is nobody else's: database, artifacts, logs, password. The server listens on
-loopback and asks for the password, for loopback is open to every user of the machine; the database listens on a socket
-in that directory alone. Where we are root, both run as the database's user: the server too, if that one can read this
-Python. Needs Debian's `postgresql` and `pip install 'rlvr[tracking]'`.
+Database, artifacts, logs and password are in one directory that no other user can enter. The server listens on loopback
+and requires the password, since every user of the machine can connect to loopback; the database listens only on a
+socket in that directory. If we are root, the database runs as its own user, and so does the server, if that user can
+read this Python. Needs Debian's `postgresql` and `pip install 'rlvr[tracking]'`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from rlvr.ledger.layout import home, tracking
 
 PORT = 5050
 START_S = 120.0
-PATH_LENGTH = 80  # bytes: the database's socket lies in the directory, and its path may have 107
-OWNER = "postgres"  # runs the database where we are root: PostgreSQL refuses to
-USER = "rlvr"  # of MLflow, who may do everything there
+PATH_LENGTH = 80  # bytes: the path of the database's socket, in the directory, may have at most 107
+OWNER = "postgres"  # user that runs the database if we are root: PostgreSQL does not run as root
+USER = "rlvr"  # administrator of MLflow
 ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 DEBIAN = Path("/usr/lib/postgresql")
 INSTALL = "As root on Debian: apt-get install postgresql"
-CACHE_S = 60  # for which a password that was right once is not hashed again: a hash costs more than most requests
+CACHE_S = 60  # a password that was correct is not hashed again for this long: a hash costs more than most requests
 AUTH_INI = """\
 [mlflow]
 default_permission = READ
@@ -58,7 +58,7 @@ export MLFLOW_TRACKING_PASSWORD={password}
 
 @dataclass(frozen=True)
 class Server:
-    """The server that lives in `root`, running or not. ValueError if that directory is, or may be, somebody else's."""
+    """The server in the directory `root`, running or not. Raises ValueError if others own it, or may write there."""
 
     root: Path
 
@@ -67,31 +67,32 @@ class Server:
 
     @property
     def store(self) -> str:
-        """SQLAlchemy's address of the database."""
+        """The address of the database for SQLAlchemy."""
         return f"postgresql+psycopg://{OWNER}@/mlflow?host={quote(str(self.root / 'socket'))}"
 
     @property
     def state(self) -> dict[str, object]:
+        """server.json: the record of the server's process, and its URI; {} if it was not started."""
         return read_json(self.root / "server.json") or {}
 
     @property
     def uri(self) -> str:
-        """What `tracker.uri` wants; "" while it does not run."""
+        """The value for `tracker.uri`; "" while the server does not run."""
         return str(self.state["uri"]) if lock.is_alive(self.state) else ""
 
     @property
     def client_env(self) -> Path:
-        """What a shell sources: URI, user and password, for our eyes only."""
+        """A file for a shell to source, readable by us only: URI, user and password."""
         return self.root / "client.env"
 
     @cached_property
     def owner(self) -> pwd.struct_passwd | None:
-        """Who the database belongs to where that is not us."""
+        """The user that owns the database, if we are root; None if we own it."""
         return pwd.getpwnam(OWNER) if os.geteuid() == 0 else None
 
     def up(self, port: int = PORT) -> str:
-        """Start it, if it does not run, and return its URI. ValueError says what is missing."""
-        _check(self.root)
+        """Start database and server, unless they run, and return the URI. Raises ValueError if something is missing."""
+        _check_requirements(self.root)
         if self.uri and _is_healthy(self.uri):
             return self.uri
         self.down()
@@ -115,8 +116,7 @@ class Server:
                 start_new_session=True,
                 **identity,
             )
-        who = lock.known_as(process.pid)
-        write_json(self.root / "server.json", {**who, "uri": uri})
+        write_json(self.root / "server.json", {**lock.process_record(process.pid), "uri": uri})
         deadline = time.monotonic() + START_S
         while not _is_healthy(uri):
             if process.poll() is not None or time.monotonic() > deadline:
@@ -126,24 +126,24 @@ class Server:
         return uri
 
     def down(self) -> bool:
-        """Stop server and database; what is stored stays. False: nothing ran."""
-        found, pid = False, self.state.get("pid")
+        """Stop server and database, and keep the data. Returns whether one of them was running."""
+        was_running, pid = False, self.state.get("pid")
         if lock.is_alive(self.state) and isinstance(pid, int):
-            found = True
+            was_running = True
             _end_group(pid)
         (self.root / "server.json").unlink(missing_ok=True)
         if (self.root / "database" / "postmaster.pid").exists():
-            found = True
+            was_running = True
             self._postgres("pg_ctl", "-D", str(self.root / "database"), "-m", "fast", "-w", "stop")
-        return found
+        return was_running
 
     def _make_private(self) -> None:
-        """Directories that nobody else may enter; as root the outer one lets the database's user through."""
+        """Create directories that only we may enter; if we are root, the database's user may enter the outer one."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_ours(self.root)  # once more: it may have come into being since
+        _check_ours(self.root)  # once more: another user may have created it since
         for name in ("database", "socket", "artifacts"):
             (self.root / name).mkdir(mode=0o700, exist_ok=True)
-            (self.root / name).chmod(0o700)  # it may be older than this rule
+            (self.root / name).chmod(0o700)  # an earlier version may have created it
         self.root.chmod(0o700)
         if self.owner is not None:
             os.chown(self.root, 0, self.owner.pw_gid)
@@ -152,47 +152,47 @@ class Server:
                 os.chown(self.root / name, self.owner.pw_uid, self.owner.pw_gid)
 
     def _identity(self) -> dict[str, Any]:
-        """Who the MLflow server is, as options of Popen: as root the database's user, if it can read this Python."""
+        """Options of Popen: if we are root, the database's user, provided that it can read this Python; else none."""
         if self.owner is None:
             return {}
         probe = [sys.executable, "-c", "import mlflow.version, psycopg, sqlalchemy, flask_wtf"]
         identity = _as(self.owner)
         try:
-            done = subprocess.run(probe, capture_output=True, check=False, cwd="/", timeout=START_S, **identity)
-            readable = done.returncode == 0
+            result = subprocess.run(probe, capture_output=True, check=False, cwd="/", timeout=START_S, **identity)
+            is_readable = result.returncode == 0
         except PermissionError:
-            readable = False
-        uid, gid = (self.owner.pw_uid, self.owner.pw_gid) if readable else (0, 0)
-        for place, folders, files in os.walk(self.root / "artifacts"):
+            is_readable = False
+        uid, gid = (self.owner.pw_uid, self.owner.pw_gid) if is_readable else (0, 0)
+        for directory, folders, files in os.walk(self.root / "artifacts"):
             for name in (".", *folders, *files):
-                os.chown(Path(place, name), uid, gid, follow_symlinks=False)
-        return identity if readable else {}
+                os.chown(Path(directory, name), uid, gid, follow_symlinks=False)
+        return identity if is_readable else {}
 
     def _environment(self) -> dict[str, str]:
-        """Of the server and its tools. Nothing of MLflow's that the caller set, such as its own credentials."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "_MLFLOW_"))}
-        return {**ours, **ENVIRONMENT, "HOME": str(self.root / "artifacts")}
+        """The environment of the server and its tools, without the caller's variables for MLflow (credentials, ...)."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "_MLFLOW_"))}
+        return {**inherited, **ENVIRONMENT, "HOME": str(self.root / "artifacts")}
 
     def _write_credentials(self, uri: str) -> str:
-        """The password, for clients in `client.env`. The file decides: without it a new one replaces the old."""
+        """Write `client.env` and return the password: the one in the file, or a new one if there is no such file."""
         from werkzeug.security import generate_password_hash
 
         before = self.client_env.read_text() if self.client_env.exists() else ""
-        found = re.search(r"^export MLFLOW_TRACKING_PASSWORD=(\S+)$", before, re.MULTILINE)
-        password = found[1] if found else secrets.token_urlsafe(24)
+        match = re.search(r"^export MLFLOW_TRACKING_PASSWORD=(\S+)$", before, re.MULTILINE)
+        password = match[1] if match else secrets.token_urlsafe(24)
         self.client_env.touch(mode=0o600)
         self.client_env.chmod(0o600)
         self.client_env.write_text(CLIENT_ENV.format(uri=uri, user=USER, password=password))
-        if self._sql("select to_regclass('users')"):  # MLflow makes the user once, and never changes its password
+        if self._sql("select to_regclass('users')"):  # MLflow creates the user once, and never changes its password
             self._sql(
                 f"update users set password_hash = '{generate_password_hash(password)}' where username = '{USER}'"
             )
         return password
 
     def _authentication(self, password: str) -> dict[str, str]:
-        """What the server reads about it."""
+        """Write auth.ini. Returns the environment variables of the server's authentication."""
         settings = self.root / "auth.ini"
-        # Twice a per cent sign: the file's format would take one for a reference.
+        # Per cent signs are doubled: in this file format a single one begins a reference.
         settings.write_text(AUTH_INI.format(store=self.store.replace("%", "%%"), user=USER, cache_s=CACHE_S))
         return {
             "MLFLOW_AUTH_CONFIG_PATH": str(settings),
@@ -201,28 +201,29 @@ class Server:
         }
 
     def _start_database(self) -> None:
-        data = self.root / "database"
+        data, log = self.root / "database", self.root / "postgres.log"
         if self.owner is not None:
-            (log := self.root / "postgres.log").touch(mode=0o600)
+            log.touch(mode=0o600)
             os.chown(log, self.owner.pw_uid, self.owner.pw_gid)
         if not (data / "PG_VERSION").exists():
-            # Whoever reaches the socket is trusted: its directory keeps all others out.
+            # No password for the socket: other users cannot enter its directory.
             self._postgres("initdb", "-D", str(data), "-U", OWNER, "--auth=trust", "-E", "UTF8", "--locale=C.UTF-8")
         options = f"-h '' -k {self.root}/socket"
-        log = str(self.root / "postgres.log")
-        self._postgres("pg_ctl", "-D", str(data), "-l", log, "-o", options, "-w", "-t", "60", "start")
+        self._postgres("pg_ctl", "-D", str(data), "-l", str(log), "-o", options, "-w", "-t", "60", "start")
         if "mlflow" not in self._sql("select datname from pg_database", database="postgres").split():
             self._postgres("createdb", "-h", f"{self.root}/socket", "-U", OWNER, "mlflow")
 
     def _sql(self, statement: str, *, database: str = "mlflow") -> str:
-        where = ("-h", f"{self.root}/socket", "-U", OWNER, "-d", database)
-        return self._postgres("psql", *where, "-v", "ON_ERROR_STOP=1", "-tAc", statement).strip()
+        """The output of psql for a statement."""
+        options = ("-h", f"{self.root}/socket", "-U", OWNER, "-d", database)
+        return self._postgres("psql", *options, "-v", "ON_ERROR_STOP=1", "-tAc", statement).strip()
 
     def _postgres(self, name: str, *arguments: str) -> str:
+        """The output of a program of PostgreSQL. Raises ValueError if it fails."""
         identity = _as(self.owner) if self.owner else {}
-        # Not a pipe: the database inherits it, and would keep it open.
+        # Not a pipe: the database would inherit it and keep it open.
         with (self.root / "setup.log").open("w+b") as log:
-            done = subprocess.run(
+            result = subprocess.run(
                 [str(_postgres_bin() / name), *arguments],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -233,13 +234,13 @@ class Server:
                 **identity,
             )
             log.seek(0)
-            said = log.read().decode(errors="replace")
-        if done.returncode:
-            raise ValueError(f"{name} failed: {said.strip()[-500:]} (see {self.root}/postgres.log)")
-        return said
+            output = log.read().decode(errors="replace")
+        if result.returncode:
+            raise ValueError(f"{name} failed: {output.strip()[-500:]} (see {self.root}/postgres.log)")
+        return output
 
     def _mlflow(self, identity: dict[str, Any], *arguments: str) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-P", "-m", "mlflow", *arguments],
             env=self._environment(),
             cwd=self.root / "artifacts",
@@ -249,21 +250,21 @@ class Server:
             check=False,
             **identity,
         )
-        if done.returncode:
-            raise ValueError(f"mlflow {arguments[0]} failed: {done.stderr.strip()[-500:]}")
+        if result.returncode:
+            raise ValueError(f"mlflow {arguments[0]} failed: {result.stderr.strip()[-500:]}")
 
 
 def _postgres_bin() -> Path:
-    """Where Debian puts the newest version's programs, or where PATH has them. ValueError: nowhere."""
-    versions = [p for p in DEBIAN.glob("*/bin") if (p / "initdb").exists()]
+    """The directory of PostgreSQL's programs: Debian's newest version, else from PATH. ValueError if there is none."""
+    versions = [path for path in DEBIAN.glob("*/bin") if (path / "initdb").exists()]
     if versions:
-        return max(versions, key=lambda p: float(p.parent.name))
-    if found := shutil.which("initdb"):
-        return Path(found).parent
+        return max(versions, key=lambda path: float(path.parent.name))
+    if initdb := shutil.which("initdb"):
+        return Path(initdb).parent
     raise ValueError(f"PostgreSQL is not installed. {INSTALL}")
 
 
-def _check(root: Path) -> None:
+def _check_requirements(root: Path) -> None:
     _postgres_bin()
     for module in ("psycopg", "flask_wtf"):
         if importlib.util.find_spec(module) is None:
@@ -273,23 +274,23 @@ def _check(root: Path) -> None:
 
 
 def _check_ours(root: Path) -> None:
-    """What lies in it is run, and processes that it names are ended: nobody else may have put something there."""
-    above = root.parent.resolve()
-    for place in (root, above, *above.parents):
+    """Raises ValueError if others may have put files into `root`: we run them, and kill processes by them."""
+    parent = root.parent.resolve()
+    for path in (root, parent, *parent.parents):
         try:
-            status = place.lstat()
+            status = path.lstat()
         except FileNotFoundError:
             continue
-        ours = status.st_uid == os.geteuid() or (place != root and status.st_uid == 0)
-        shared = status.st_mode & stat.S_IWOTH and (place == root or not status.st_mode & stat.S_ISVTX)
-        if stat.S_ISLNK(status.st_mode) or not ours or shared:
+        is_ours = status.st_uid == os.geteuid() or (path != root and status.st_uid == 0)
+        is_shared = status.st_mode & stat.S_IWOTH and (path == root or not status.st_mode & stat.S_ISVTX)
+        if stat.S_ISLNK(status.st_mode) or not is_ours or is_shared:
             raise ValueError(
-                f"{place} belongs to another user, or others may write there: pass --dir another directory."
+                f"{path} belongs to another user, or others may write there: pass --dir another directory."
             )
 
 
 def _as(user: pwd.struct_passwd) -> dict[str, Any]:
-    """Options of Popen: that user, without any group of ours."""
+    """Options of Popen to run as this user, without any of our groups."""
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
@@ -313,19 +314,20 @@ def _is_healthy(uri: str) -> bool:
 
 
 def _end_group(leader: int) -> None:
-    """SIGTERM to the server and its workers, SIGKILL to what is left of them after ten seconds."""
+    """Send SIGTERM to a process group, and SIGKILL to those of its processes that remain after ten seconds."""
     for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader, number)
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
-            if not any(_group(int(each.name)) == leader for each in os.scandir("/proc") if each.name.isdigit()):
+            pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+            if not any(_group(pid) == leader for pid in pids):
                 return
             time.sleep(0.05)
 
 
 def _group(pid: int) -> int:
-    """Process group, 0 of a process that is gone or a zombie."""
+    """Process group of a process; 0 if it is gone or a zombie."""
     try:
         return os.getpgid(pid) if lock.process_start(pid) is not None else 0
     except ProcessLookupError:
@@ -333,32 +335,34 @@ def _group(pid: int) -> int:
 
 
 def default_root() -> Path:
-    """As root where the database's own user can enter; else beside runs/."""
+    """For root a directory that the database's user can enter; else one beside runs/."""
     return Path("/var/lib/rlvr-tracking") if os.geteuid() == 0 else tracking(home())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0, 1 not running (status), 2 what stands in the way."""
+    """Exit codes: 0; 1 if the server is not running (status); 2 if something prevents the action."""
     parser = terminal.Parser(prog="python -m rlvr.tracker.server", description=__doc__)
-    parser.add_argument("what", choices=("up", "down", "status"))
-    parser.add_argument("--dir", type=Path, default=default_root(), help="where it lives (default %(default)s)")
+    parser.add_argument("action", choices=("up", "down", "status"))
+    parser.add_argument("--dir", type=Path, default=default_root(), help="its directory (default %(default)s)")
     parser.add_argument(
         "--port", type=terminal.port, default=PORT, help="of the server, on loopback (default %(default)s)"
     )
     options = parser.parse_args(arguments)
     try:
         server = Server(options.dir.absolute())
-        if options.what == "down":
-            print("Stopped; what is stored stays." if server.down() else "Nothing was running.")
+        if options.action == "down":
+            print("Stopped; its data are kept." if server.down() else "Nothing was running.")
             return 0
-        uri = server.up(options.port) if options.what == "up" else server.uri
+        uri = server.up(options.port) if options.action == "up" else server.uri
     except ValueError as error:
         print(f"tracking: {error}", file=sys.stderr)
         return 2
     print(f"tracker.uri={uri}" if uri else "Not running. Start it with: make tracking-up")
-    if options.what == "up":
-        print(f"For launches from this shell:  . {server.client_env}    (address, user and password; yours to read)")
-        print(f"Browse: {uri} as {USER} with the password that is in it.    Stop: make tracking-down")
+    if options.action == "up":
+        print(
+            f"For launches from this shell:  . {server.client_env}    (address, user, password; only you can read it)"
+        )
+        print(f"Browse: {uri} as {USER} with the password in it.    Stop: make tracking-down")
     return 0 if uri else 1
 
 

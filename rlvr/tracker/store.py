@@ -1,4 +1,4 @@
-"""Which MLflow store to write to, and whether it answers. Imports no mlflow: a dead store is found in seconds."""
+"""Which MLflow store to write to, and whether it is usable. Imports no mlflow: a dead store costs only seconds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from rlvr.ledger.layout import mlflow_database
 from rlvr.ledger.tags import redact
 
-ANSWER_S = 3.0  # how long a store may take to say that it is there
+ANSWER_S = 3.0  # how long to wait for an answer of a store
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _ALLOWED = ("sqlite", "http", "https", *_PORTS, "databricks")
-_DAMAGED = ("malformed", "not a database", "disk I/O error")  # in what SQLite says
+_DAMAGED = ("malformed", "not a database", "disk I/O error")  # in messages of SQLite about a damaged file
 _NETWORK_FILESYSTEMS = {
     "nfs",
     "nfs3",
@@ -41,21 +41,21 @@ _NETWORK_FILESYSTEMS = {
 
 
 class StoreDown(Exception):
-    """The store does not answer, or another pass holds the lock: nothing can be shipped now."""
+    """Raised when the store does not answer, or another pass holds the lock: nothing can be shipped now."""
 
 
 class Refused(Exception):
-    """The store answers, and will not take this run."""
+    """Raised when the store answers, but rejects this run."""
 
 
 class NoFiles(Exception):
-    """The store answers, and takes no artifact."""
+    """Raised when the store answers, but takes no artifacts."""
 
 
 def resolve(home: Path, uri: str | None) -> str:
-    """The URI to write to: as given, else $MLFLOW_TRACKING_URI, else sqlite in `home`. A path in it becomes absolute.
+    """The URI to write to: `uri`, else $MLFLOW_TRACKING_URI, else sqlite in `home`. A path in it becomes absolute.
 
-    A relative sqlite path counts from `home`, not from the directory that happens to be current.
+    A relative sqlite path is relative to `home`, not to the current directory. Raises ValueError for an unusable URI.
     """
     chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or _sqlite(home)
     scheme = _scheme(chosen)
@@ -77,21 +77,22 @@ def _sqlite(home: Path) -> str:
 
 
 def _scheme(uri: str) -> str:
+    """The scheme of a URI, without a driver: "postgresql" for postgresql+psycopg://..."""
     return uri.partition(":")[0].partition("+")[0].lower()
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """File of a resolved sqlite URI; None for any other store."""
+    """The file of a resolved sqlite URI; None for any other store."""
     return Path(uri.partition(":///")[2].partition("?")[0]) if _scheme(uri) == "sqlite" else None
 
 
 def is_local(uri: str) -> bool:
-    """Does this process write the database itself, without a server that owns the artifacts?"""
+    """Whether this process writes to the database itself, without a server that stores the artifacts."""
     return _scheme(uri) == "sqlite" or _scheme(uri) in _PORTS
 
 
 def fault(uri: str) -> str | None:
-    """Why the store cannot be written to now, in words; None if it can. Creates the folder of a sqlite file."""
+    """A message why the store cannot be written to now; None if it can. Creates the directory of a sqlite file."""
     path = sqlite_path(uri)
     if path is not None:
         return _sqlite_fault(path)
@@ -108,8 +109,8 @@ def fault(uri: str) -> str | None:
     return None
 
 
-def cure(uri: str, fault: str) -> str:
-    """What to do about a SQLite file that is damaged; "" for any other store or fault."""
+def remedy(uri: str, fault: str) -> str:
+    """What to do about a damaged SQLite file; "" for any other store or fault."""
     path = sqlite_path(uri)
     if path is None or not any(word in fault for word in _DAMAGED):
         return ""
@@ -117,7 +118,7 @@ def cure(uri: str, fault: str) -> str:
 
 
 def identity_of(uri: str) -> tuple[int, int] | None:
-    """Device and inode of a SQLite file: another one has taken its place if they change. None: there is none."""
+    """Device and inode of a SQLite file, which change if another file takes its place. None if there is no file."""
     path = sqlite_path(uri)
     try:
         status = path.stat() if path else None
@@ -127,7 +128,7 @@ def identity_of(uri: str) -> tuple[int, int] | None:
 
 
 def respelled(uri: str, number: int) -> str:
-    """The same SQLite file by another name, for MLflow keeps the connections of each name as long as it lives."""
+    """Another spelling of the same SQLite path, since MLflow never closes its connections to a URI."""
     return uri.replace(":///", f":////{'./' * number}", 1) if sqlite_path(uri) and number else uri
 
 
@@ -140,7 +141,7 @@ def _sqlite_fault(path: Path) -> str | None:
         finally:
             connection.close()
     except (OSError, sqlite3.Error) as error:
-        return f"{path} cannot be used as a database ({error})" + cure(f"sqlite:///{path}", str(error))
+        return f"{path} cannot be used as a database ({error})" + remedy(f"sqlite:///{path}", str(error))
     return None if os.access(path, os.W_OK) else f"{path} is read-only"
 
 
@@ -150,7 +151,7 @@ def _http_fault(uri: str) -> str | None:
     try:
         urllib.request.urlopen(f"{server}/health", timeout=ANSWER_S).close()
     except urllib.error.HTTPError as error:
-        # Below 500 something answers, though a gateway in front of it may know no /health.
+        # Below 500 the server answers, though a gateway in front of it may have no /health.
         return f"{server} answers {error.code} {error.reason}" if error.code >= 500 else None
     except (OSError, http.client.HTTPException, ValueError) as error:
         return f"{server} does not answer ({getattr(error, 'reason', error)})"
@@ -158,7 +159,7 @@ def _http_fault(uri: str) -> str | None:
 
 
 def network_filesystem(path: Path) -> str | None:
-    """Type of the network filesystem that holds `path`, as nfs4; None if it is on a local disk or nobody knows."""
+    """Type of the network filesystem of `path`, such as nfs4; None for a local disk, or if it cannot be known."""
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -167,16 +168,17 @@ def network_filesystem(path: Path) -> str | None:
 
 
 def _network_filesystem(path: Path, mounts: str) -> str | None:
-    best, kind = -1, ""
+    depth, kind = -1, ""  # of the innermost mount point above `path`
     for line in mounts.splitlines():
         fields = line.split(" ")
         point = Path(fields[1].replace("\\040", " ")) if len(fields) > 2 else None
-        if point is not None and path.is_relative_to(point) and len(point.parts) >= best:  # a later mount hides
-            best, kind = len(point.parts), fields[2]
+        # Of two mounts at one point, the later one hides the earlier.
+        if point is not None and path.is_relative_to(point) and len(point.parts) >= depth:
+            depth, kind = len(point.parts), fields[2]
     return kind if kind in _NETWORK_FILESYSTEMS else None
 
 
 def secrets(uri: str) -> list[str]:
-    """The parts of a URI that must not be printed, as they may turn up in the messages of others."""
+    """The parts of a URI that must not be printed: its password, which error messages of libraries may contain."""
     password = urlsplit(uri).password
     return [part for part in {password, unquote(password or "")} if part]

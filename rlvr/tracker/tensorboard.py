@@ -1,10 +1,10 @@
-"""The journals of runs as TensorBoard's event files: `python -m rlvr.tracker.tensorboard --out DIR [--sweep ID ...]`.
+"""Write journals of runs as TensorBoard event files: `python -m rlvr.tracker.tensorboard --out DIR [--sweep ID ...]`.
 
-A folder `<study>/<run>` for each run, replaced whole by every call: an event file has no keys, so a line that was sent
-twice would be drawn twice. Needs `pip install 'rlvr[tensorboard]'`.
+Each run has a folder `<study>/<run>`, which every call replaces as a whole: event files have no keys, so a line that is
+written twice would be drawn twice. Needs `pip install 'rlvr[tensorboard]'`.
 """
 
-# protobuf makes the classes of its modules when they are imported
+# protobuf creates the classes of its modules on import
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from rlvr.ledger.files import whole
 from rlvr.tracker import copies
-from rlvr.tracker.copies import Copied, Value
+from rlvr.tracker.copies import CopiedRun, Value
 
-FILE = "events.out.tfevents.0.rlvr"  # TensorBoard knows its files by this beginning
+FILE = "events.out.tfevents.0.rlvr"  # TensorBoard recognises its files by the beginning of this name
 
 
-def write(run: Copied, options: argparse.Namespace) -> None:
-    """Write a run to a folder below `options.out`. What a sweep varied stands in HPARAMS."""
+def write(run: CopiedRun, options: argparse.Namespace) -> None:
+    """Write a run to a folder below `options.out`. What a sweep varied is shown under HPARAMS."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -42,19 +42,24 @@ def write(run: Copied, options: argparse.Namespace) -> None:
 
 
 def _hparams(name: str, knobs: Mapping[str, Value]) -> Iterator[Any]:
+    """The summary of a run's knobs, if it has any."""
     if knobs:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-        numbers = {k: float(v) for k, v in knobs.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-        texts = {k: str(v) for k, v in knobs.items() if k not in numbers}
-        yield hparams_pb({**numbers, **texts}, trial_id=name, start_time_secs=0.0)
+        values: dict[str, float | str] = {}
+        for knob, value in knobs.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                values[knob] = float(value)
+            else:
+                values[knob] = str(value)
+        yield hparams_pb(values, trial_id=name, start_time_secs=0.0)
 
 
 TARGET = copies.Target(
     name="tensorboard",
     about="Write the journals of runs as event files, for `tensorboard --logdir DIR`.",
     write=write,
-    told=lambda options: f"tensorboard --logdir {options.out}",
+    view=lambda options: f"tensorboard --logdir {options.out}",
     out="the folder that `tensorboard --logdir` is to read",
 )
 

@@ -1,6 +1,6 @@
-"""The journals of runs in trackio's local store: `python -m rlvr.tracker.trackio [--out DIR] [--sweep ID ...]`.
+"""Write journals of runs to trackio's local store: `python -m rlvr.tracker.trackio [--out DIR] [--sweep ID ...]`.
 
-A study is a project, a run a run. Steps keep their times; each has an id, so that trackio leaves out those it has.
+A study becomes a project. Steps keep their times, and each has an id, so that trackio skips those that it has.
 Needs `pip install 'rlvr[trackio]'`.
 """
 
@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rlvr.tracker import copies
-from rlvr.tracker.copies import Copied
+from rlvr.tracker.copies import CopiedRun
 
 
-def write(run: Copied, options: argparse.Namespace) -> None:
-    """Write a run to the store in `options.out`, else trackio's own."""
+def write(run: CopiedRun, options: argparse.Namespace) -> None:
+    """Write a run to the store in `options.out`, by default trackio's own."""
     if options.out != TARGET.usual_out:
         os.environ["TRACKIO_DIR"] = str(options.out.resolve())  # read when trackio is imported
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -36,7 +36,7 @@ def write(run: Copied, options: argparse.Namespace) -> None:
     )
 
 
-def _told(options: argparse.Namespace) -> str:
+def _view(options: argparse.Namespace) -> str:
     return f"TRACKIO_DIR={options.out} trackio show" if options.out != TARGET.usual_out else "trackio show"
 
 
@@ -44,7 +44,7 @@ TARGET = copies.Target(
     name="trackio",
     about="Write the journals of runs to the local store of trackio, for `trackio show`.",
     write=write,
-    told=_told,
+    view=_view,
     out="the folder of the store (default: $TRACKIO_DIR, else trackio's own)",
     usual_out=Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio"),
 )

@@ -1,6 +1,6 @@
-"""Are the journal of a run and its MLflow run the same, row by row?
+"""Comparing the journal of a run with its MLflow run, row by row.
 
-A row is (metric, step, time in milliseconds, value). Values that are not finite have none (rlvr/tracker/shipper.py).
+A row is (metric, step, time in milliseconds, value). Values that are not finite have no row (rlvr/tracker/shipper.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rlvr.ledger.journal import Record
 
-SHOWN = 3
+SHOWN = 3  # steps in a message
 
 
 class Row(NamedTuple):
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def rows_of(record: Record) -> set[Row]:
-    """What a line of the journal is in MLflow."""
+    """The rows of a line of the journal."""
     time_ms = milliseconds(record.time)
     return {
         Row(metric, record.step, time_ms, value) for metric, value in record.metrics.items() if math.isfinite(value)
@@ -33,16 +33,16 @@ def rows_of(record: Record) -> set[Row]:
 
 
 def milliseconds(seconds: float) -> int:
-    """MLflow's times."""
+    """A time as MLflow stores it."""
     return round(1000 * seconds)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Between a journal and its MLflow run. Empty: they are equal."""
+    """The difference between a journal and its MLflow run; false if they are equal."""
 
-    lacking: frozenset[Row] = frozenset()  # the journal has them, MLflow does not
-    foreign: frozenset[Row] = frozenset()  # MLflow has them, the journal does not
+    lacking: frozenset[Row] = frozenset()  # in the journal, but not in MLflow
+    foreign: frozenset[Row] = frozenset()  # in MLflow, but not in the journal
 
     def __bool__(self) -> bool:
         return bool(self.lacking or self.foreign)
@@ -50,7 +50,7 @@ class Difference:
     def __str__(self) -> str:
         parts = [
             f"{len(rows)} rows {where} ({_shown(sorted(rows))})"
-            for rows, where in ((self.lacking, "are not in MLflow"), (self.foreign, "are in MLflow alone"))
+            for rows, where in ((self.lacking, "are not in MLflow"), (self.foreign, "are only in MLflow"))
             if rows
         ]
         return ", ".join(parts)
@@ -63,17 +63,25 @@ def _shown(rows: Sequence[Row]) -> str:
 
 
 def difference(records: Iterable[Record], stored: set[Row], sent: Container[int] | None = None) -> Difference:
-    """records: of the journal, the first of each step. stored: all rows of the MLflow run. sent: the steps that are
-    known to have arrived, which alone can be lacking; None: all.
+    """The difference between the records of a journal, the first of each step, and all rows of its MLflow run.
+
+    sent: the steps that have been sent, so that only they can be lacking; None: all steps.
     """
-    rows = [(row, sent is None or record.step in sent) for record in records for row in rows_of(record)]
-    expected = frozenset(row for row, has_arrived in rows if has_arrived)
-    return Difference(expected - stored, frozenset(stored) - {row for row, _ in rows})
+    in_journal: set[Row] = set()
+    expected: set[Row] = set()
+    for record in records:
+        rows = rows_of(record)
+        in_journal |= rows
+        if sent is None or record.step in sent:
+            expected |= rows
+    return Difference(frozenset(expected - stored), frozenset(stored - in_journal))
 
 
 def arrived(records: Iterable[Record], stored: set[Row]) -> list[Record]:
-    """The lines that need not be sent to an MLflow run with these rows: MLflow has them, or has the step from a line
-    that the journal lost and another attempt wrote again. A line of which it has a part is not among them.
+    """The records that need not be sent to an MLflow run with the rows `stored`.
+
+    Either MLflow has all of their rows, or it has the step from a line that the journal has lost, after which another
+    attempt recorded the step again. A record is not returned if MLflow has only some of its rows.
     """
     times: dict[int, set[int]] = {}
     for row in stored:

@@ -1,7 +1,7 @@
-"""The journals of runs as runs of Weights & Biases: `python -m rlvr.tracker.wandb [--out DIR] [--sweep ID ...]`.
+"""Send journals of runs to Weights & Biases: `python -m rlvr.tracker.wandb [--out DIR] [--sweep ID ...]`.
 
-A study is a project, a run a run with its own id. Where W&B is online, steps that it has are not sent again. Offline
-(WANDB_MODE=offline), every call writes each run anew, in the place of what it wrote before; `wandb sync` uploads it.
+A study becomes a project, and a run keeps its id. Online, steps that W&B has are not sent again. Offline
+(WANDB_MODE=offline), every call replaces the files of each run that an earlier call wrote; `wandb sync` uploads them.
 Needs `pip install 'rlvr[wandb]'`.
 """
 
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.tracker import copies
-from rlvr.tracker.copies import Copied
+from rlvr.tracker.copies import CopiedRun
 
-MAX_TAG = 64  # characters that W&B takes
+MAX_TAG = 64  # characters that W&B allows
 
 
-def write(run: Copied, options: argparse.Namespace) -> None:
-    """Write a run: to W&B, or to a folder below `options.out`/wandb where W&B is offline.
+def write(run: CopiedRun, options: argparse.Namespace) -> None:
+    """Write a run to W&B, or, if W&B is offline, to a folder below `options.out`/wandb.
 
-    Raises ValueError if W&B refuses, for want of a key for instance.
+    Raises ValueError if W&B rejects it, for example without a key.
     """
     import wandb
 
@@ -34,16 +34,22 @@ def write(run: Copied, options: argparse.Namespace) -> None:
         raise ValueError(f"W&B: {error}") from error
 
 
-def _write(run: Copied, options: argparse.Namespace) -> None:
+def _write(run: CopiedRun, options: argparse.Namespace) -> None:
     import wandb
 
     options.out.mkdir(parents=True, exist_ok=True)
     for earlier in (options.out / "wandb").glob(f"offline-run-*-{run.run_id}"):
         shutil.rmtree(earlier)
-    # What W&B finds out by itself is of the machine that ships, not of the one that trained.
-    quiet: dict[str, Any] = {f"x_disable_{each}": True for each in ("stats", "meta", "machine_info")}
-    quiet |= {"x_save_requirements": False, "disable_git": True, "save_code": False, "console": "off", "silent": True}
-    there = wandb.init(
+    # What W&B records by itself describes this machine, not the one that trained.
+    settings: dict[str, Any] = {f"x_disable_{topic}": True for topic in ("stats", "meta", "machine_info")}
+    settings |= {
+        "x_save_requirements": False,
+        "disable_git": True,
+        "save_code": False,
+        "console": "off",
+        "silent": True,
+    }
+    wandb_run = wandb.init(
         project=run.study,
         id=run.run_id,
         name=run.name,
@@ -52,17 +58,17 @@ def _write(run: Copied, options: argparse.Namespace) -> None:
         config=run.config,
         dir=options.out,
         resume="allow",
-        settings=wandb.Settings(**quiet),
+        settings=wandb.Settings(**settings),
     )
     try:
         for record in run.records:
-            if record.step >= there.starting_step:  # 0 of a run that is new there, else the one after its last
-                there.log({**record.metrics, "_timestamp": record.time}, step=record.step)
+            if record.step >= wandb_run.starting_step:  # 0 for a new run, else the step after its last one
+                wandb_run.log({**record.metrics, "_timestamp": record.time}, step=record.step)
     finally:
-        there.finish()
+        wandb_run.finish()
 
 
-def _told(options: argparse.Namespace) -> str:
+def _view(options: argparse.Namespace) -> str:
     if os.environ.get("WANDB_MODE") == "offline":
         return f"wandb sync {options.out / 'wandb'}/offline-run-*"
     return "https://wandb.ai, or your own server"
@@ -72,7 +78,7 @@ TARGET = copies.Target(
     name="wandb",
     about="Send the journals of runs to Weights & Biases (WANDB_API_KEY), or with WANDB_MODE=offline to a folder.",
     write=write,
-    told=_told,
+    view=_view,
     out="the folder of W&B's files (default: $WANDB_DIR, else here)",
     usual_out=Path(os.environ.get("WANDB_DIR") or "."),
 )

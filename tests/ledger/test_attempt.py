@@ -50,7 +50,7 @@ def hold_elsewhere(run_dir: Path, then: str = "time.sleep(60)") -> subprocess.Po
     return process
 
 
-def test_attempts_are_numbered_from_one_and_leave_their_verdict(tmp_path: Path) -> None:
+def test_attempts_are_numbered_from_one_and_record_how_they_ended(tmp_path: Path) -> None:
     with Attempt.open(tmp_path) as first:
         assert first.close(Cause.ERROR, "no luck") == 1
     with Attempt.open(tmp_path, ranks=2) as second:
@@ -71,14 +71,14 @@ def test_a_held_run_is_busy_and_names_its_holder(tmp_path: Path) -> None:
     finally:
         holder.kill()
         holder.wait()
-    with Attempt.open(tmp_path) as mine:  # the kernel gave the lock back
+    with Attempt.open(tmp_path) as mine:  # the kernel released the lock
         mine.close(Cause.OK)
     assert mine.number == 2
 
 
 def test_a_finished_run_is_not_opened_again(tmp_path: Path) -> None:
     Attempt.open(tmp_path).close(Cause.OK)
-    for _ in range(2):  # and the refusal gives the lock back
+    for _ in range(2):  # a rejected opening releases the lock
         with pytest.raises(Busy, match=r"finished already \(attempt 1\)"):
             Attempt.open(tmp_path)
     assert newest_attempt(tmp_path) == 1
@@ -86,7 +86,7 @@ def test_a_finished_run_is_not_opened_again(tmp_path: Path) -> None:
 
 def test_a_forked_child_does_not_keep_the_run_locked(tmp_path: Path) -> None:
     holder = hold_elsewhere(
-        # The child speaks itself: by then it has dropped its copy of the lock.
+        # The child prints its own id: by then it has closed its copy of the lock.
         tmp_path,
         "import os; os.fork() == 0 and print(os.getpid(), flush=True); time.sleep(60)",
     )
@@ -102,9 +102,9 @@ def test_a_forked_child_does_not_keep_the_run_locked(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_somebody_looking_at_the_lock_delays_an_opening_but_does_not_fail_it(tmp_path: Path) -> None:
+def test_a_test_of_the_lock_delays_an_opening_but_does_not_fail_it(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "lock", os.O_RDONLY | os.O_CREAT)
-    fcntl.flock(fd, fcntl.LOCK_SH)  # what `lock_is_held` does for an instant, and here for long
+    fcntl.flock(fd, fcntl.LOCK_SH)  # as `lock_is_held` does for an instant
     look = threading.Timer(0.2, os.close, [fd])
     look.start()
     Attempt.open(tmp_path).close(Cause.OK)
@@ -113,14 +113,14 @@ def test_somebody_looking_at_the_lock_delays_an_opening_but_does_not_fail_it(tmp
 
 def test_the_lease_ends_with_a_newer_attempt_a_deleted_run_or_the_end(tmp_path: Path) -> None:
     runs = [tmp_path / name for name in "abc"]
-    for each in runs:
-        each.mkdir()
-    newer, deleted, closed = (Attempt.open(each) for each in runs)
-    assert all(each.holds_lease() for each in (newer, deleted, closed))
-    (runs[0] / "attempts/2").mkdir()  # what another node does that was given the lock
+    for run_dir in runs:
+        run_dir.mkdir()
+    newer, deleted, closed = (Attempt.open(run_dir) for run_dir in runs)
+    assert all(attempt.holds_lease() for attempt in (newer, deleted, closed))
+    (runs[0] / "attempts/2").mkdir()  # as another node does after it got the lock
     shutil.rmtree(runs[1])
     closed.close(Cause.OK)
-    assert not any(each.holds_lease() for each in (newer, deleted, closed))
+    assert not any(attempt.holds_lease() for attempt in (newer, deleted, closed))
     newer.close(Cause.OK)  # a zombie cannot finish the run
     assert read(runs[0] / "attempts/1/exit.json")["cause"] == "error"
 
@@ -139,8 +139,10 @@ def test_heartbeats_are_throttled_except_for_a_change_of_phase_and_the_last(tmp_
     assert (read(beat)["step"], read(beat)["accuracy"]) == (3, 0.5)
 
 
-def test_the_longest_step_is_no_clock_that_was_set_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit for a hang is a multiple of it."""
+def test_the_longest_step_is_measured_by_a_clock_that_cannot_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time limit for a hang is a multiple of the longest step."""
     with Attempt.open(tmp_path) as attempt:
         for step, clock in enumerate((1e9, 1e9 + 7200, 1e9 - 7200, 1e9)):
             monkeypatch.setattr("time.time", lambda clock=clock: clock)
@@ -148,18 +150,18 @@ def test_the_longest_step_is_no_clock_that_was_set_between(tmp_path: Path, monke
     assert 0 < read(attempt.path / "heartbeat.json")["longest"] < 60
 
 
-def test_signs_of_life_of_any_thread_leave_the_pace_as_it_is(tmp_path: Path) -> None:
-    """`time` is when a step ended, which its pace is measured by; an engine's answers come at any time between."""
+def test_signs_of_life_from_other_threads_do_not_change_the_rate(tmp_path: Path) -> None:
+    """The rate is measured by `time`, the end of a step; answers of an engine come at any time in between."""
     with Attempt.open(tmp_path) as attempt:
         attempt.heartbeat(1, 9, "evaluation")
-        told = read(attempt.path / "heartbeat.json")
+        before = read(attempt.path / "heartbeat.json")
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda _: attempt.alive(), range(100)))
-        assert read(attempt.path / "heartbeat.json") == told  # once a second at most
+        assert read(attempt.path / "heartbeat.json") == before  # written at most once a second
         attempt.close(Cause.PREEMPTED)
     beat = read(attempt.path / "heartbeat.json")
-    assert (beat["time"], beat["step"], beat["phase"]) == (told["time"], 1, "evaluation")
-    assert last_sign(beat) == beat["alive"] > told["time"] == last_sign(told)
+    assert (beat["time"], beat["step"], beat["phase"]) == (before["time"], 1, "evaluation")
+    assert last_sign(beat) == beat["alive"] > before["time"] == last_sign(before)
 
 
 def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
@@ -170,19 +172,19 @@ def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
     assert read(tmp_path / "attempts/2/heartbeat.json")["accuracy"] == 0.5
 
 
-def test_leaving_by_exception_is_an_error_by_ctrl_c_a_preemption_and_without_a_word_an_error(tmp_path: Path) -> None:
+def test_an_exception_is_an_error_ctrl_c_a_preemption_and_leaving_without_close_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), Attempt.open(tmp_path):
         raise RuntimeError("boom")
     with pytest.raises(KeyboardInterrupt), Attempt.open(tmp_path):
         raise KeyboardInterrupt
     with Attempt.open(tmp_path):
         pass
-    found = [read(tmp_path / f"attempts/{n}/exit.json") for n in (1, 2, 3)]
-    assert [f["cause"] for f in found] == ["error", "preempted", "error"]
-    assert found[0]["message"] == "RuntimeError: boom"
+    ends = [read(tmp_path / f"attempts/{n}/exit.json") for n in (1, 2, 3)]
+    assert [end["cause"] for end in ends] == ["error", "preempted", "error"]
+    assert ends[0]["message"] == "RuntimeError: boom"
 
 
-def test_the_first_verdict_stands(tmp_path: Path) -> None:
+def test_the_first_recorded_end_is_kept(tmp_path: Path) -> None:
     attempt = Attempt.open(tmp_path)
     assert attempt.close(Cause.DIVERGED) == attempt.close(Cause.OK) == 4
     assert not record_death(tmp_path, 1, Cause.ERROR, 137, "killed")
@@ -192,7 +194,7 @@ def test_the_first_verdict_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "cause"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "preempted"), (signal.SIGUSR2, "time_limit")]
 )
-def test_a_signal_to_stop_raises_the_flag_and_says_why(number: signal.Signals, cause: str) -> None:
+def test_a_stop_signal_sets_the_flag_and_its_cause(number: signal.Signals, cause: str) -> None:
     before = signal.getsignal(number)
     with StopFlag() as stop:
         assert not stop
@@ -210,7 +212,7 @@ def test_a_second_ctrl_c_interrupts() -> None:
     assert stop
 
 
-def test_an_exception_that_carries_a_cause_ends_the_attempt_by_it(tmp_path: Path) -> None:
+def test_an_exception_with_a_cause_ends_the_attempt_with_that_cause(tmp_path: Path) -> None:
     class Collapsed(ArithmeticError):
         cause = Cause.DIVERGED
 
@@ -219,10 +221,10 @@ def test_an_exception_that_carries_a_cause_ends_the_attempt_by_it(tmp_path: Path
     assert read(tmp_path / "attempts/1/exit.json")["cause"] == "diverged"
 
 
-def test_only_the_attempt_that_was_asked_stops(tmp_path: Path) -> None:
+def test_a_request_to_prune_is_for_the_newest_attempt_only(tmp_path: Path) -> None:
     with Attempt.open(tmp_path) as first:
         ask_to_prune(tmp_path, "worse than the median")
-        ask_to_prune(tmp_path, "said again")
+        ask_to_prune(tmp_path, "another reason")
         assert asked_to_prune(first.path) == "worse than the median"
         first.close("pruned")
     with Attempt.open(tmp_path) as second:
@@ -230,12 +232,12 @@ def test_only_the_attempt_that_was_asked_stops(tmp_path: Path) -> None:
         second.close("ok")
 
 
-def test_a_run_that_has_not_begun_is_not_asked(tmp_path: Path) -> None:
+def test_a_request_to_prune_a_run_without_attempts_is_ignored(tmp_path: Path) -> None:
     ask_to_prune(tmp_path, "too early")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lowest_rank_that_left_a_word_speaks_for_the_attempt(tmp_path: Path) -> None:
+def test_the_record_of_the_lowest_rank_counts_for_the_attempt(tmp_path: Path) -> None:
     with Attempt.open(tmp_path) as attempt:
         assert rank_record(tmp_path, 1) is None
         for rank, cause in ((10, Cause.ERROR), (2, Cause.GPU_OOM)):
@@ -245,36 +247,36 @@ def test_the_lowest_rank_that_left_a_word_speaks_for_the_attempt(tmp_path: Path)
     assert gpu_ooms(tmp_path) == 1
 
 
-def test_an_end_of_a_cause_that_is_not_known_is_an_error(tmp_path: Path) -> None:
+def test_an_end_with_an_unknown_cause_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "exit.json").write_text('{"cause": "struck by lightning", "seconds": 2}')
     end = read_end(tmp_path)
     assert end is not None
     assert (end.cause, end.seconds, end.message) == (Cause.ERROR, 2.0, "")
 
 
-def told_and_busy(seconds: float) -> None:
+def signalled_and_busy(seconds: float) -> None:
     signal.raise_signal(signal.SIGUSR1)
     until = time.monotonic() + seconds
-    while time.monotonic() < until:  # Python code, as an evaluation is
+    while time.monotonic() < until:  # Python code, like an evaluation
         time.sleep(0.01)
 
 
-def test_a_long_part_is_given_up_after_its_grace_and_a_step_never() -> None:
+def test_an_interruptible_part_is_abandoned_after_its_grace_and_a_step_never() -> None:
     with StopFlag(signal.SIGUSR1) as stop:
         with stop.interruptible(60):
             pass
         with pytest.raises(Stopped, match="SIGUSR1"), stop.interruptible():
             signal.raise_signal(signal.SIGUSR1)
         assert stop.cause is Cause.PREEMPTED
-        with pytest.raises(Stopped), stop.interruptible():  # the signal came before
-            pytest.fail("it began")
+        with pytest.raises(Stopped), stop.interruptible():  # the signal came earlier
+            pytest.fail("the body was entered")
     with StopFlag(signal.SIGUSR1) as stop:
         began = time.monotonic()
         with pytest.raises(Stopped), stop.interruptible(0.2):
-            told_and_busy(60)
+            signalled_and_busy(60)
         assert 0.1 < time.monotonic() - began < 30
     with StopFlag(signal.SIGUSR1) as stop:
         with stop.interruptible(0.3):
             signal.raise_signal(signal.SIGUSR1)
-        time.sleep(0.6)  # a step: it is finished
+        time.sleep(0.6)  # a step, which is completed
         assert stop

@@ -1,4 +1,4 @@
-"""The one table: what it says in words is what it is, and everything in it is said."""
+"""The table of causes is what the module's docstring shows, and complete."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rlvr.ledger.cause import Cause, State, cause_of
 
 
 def documented() -> dict[str, tuple[str, str, str]]:
-    """(code, state, goes on by itself?) of each cause, as the module's docstring has it."""
+    """{cause: (code, state, goes on by itself?)} in the table of the module's docstring."""
     assert cause.__doc__ is not None
     rows = re.findall(r"^\| `(\w+)` +\| (\d+) +\| (\w+) +\| (yes|no)", cause.__doc__, re.MULTILINE)
-    return {name: tuple(rest) for name, *rest in rows}
+    return {name: tuple(columns) for name, *columns in rows}
 
 
 def test_the_table_is_the_documented_one() -> None:
-    shown = {each.value: (str(each.code), each.state.value, "yes" if each.goes_on else "no") for each in Cause}
+    shown = {c.value: (str(c.code), c.state.value, "yes" if c.goes_on else "no") for c in Cause}
     assert shown == documented()
 
 
-def test_a_run_stands_at_an_end_after_every_cause() -> None:
-    assert all(each.state.ended for each in Cause)
+def test_every_cause_leads_to_a_state_in_which_a_run_has_ended() -> None:
+    assert all(cause.state.ended for cause in Cause)
 
 
 def test_every_state_is_queued_or_running_or_a_good_end_or_a_failure() -> None:
@@ -43,7 +43,7 @@ def test_an_exception_carries_its_cause_or_is_an_error() -> None:
     class Diverged(ArithmeticError):
         cause = Cause.DIVERGED
 
-    class Wrapped(RuntimeError):  # as libraries do, with a cause of their own
+    class Wrapped(RuntimeError):  # a library's exception with another attribute of this name
         cause = ValueError("theirs")
 
     assert [cause_of(error).value for error in (Diverged(), Wrapped(), ValueError(), KeyboardInterrupt())] == [
@@ -54,9 +54,9 @@ def test_an_exception_carries_its_cause_or_is_an_error() -> None:
     ]
 
 
-def test_mlflow_is_told_what_runs_what_ended_well_and_what_failed() -> None:
-    told = {state.value: tags.status(state) for state in State}
-    assert told == {
+def test_the_mlflow_status_of_every_state() -> None:
+    statuses = {state.value: tags.status(state) for state in State}
+    assert statuses == {
         "finished": "FINISHED",
         "running": "RUNNING",
         "queued": "RUNNING",

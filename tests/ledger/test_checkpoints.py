@@ -1,4 +1,4 @@
-"""Which checkpoints stand, which is the best, which may go."""
+"""Which checkpoints there are, which one is the best, and which may be deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps(paths: list[Path]) -> list[int | None]:
     return [layout.step_of(path) for path in paths]
 
 
-def test_those_that_are_half_written_or_called_otherwise_do_not_stand(tmp_path: Path) -> None:
+def test_incomplete_directories_and_other_names_are_no_checkpoints(tmp_path: Path) -> None:
     write(tmp_path, {40: None, 120: None, 80: None})
     files.aside_of(layout.checkpoint(tmp_path, 160)).mkdir()
     (tmp_path / "step-last").mkdir()
@@ -38,16 +38,16 @@ def test_those_that_are_half_written_or_called_otherwise_do_not_stand(tmp_path: 
         ({40: None, 80: None}, None, [40]),
     ],
 )
-def test_the_newest_and_the_best_stay(
+def test_the_newest_and_the_best_are_kept(
     tmp_path: Path, scores: dict[int, float | None], best: int, gone: list[int]
 ) -> None:
     write(tmp_path, scores)
-    found = best_checkpoint(tmp_path)
-    assert (None if found is None else layout.step_of(found)) == best
+    checkpoint = best_checkpoint(tmp_path)
+    assert (None if checkpoint is None else layout.step_of(checkpoint)) == best
     assert steps(list(superseded(tmp_path, 1))) == gone
 
 
-def test_those_beyond_a_gap_in_the_record_do_not_cost_the_one_that_was_just_written(tmp_path: Path) -> None:
+def test_checkpoints_beyond_a_gap_in_the_journal_do_not_count(tmp_path: Path) -> None:
     write(tmp_path, {3: None, 6: None, 9: None, 100: None, 120: None})
     assert steps(list(superseded(tmp_path, 2, until=layout.checkpoint(tmp_path, 9)))) == [3]
     assert steps(list(superseded(tmp_path, 2))) == [3, 6, 9]

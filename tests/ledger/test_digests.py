@@ -1,4 +1,4 @@
-"""One wrong bit in any file of a directory is seen, and what is damaged is kept aside."""
+"""One wrong bit in any file of a directory is detected, and damaged directories are kept under another name."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def test_what_is_missing_cut_or_unreadable_is_named(directory: Path) -> None:
     assert fault_of(directory / "nowhere") == "digests.json is missing or damaged"
 
 
-def test_digests_that_several_ranks_computed_are_taken(directory: Path) -> None:
+def test_digests_that_several_ranks_have_computed_are_used(directory: Path) -> None:
     names = files_of(directory)
     parts = [digests(directory, names[rank::2]) for rank in range(2)]
     assert [len(part) for part in parts] == [2, 1]
     assert fault_of(directory, parts[0] | parts[1]) == ""
-    assert fault_of(directory, parts[0]) == "trainer.json is not as it was written"  # nobody has read it
+    assert fault_of(directory, parts[0]) == "trainer.json is not as it was written"  # its digest was not computed
 
 
-def test_the_damaged_are_kept_under_names_of_their_own(directory: Path) -> None:
+def test_damaged_directories_are_kept_under_new_names(directory: Path) -> None:
     first = set_aside(directory)
     directory.mkdir()
     second = set_aside(directory)
@@ -74,8 +74,10 @@ def test_the_damaged_are_kept_under_names_of_their_own(directory: Path) -> None:
     assert not directory.exists()
 
 
-def test_a_server_that_is_away_says_nothing_of_a_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of a network file system and of a disk are raised here: there is neither. EIO is a disk's."""
+def test_errors_of_an_unreachable_server_are_raised_and_errors_of_a_disk_count_as_damage(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors are simulated. EIO is the error of a disk; the others are those of a network file system."""
 
     def opened(code: int) -> Callable[..., Any]:
         def fail(*_: object) -> Any:

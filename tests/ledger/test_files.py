@@ -1,4 +1,4 @@
-"""No reader sees half of a file, whatever becomes of the writer."""
+"""No reader sees a partial file, whatever happens to the writer."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_a_directory_takes_the_place_of_another_unless_it_is_to_be_new(tmp_path:
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["d", "d/second"]
 
 
-def test_what_lies_aside_names_its_process_and_is_hidden(tmp_path: Path) -> None:
+def test_a_temporary_path_names_its_process_and_is_hidden(tmp_path: Path) -> None:
     with files.whole(tmp_path / "metrics.v2.json") as aside:
         assert (aside.parent, aside.name[0], files.owner_of(aside)) == (tmp_path, ".", os.getpid())
         aside.touch()
-    assert files.owner_of(files.aside_of(tmp_path / "step-00000080")) is None  # a lock is its owner
+    assert files.owner_of(files.aside_of(tmp_path / "step-00000080")) is None  # it has no owner but a lock
     assert files.aside_of(tmp_path / "step-00000080").name == ".step-00000080.tmp"
-    for name in ("run.json", "grpo-eta0.5-s0", ".hidden", "v1.2"):  # in messages it has the name that was asked for
+    for name in ("run.json", "grpo-eta0.5-s0", ".hidden", "v1.2"):  # messages show the final name
         with files.whole(tmp_path / name) as aside:
             aside.touch()
             assert files.target_of(aside) == tmp_path / name
@@ -95,8 +95,8 @@ def test_kill_9_of_a_writer_leaves_a_whole_file_and_at_most_one_aside(tmp_path: 
         assert {*seen, path.read_text()} <= {"a" * 2_000_000, "b" * 2_000_000}
         left = [p for p in tmp_path.iterdir() if p != path]
         assert [files.owner_of(p) for p in left] in ([], [writer.pid])
-        for each in left:
-            files.remove(each)
+        for path_left in left:
+            files.remove(path_left)
 
 
 def test_lines_that_are_no_objects_or_lack_the_key_are_named_and_the_others_read(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_lines_that_are_no_objects_or_lack_the_key_are_named_and_the_others_read
 def test_a_file_that_its_server_has_replaced_is_read_once_more(
     stale: int, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for NFS, which none can be made of here: the first reads raise what its client raises."""
+    """Simulates NFS: the first reads raise the error of its client."""
     path, read_bytes, num_reads = tmp_path / "a.json", Path.read_bytes, 0
     path.write_text('{"id": 1}\n')
 
@@ -133,7 +133,7 @@ def test_a_file_that_its_server_has_replaced_is_read_once_more(
                 read(path)
 
 
-def test_what_runs_keep_is_the_users_alone_to_read(tmp_path: Path) -> None:
+def test_only_the_owner_may_read_private_files(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         files.write_json(tmp_path / "run.json", {"a": 1}, private=True)

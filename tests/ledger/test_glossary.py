@@ -1,6 +1,6 @@
-"""docs/metrics.md explains what is logged: all that real runs of every objective log, and nothing else.
+"""docs/metrics.md explains all metrics that runs of every objective log, and no others.
 
-python -m tests.ledger.test_glossary --write     # writes the page anew
+python -m tests.ledger.test_glossary --write     # generates the page
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def logged(folder: Path, overrides: list[str]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_name_that_runs_log_is_explained_and_every_explanation_is_of_one(
+def test_every_metric_that_runs_log_has_an_entry_and_every_entry_is_logged(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     from rlvr.rollout.evaluation import Answers, measured, voted
@@ -85,19 +85,22 @@ def test_every_name_that_runs_log_is_explained_and_every_explanation_is_of_one(
     names["of a graded task"] = set(measured(PartialTask([]), graded, samples=1, k=[1], prefix=EVALUATION))
     for kind, overrides in RUNS.items():
         names[kind] = logged(home, overrides)
-    unexplained = {name: kind for kind, own in names.items() for name in own if glossary.entry(name) is None}
-    assert not unexplained, "say what these are in rlvr/ledger/glossary.py"
-    every = set().union(*names.values())
-    assert [each.name for each in ENTRIES if not any(glossary.entry(name) is each for name in every)] == []
+    unexplained = {
+        name: kind for kind, logged_names in names.items() for name in logged_names if glossary.entry(name) is None
+    }
+    assert not unexplained, "add these metrics to rlvr/ledger/glossary.py"
+    all_names = set().union(*names.values())
+    unused = [e.name for e in ENTRIES if not any(glossary.entry(name) is e for name in all_names)]
+    assert unused == []
 
 
-def test_no_name_has_two_explanations() -> None:
+def test_no_name_has_two_entries() -> None:
     names = [re.sub(r"<\w+>", "1", entry.name) for entry in ENTRIES]
     assert [sum(entry.describes(name) for entry in ENTRIES) for name in names] == [1] * len(names)
     assert glossary.entry("evaluation/maze_7x7/avg_at_x") is None
 
 
-def test_the_page_is_what_the_glossary_says() -> None:
+def test_the_page_is_generated_from_the_glossary() -> None:
     assert PAGE.read_text(encoding="utf-8") == glossary.page(), "python -m tests.ledger.test_glossary --write"
 
 

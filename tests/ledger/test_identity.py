@@ -35,7 +35,7 @@ def changed(**groups: Any) -> dict[str, Any]:
     ],
     ids=["places", "what is kept", "groups not chosen", "knobs that are null", "places of the engine"],
 )
-def test_what_changes_no_result_and_what_is_null_make_no_other_run(same: dict[str, Any]) -> None:
+def test_null_values_and_settings_without_effect_on_results_do_not_change_the_identity(same: dict[str, Any]) -> None:
     assert identity(same) == identity(CONFIG)
     assert run_id(same) == run_id(CONFIG)
 
@@ -44,7 +44,7 @@ def test_what_changes_no_result_and_what_is_null_make_no_other_run(same: dict[st
     "other",
     [changed(seed=1), changed(trainer={"lora_rank": 8}), changed(trainer={"betas": [0.9, 0.99]}), changed(eta=0.0)],
 )
-def test_what_may_change_a_result_makes_another_run(other: dict[str, Any]) -> None:
+def test_settings_that_may_change_a_result_change_the_identity(other: dict[str, Any]) -> None:
     assert run_id(other) != run_id(CONFIG)
 
 

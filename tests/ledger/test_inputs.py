@@ -1,4 +1,4 @@
-"""What a run reads is what it began with."""
+"""A run continues only with the inputs that it began with."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def make_config(folder: Path) -> dict[str, Any]:
 
 
 def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Path) -> None:
-    found = inputs.inputs(make_config(tmp_path / "one"))
-    assert set(found) == {"task.train", "task.test.a", "task.databases", "model.path"}
-    assert inputs.inputs(make_config(tmp_path / "two")) == found  # wherever they lie, and whenever they were written
+    digests = inputs.inputs(make_config(tmp_path / "one"))
+    assert set(digests) == {"task.train", "task.test.a", "task.databases", "model.path"}
+    assert inputs.inputs(make_config(tmp_path / "two")) == digests  # independent of places and times
     assert inputs.inputs({"task": {"size": 5}, "model": None}) == {}
 
 
@@ -49,13 +49,13 @@ def test_files_and_directories_on_this_machine_are_what_a_run_reads(tmp_path: Pa
 def test_a_run_does_not_go_on_with_other_content(
     file: str, knob: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "WHOLE", 2 * inputs.PIECE)  # the model's is read in part
+    monkeypatch.setattr(inputs, "WHOLE", 2 * inputs.PIECE)  # so that the model's file is read in part
     config, run_dir = make_config(tmp_path / "data"), tmp_path / "run"
     run_dir.mkdir()
     inputs.record(run_dir, config)
     changed = tmp_path / "data" / file
     changed.write_bytes(changed.read_bytes()[:-1] + b"x")
-    inputs.record(run_dir, config)  # it has not begun
+    inputs.record(run_dir, config)  # allowed: the run has recorded no step
     assert inputs.changed(run_dir, config) == ""
     layout.journal(run_dir).write_text("a step\n")
     inputs.record(run_dir, config)
@@ -66,7 +66,7 @@ def test_a_run_does_not_go_on_with_other_content(
         inputs.record(run_dir, config)
 
 
-def test_a_run_of_before_says_nothing_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_without_recorded_inputs_continues(tmp_path: Path) -> None:
     config = make_config(tmp_path / "data")
     layout.journal(tmp_path).write_text("a step\n")
     assert inputs.changed(tmp_path, config) == ""

@@ -1,4 +1,4 @@
-"""The spool: what is written is what is read, once, whatever dies in between."""
+"""The journal: what is written is read once and unchanged, whatever is killed in between."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ floats = st.floats(allow_nan=False)
 
 
 def lines(run_dir: Path) -> list[dict]:
-    """An independent reading: strict JSON, nothing of ours."""
+    """An independent reader: strict JSON, without our code."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
@@ -90,7 +90,7 @@ def test_a_replayed_step_keeps_what_the_first_attempt_measured(tmp_path):
     ]
 
 
-def test_metrics_of_a_step_given_in_two_calls_are_not_lost_without_a_word(tmp_path, caplog):
+def test_metrics_of_a_second_call_for_a_step_are_dropped_with_a_warning(tmp_path, caplog):
     tracker = JournalWriter(tmp_path, 1)
     tracker.record(1, {"a": 1.0})
     with caplog.at_level(logging.WARNING):
@@ -125,7 +125,7 @@ def test_a_last_line_whose_middle_the_disk_lost_counts_as_torn(tmp_path):
     assert path.read_bytes() == good
 
 
-def test_a_line_damaged_in_the_middle_is_named_and_costs_no_other(tmp_path):
+def test_a_damaged_line_in_the_middle_is_named_and_all_others_are_read(tmp_path):
     path = tmp_path / "metrics.jsonl"
     data = [bytearray(encode(step, 10.0, 1, {"x": 1.0})) for step in range(4)]
     data[2][12] ^= 1
@@ -137,7 +137,7 @@ def test_a_line_damaged_in_the_middle_is_named_and_costs_no_other(tmp_path):
         assert damaged[0].end == len(b"".join(data[:3]))
 
 
-def test_a_resumed_attempt_measures_the_step_of_a_damaged_line_again_and_leaves_the_line(tmp_path, caplog):
+def test_a_resumed_attempt_records_the_step_of_a_damaged_line_again_and_keeps_the_line(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     data = [bytearray(encode(step, 10.0, 1, {"x": float(step)})) for step in range(4)]
     data[2][12] ^= 1
@@ -204,7 +204,7 @@ def test_a_zombie_writes_nothing_and_repairs_nothing(tmp_path):
     assert path.read_bytes().endswith(b'{"step":4')
 
 
-def test_a_zombie_makes_no_file_anew(tmp_path):
+def test_a_zombie_does_not_create_a_deleted_file_again(tmp_path):
     leased = [True]
     with contextlib.closing(JournalWriter(tmp_path, 1, holds_lease=lambda: leased[0])) as zombie:
         zombie.record(0, {"a": 0.0})
@@ -215,7 +215,7 @@ def test_a_zombie_makes_no_file_anew(tmp_path):
 
 
 def test_an_attempt_sees_lines_that_a_zombie_wrote_after_it_opened(tmp_path):
-    zombie, successor = JournalWriter(tmp_path, 1), JournalWriter(tmp_path, 2)  # no lease to tell them apart
+    zombie, successor = JournalWriter(tmp_path, 1), JournalWriter(tmp_path, 2)  # both hold a lease here
     zombie.record(5, {"x": 1.0})
     successor.record(5, {"x": 2.0})
     successor.record(6, {"x": 2.0})
@@ -277,15 +277,15 @@ def test_kill_9_at_any_moment_leaves_a_gapless_record(tmp_path):
     assert {r.attempt for r in records} == {1, 2, 3}
 
 
-def test_the_spool_imports_the_standard_library_alone():
+def test_the_journal_imports_only_the_standard_library():
     script = "import sys, rlvr.ledger.journal; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     foreign = set(done.stdout.split()) - set(sys.stdlib_module_names) - {"rlvr", "__main__"}
     assert foreign == set()
 
 
-def test_a_file_that_is_replaced_or_removed_while_a_run_writes_has_every_step_in_the_end(tmp_path):
-    """As sed -i, an editor, or a copy that is put back does. Lines of other attempts that are gone stay gone."""
+def test_a_journal_that_is_replaced_or_removed_during_a_run_has_every_step_in_the_end(tmp_path):
+    """As by sed -i, an editor, or a restored copy. Deleted lines of other attempts are not restored."""
     with contextlib.closing(JournalWriter(tmp_path, 1)) as before:
         before.record(0, {"a": 0.0})
     journal = tmp_path / "metrics.jsonl"
@@ -301,5 +301,5 @@ def test_a_file_that_is_replaced_or_removed_while_a_run_writes_has_every_step_in
         writer.flush()
         assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
         writer.record(4, {"a": 4.0})
-        assert writer.complete == -1  # step 0 is on record no more
+        assert writer.complete == -1  # step 0 is no longer recorded
     assert [line["metrics"]["a"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0, 4.0]

@@ -1,4 +1,4 @@
-"""One module knows the paths; no other spells them."""
+"""Only rlvr.ledger.layout contains paths of the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ FILES = {
 WORDS = {"runs", "attempts", "checkpoints", "samples", "rollouts", "stages", "submissions", "reports", "lock"}
 
 
-def test_home_is_the_environments_choice_else_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_that_of_the_environment_variable_else_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLVR_HOME", str(tmp_path / "there"))
     assert layout.home() == tmp_path / "there"
@@ -29,21 +31,21 @@ def test_home_is_the_environments_choice_else_the_checkout(tmp_path: Path, monke
     assert layout.home() == Path(__file__).resolve().parents[2]
 
 
-def test_a_step_is_read_back_from_the_name_that_it_was_given(tmp_path: Path) -> None:
+def test_a_step_is_read_back_from_the_name_of_a_path(tmp_path: Path) -> None:
     named = (layout.checkpoint, layout.evaluation, layout.policy, layout.rollouts)
     assert [layout.step_of(name(tmp_path, 120)) for name in named] == [120] * 4
     odd = ("step-x", ".step-00000080.tmp", "step-00000001.tmp", "test-1.csv", "other-00000001")
     assert [layout.step_of(tmp_path / name) for name in odd] == [None] * 5
 
 
-def test_hidden_directories_and_those_without_a_launchs_files_are_no_runs(tmp_path: Path) -> None:
+def test_hidden_directories_and_those_without_files_of_a_launch_are_no_runs(tmp_path: Path) -> None:
     for path in ("a/run.json", "b/config.yaml", "c/notes.txt", ".d.1-ab.tmp/run.json", "sweeps/s/sweep.json"):
         (file := tmp_path / "runs" / path).parent.mkdir(parents=True)
         file.touch()
     assert layout.run_ids(tmp_path) == ["a", "b"]
 
 
-def test_no_other_module_spells_a_path_of_the_ledger() -> None:
+def test_no_other_module_contains_a_path_of_the_ledger() -> None:
     places = [ROOT / name for name in ("rlvr", "sweeps", "analysis", "slurm")]
     modules = [path for place in places for path in place.rglob("*.py") if path != Path(layout.__file__)]
     assert len(modules) > 200
@@ -52,7 +54,7 @@ def test_no_other_module_spells_a_path_of_the_ledger() -> None:
 
 
 def _spelt(tree: ast.Module) -> Iterator[str]:
-    """Strings that are the name of a file, and words that stand as a part of a path: `home / "runs"`."""
+    """Strings that are the name of a file, and words that are a part of a path: `home / "runs"`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in FILES:
             yield str(node.value)

@@ -1,4 +1,4 @@
-"""Which process is meant: numbers are used again, and the dead linger."""
+"""Processes are recognised although ids are reused and zombies remain; missing locks are reported."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_a_reused_process_number_is_not_the_same_process() -> None:
 def test_a_zombie_is_not_alive() -> None:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     deadline = time.monotonic() + 10
-    while lock.process_start(process.pid) is not None:  # it ends, but nobody has waited for it
+    while lock.process_start(process.pid) is not None:  # wait until it is a zombie
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.wait()
 
 
 @pytest.mark.parametrize(
-    ("answer", "raised", "said"),
+    ("answer", "raised", "message"),
     [
         (errno.ENOLCK, ValueError, "{path} cannot be locked: No locks available. .* Set RLVR_HOME to a directory"),
         (errno.EOPNOTSUPP, ValueError, "{path} cannot be locked: Operation not supported. .* Set RLVR_HOME"),
@@ -41,14 +41,14 @@ def test_a_zombie_is_not_alive() -> None:
         (errno.EIO, OSError, "Input/output error"),
     ],
 )
-def test_a_file_system_without_locks_is_named_with_the_cure(
-    answer: int, raised: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_error_for_a_file_system_without_locks_has_a_remedy(
+    answer: int, raised: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock(*_: int) -> None:
         raise OSError(answer, os.strerror(answer))
 
     path = tmp_path / "lock"
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(raised, match=said.format(path=re.escape(str(path)))):
+    with pytest.raises(raised, match=message.format(path=re.escape(str(path)))):
         lock.lock(path)
     assert path not in [fd.resolve() for fd in Path("/proc/self/fd").iterdir()]

@@ -1,4 +1,4 @@
-"""What names a policy on disk."""
+"""The digests of policies on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_model(path: Path, weights: bytes = b"weights") -> Path:
     return path
 
 
-def test_another_file_is_another_policy(tmp_path: Path) -> None:
+def test_a_changed_file_changes_the_digest(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
     first = digest_of(model)
     assert digest_of(model) == first
@@ -31,18 +31,18 @@ def test_another_file_is_another_policy(tmp_path: Path) -> None:
     assert len({first, second, digest_of(model)}) == 3
 
 
-def test_a_sealed_directory_is_named_by_its_digests_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_digest_of_a_sealed_directory_does_not_depend_on_its_place(tmp_path: Path) -> None:
     one, other, third = (make_model(tmp_path / n, w) for n, w in (("a", b"x"), ("b", b"x"), ("c", b"y")))
     for path in (one, other, third):
         digests.seal(path)
     assert digest_of(one) == digest_of(other) != digest_of(third)
 
 
-def test_what_was_written_over_a_sealed_model_is_another_one(tmp_path: Path) -> None:
+def test_changes_to_a_sealed_model_change_the_digest(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
     digests.seal(model)
     before = digest_of(model)
-    (model / "chat_template.jinja").write_text("{{ messages }}")  # added: it decides prompts
+    (model / "chat_template.jinja").write_text("{{ messages }}")  # an added file, which changes prompts
     with_template = digest_of(model)
     (model / "chat_template.jinja").unlink()
     assert digest_of(model) == before
@@ -55,19 +55,19 @@ def test_a_model_of_the_hub_is_found_in_its_cache_and_named_by_its_content(
 ) -> None:
     model, other = make_model(tmp_path / "model"), make_model(tmp_path / "other", b"others")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    found = []
+    policy_digests = []
     for number, content in enumerate((model, model, other)):
         home = tmp_path / str(number)
         snapshot = cached(home, "tiny/model", content)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hub"))
         assert downloaded("tiny/model") == snapshot
-        found.append(digest_of(snapshot))
-    assert found[0] == found[1] != found[2]  # two caches of one model, whose times differ
+        policy_digests.append(digest_of(snapshot))
+    assert policy_digests[0] == policy_digests[1] != policy_digests[2]  # the first two: two caches of one model
     with pytest.raises(ValueError, match=r"tiny/none is no directory here, and the hub did not give it"):
         downloaded("tiny/none")
 
 
-def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_a_policy_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a checkpoint nor a model"):
         digest_of(tmp_path)
     (tmp_path / "trainer.json").write_text("{}")

@@ -34,7 +34,9 @@ def to_another_process(groups: list[Rollout], tmp_path: Path) -> list[Rollout]:
 
 
 @pytest.mark.parametrize("sent", [on_disk, to_another_process])
-def test_what_is_read_is_what_was_written(sent: Callable[[list[Rollout], Path], list[Rollout]], tmp_path: Path) -> None:
+def test_rollouts_are_read_as_they_were_written(
+    sent: Callable[[list[Rollout], Path], list[Rollout]], tmp_path: Path
+) -> None:
     groups = [
         rollout("a", ([1, 2, 3], [-0.1, -0.2, -0.3], 1.0), ([4], [-2.5], 0.0)),
         rollout("b", ([], [], 0.0)),
@@ -54,7 +56,7 @@ def test_what_is_read_is_what_was_written(sent: Callable[[list[Rollout], Path], 
             assert a.finished == b.finished
 
 
-def test_no_groups_are_no_groups() -> None:
+def test_an_empty_list_of_groups_is_read_as_empty() -> None:
     assert of_bytes(to_bytes([])) == []
 
 
@@ -72,15 +74,15 @@ def test_columns_are_plain_numbers_texts_and_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(None, "is no file"), (b"nothing", "is no Parquet file"), (pa.table({"group": [0]}), "has no column problem_id")],
 )
-def test_what_is_no_rollouts_is_told_in_one_line(tmp_path: Path, content: object, said: str) -> None:
+def test_another_file_is_rejected_in_one_line(tmp_path: Path, content: object, message: str) -> None:
     path = tmp_path / "r.parquet"
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif isinstance(content, pa.Table):
         pq.write_table(content, path)
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(ValueError, match=message) as error:
         read_rollouts(path)
     assert "\n" not in str(error.value)

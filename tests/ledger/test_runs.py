@@ -1,4 +1,4 @@
-"""What a run is, read back: numbers as OmegaConf reads them, and nothing of another version."""
+"""Reading runs: numbers as OmegaConf reads them, and no run of another version."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def test_a_config_that_omegaconf_writes_is_read_back_whole(tmp_path: Path) -> No
     assert read_config(tmp_path) == config
 
 
-def test_run_json_keeps_what_it_was_given_and_gets_the_format(tmp_path: Path) -> None:
-    given = {"name": "lad-js-s0", "arm": "lad-js", "created": 5, "question": "why?", "import_paths": ["/a"]}
-    write_run(tmp_path, "{}", given)
+def test_run_json_contains_the_info_and_the_format(tmp_path: Path) -> None:
+    fields = {"name": "lad-js-s0", "arm": "lad-js", "created": 5, "question": "why?", "import_paths": ["/a"]}
+    write_run(tmp_path, "{}", fields)
     info = read_info(tmp_path)
-    assert info.fields == {**given, "format": FORMAT}
+    assert info.fields == {**fields, "format": FORMAT}
     assert (info.run_id, info.name, info.arm, info.created, info.study) == (
         tmp_path.name,
         "lad-js-s0",
@@ -79,7 +79,7 @@ def test_run_json_keeps_what_it_was_given_and_gets_the_format(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "run.json is missing or damaged. Put it back, or repeat the launch."),
         ('{"name": "x"', "run.json is missing or damaged"),
@@ -88,19 +88,21 @@ def test_run_json_keeps_what_it_was_given_and_gets_the_format(tmp_path: Path) ->
         ('{"name": "x", "format": "1"}', "made by another version of rlvr (format 1; this one reads format 1)"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_that_names_the_run(tmp_path: Path, content: str | None, said: str) -> None:
+def test_the_error_for_an_unreadable_run_is_one_line_with_its_name(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
     write_run(tmp_path, "{}", {})
     (tmp_path / "run.json").unlink() if content is None else (tmp_path / "run.json").write_text(content)
     for read in (read_info, read_config):
         with pytest.raises(Unreadable) as error:
             read(tmp_path)
         assert str(error.value).startswith(f"run {tmp_path.name}: ")
-        assert said in str(error.value)
+        assert message in str(error.value)
         assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "config.yaml is missing"),
         ("loss: {", "config.yaml is no YAML"),
@@ -109,7 +111,7 @@ def test_what_cannot_be_read_is_one_line_that_names_the_run(tmp_path: Path, cont
         (b"\xff\xfe\x00", "config.yaml is no YAML"),
     ],
 )
-def test_a_broken_config_is_one_line_that_names_it(tmp_path: Path, content: str | bytes | None, said: str) -> None:
+def test_the_error_for_a_broken_config_is_one_line(tmp_path: Path, content: str | bytes | None, message: str) -> None:
     write_run(tmp_path, "{}", {})
     file = tmp_path / "config.yaml"
     if content is None:
@@ -118,11 +120,11 @@ def test_a_broken_config_is_one_line_that_names_it(tmp_path: Path, content: str 
         file.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(Unreadable) as error:
         read_config(tmp_path)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_errors_of_one_reason_are_one_line() -> None:
+def test_errors_with_the_same_reason_are_one_line() -> None:
     errors = [Unreadable(f"run {name}", "too old.") for name in "abcde"] + [Unreadable("run f", "torn.")]
     assert grouped(errors) == ["run a, run b, run c and 2 more: too old.", "run f: torn."]
     assert grouped([]) == []
@@ -134,7 +136,7 @@ def test_a_tree_is_flattened_to_dotted_keys_with_lists_and_empty_mappings_as_val
     assert flatten({"x y": {"z": 1}}, key=lambda text: text.replace(" ", "_")) == {"x_y.z": 1}
 
 
-def test_choices_are_named_by_their_group_alone() -> None:
+def test_the_package_is_left_out_of_the_names_of_choices() -> None:
     config = {"choices": {"loss": "lad", "divergence@_global_.divergence": "js", "study": None}}
     assert choices(config) == {"loss": "lad", "divergence": "js"}
     assert choices({}) == {}
@@ -170,7 +172,7 @@ def test_a_config_reads_back_as_it_was_written_here_and_by_omegaconf(config: dic
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives directories away")
-def test_a_run_of_somebody_else_is_code_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_another_user_is_rejected_unless_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLVR_TRUST", raising=False)
     check_owner(tmp_path)
     check_owner(tmp_path / "nothing")

@@ -24,7 +24,7 @@ def kept(samples: SampleSet, keys: list[str], count: int) -> list[tuple[str, int
     return [(row["key"], row["sample"]) for row in rows]
 
 
-def test_only_samples_that_no_chunk_holds_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_samples_that_are_in_no_chunk_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_sets, "CHUNK", 4)
     samples = SampleSet(tmp_path / "set", {})
     assert samples.missing(["a", "b"], 3) == [[Wanted(0, 0, 3), Wanted(1, 0, 1)], [Wanted(1, 1, 2)]]
@@ -39,7 +39,9 @@ def test_only_samples_that_no_chunk_holds_are_missing(tmp_path: Path, monkeypatc
     assert samples.missing(["a"], 2) == []
 
 
-def test_samples_are_read_in_order_however_they_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_read_in_order_whatever_the_order_of_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sample_sets, "BLOCK", 2)
     orders = [
         [[row("b", 1)], [row("c", 0), row("a", 0)], [row("a", 1), row("b", 0)], [row("c", 1)]],
@@ -61,13 +63,13 @@ def test_samples_are_read_in_order_however_they_came(tmp_path: Path, monkeypatch
 
 def test_a_damaged_chunk_is_set_aside_and_its_samples_are_missing_again(tmp_path: Path) -> None:
     samples = SampleSet(tmp_path / "set", {})
-    damaged, whole = samples.add([row("a", 0, "said")]), samples.add([row("b", 0)])
+    damaged, intact = samples.add([row("a", 0, "said")]), samples.add([row("b", 0)])
     content = bytearray(damaged.read_bytes())
     content[len(content) // 3] ^= 1
     damaged.write_bytes(content)
     assert samples.missing(["a", "b"], 1) == [[Wanted(0, 0, 1)]]
     assert sorted(p.name for p in (tmp_path / "set").glob("*.parquet")) == sorted(
-        [f"damaged-{damaged.name}", whole.name]
+        [f"damaged-{damaged.name}", intact.name]
     )
     with pytest.raises(ValueError, match="lacks 1 samples"):
         list(samples.ordered(["a", "b"], 1))
@@ -76,7 +78,7 @@ def test_a_damaged_chunk_is_set_aside_and_its_samples_are_missing_again(tmp_path
     assert kept(samples, ["a", "b"], 1) == [("a", 0), ("b", 0)]
 
 
-def test_a_problem_is_named_by_its_content() -> None:
+def test_the_key_of_a_problem_depends_on_its_content() -> None:
     one = Problem("1", "2 + 2", "4")
     assert key_of(one) == key_of(Problem("1", "2 + 2", "4", source="renamed"))
     assert (

@@ -1,4 +1,4 @@
-"""What evaluations leave on disk."""
+"""The files that evaluations write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlvr.ledger.samples import write_policy, write_samples
 from rlvr.records import Completion, Problem, Reward, Rollout
 
 
-def test_an_evaluation_is_a_row_per_sample_in_its_own_file(tmp_path: Path) -> None:
+def test_an_evaluation_is_a_file_with_one_row_per_sample(tmp_path: Path) -> None:
     tokens, nats = np.array([5, 6]), np.array([-1.0, -0.5], np.float32)
     completions = (Completion(tokens, nats, nats, True), Completion(tokens[:1], nats[:1], nats[:1], False))
     problem = Problem("maze-3", "prompt", source="maze_7x7")
@@ -27,7 +27,7 @@ def test_an_evaluation_is_a_row_per_sample_in_its_own_file(tmp_path: Path) -> No
     assert pq.read_table(file).to_pylist() == [common | first, common | second]
 
 
-def test_a_policy_stands_beside_that_of_the_step_before_or_of_step_0(tmp_path: Path) -> None:
+def test_a_policy_is_stored_with_that_of_the_previous_step_or_of_step_0(tmp_path: Path) -> None:
     for step, probability in ((0, [0.5, 0.5]), (40, [0.9, 0.1]), (41, [1.0, 0.0])):
         columns = {"arm": np.arange(2), "probability": np.array(probability)}
         write_policy(columns, tmp_path, step=step)

@@ -52,7 +52,7 @@ def start(store: Path, pause: float) -> subprocess.Popen[str]:
 
 def wait_for(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
-    assert any(said.startswith(line) for said in process.stdout)
+    assert any(printed.startswith(line) for printed in process.stdout)
 
 
 def check_whole(store: Path) -> None:
@@ -66,10 +66,10 @@ def check_whole(store: Path) -> None:
 
 def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
     processes = [start(tmp_path, 1.0) for _ in range(4)]
-    said = [process.communicate(timeout=60)[0] for process in processes]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     assert len((tmp_path / "journal").read_text().splitlines()) == 1
-    assert all(f"at {tmp_path / STAGE}" in text for text in said)
+    assert all(f"at {tmp_path / STAGE}" in output for output in outputs)
     check_whole(tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_a_finished_stage_is_not_built_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ['{"stageq": ["0123456789abcdef"]}', '{"stages": 3}', "{"])
-def test_a_record_of_stages_with_a_wrong_bit_says_nothing(tmp_path: Path, content: str) -> None:
+def test_a_damaged_record_of_stages_reads_as_none(tmp_path: Path, content: str) -> None:
     record_stages(tmp_path, ["0123456789abcdef"])
     assert recorded_stages(tmp_path) == ["0123456789abcdef"]
     (tmp_path / "stages.json").write_text(content)
@@ -135,14 +135,14 @@ def test_the_identity_of_a_task_is_its_knobs_words_and_demonstrations() -> None:
     assert newer["demonstrations"] != plain["demonstrations"]
 
 
-def test_a_task_may_name_its_identity_itself() -> None:
+def test_a_task_may_define_its_identity() -> None:
     class Named(Echo):
         identity: Any = {"only": "this"}  # noqa: RUF012
 
     assert task_identity(Named(length=3))["knobs"] == {"only": "this"}
 
 
-def test_a_stage_with_a_wrong_bit_is_built_anew_and_kept_aside(tmp_path: Path) -> None:
+def test_a_damaged_stage_is_kept_aside_and_built_again(tmp_path: Path) -> None:
     built = list[str]()
 
     def build(directory: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the time of attempts was worth, and what a large sweep shows of it."""
+"""How much of the time of attempts was useful, and the status of large sweeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_attempt(
     cause: str = "preempted",
     gpus: int = 0,
 ) -> None:
-    """An attempt that began after the first of `steps` and ended after the last; None: it did none."""
+    """An attempt that started after the first of `steps` and ended after the last; None: it completed no step."""
     path = ledger.run_dir(run_id) / "attempts" / str(number)
     path.mkdir(parents=True)
     write_json(path / "job.json", {"started": 1000.0, "host": "h", "node": "n7", "gpus": gpus, "slurm_job": "12_3"})
@@ -58,7 +58,7 @@ def test_steps_done_again_are_replayed_and_attempts_without_a_step_wasted(tmp_pa
     assert state.rate == pytest.approx((100 - 41) / (1120 - 1010))
 
 
-def test_an_attempt_killed_before_it_passed_the_one_before_is_all_replay(tmp_path: Path) -> None:
+def test_an_attempt_killed_before_it_reached_a_new_step_is_all_replayed(tmp_path: Path) -> None:
     ledger = make_run(tmp_path)
     write_attempt(ledger, "r", 1, seconds=100, steps=(0, 50))
     write_attempt(ledger, "r", 2, seconds=30, steps=(40, 45))
@@ -67,12 +67,12 @@ def test_an_attempt_killed_before_it_passed_the_one_before_is_all_replay(tmp_pat
 
 
 @pytest.mark.parametrize("beat", [{"step": "x"}, {"origin": {"steq": 1, "time": 1.0}}, {"origin": 3}, {"time": [1]}])
-def test_a_heartbeat_with_a_wrong_bit_is_none(tmp_path: Path, beat: dict[str, Any]) -> None:
-    """Of a run at work: the one way in which all of a heartbeat is read."""
+def test_a_damaged_heartbeat_is_ignored(tmp_path: Path, beat: dict[str, Any]) -> None:
+    """For a running run, of whose heartbeat all values are used."""
     ledger = make_run(tmp_path)
     with Attempt.open(ledger.run_dir("r")) as attempt:
-        whole = {"step": 7, "steps": 80, "time": 1010.0, "origin": {"step": 1, "time": 1000.0}}
-        write_json(attempt.path / "heartbeat.json", whole | beat)
+        intact = {"step": 7, "steps": 80, "time": 1010.0, "origin": {"step": 1, "time": 1000.0}}
+        write_json(attempt.path / "heartbeat.json", intact | beat)
         state = ledger.state("r")
         assert (state.state, state.step, state.eta) == ("running", 0, None)
         attempt.close("ok")
@@ -105,7 +105,7 @@ def test_status_of_a_large_sweep_shows_arms_and_its_runs_on_request(
 def test_status_of_a_thousand_queued_runs_asks_the_scheduler_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Programs that write down that they were called; squeue answers as SLURM's does."""
+    """Programs that record their calls; squeue prints what SLURM's would."""
     ledger = Ledger(tmp_path)
     runs = [{"run_id": f"{k:012x}", "name": f"lad-eta{k // 5}-s{k % 5}"} for k in range(1000)]
     for run in runs:

@@ -18,7 +18,7 @@ from rlvr.ledger.attempt import Attempt
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.files import write_json
 from rlvr.ledger.identity import identity
-from rlvr.ledger.identity import run_id as named
+from rlvr.ledger.identity import run_id as id_of
 from rlvr.ledger.runs import Unreadable, read_proven_config
 from rlvr.ledger.sweeps import Ledger
 
@@ -44,13 +44,13 @@ def test_creating_a_run_twice_changes_nothing(tmp_path: Path) -> None:
     assert ledger.runs() == ["abc"]
 
 
-def test_many_may_create_the_same_run_at_once(tmp_path: Path) -> None:
+def test_several_processes_may_create_the_same_run_at_once(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         assert all(pool.map(create, [tmp_path] * 40))
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["abc"]
 
 
-def test_one_id_never_names_two_configs(tmp_path: Path) -> None:
+def test_one_id_never_stands_for_two_configs(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     with pytest.raises(ValueError, match=r"Run abc .* seed differ.*delete runs/abc"):
         ledger.create_run("abc", CONFIG.replace("seed: 0", "seed: 1"), {})
@@ -59,15 +59,15 @@ def test_one_id_never_names_two_configs(tmp_path: Path) -> None:
 
 def test_where_a_runs_code_is_found_follows_the_newest_launch_until_the_end(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
-    about = tmp_path / "runs/abc/run.json"
+    info_path = tmp_path / "runs/abc/run.json"
 
     def launched_from(folder: str) -> list[str]:
         ledger.create_run("abc", CONFIG, {"name": "later", "config_dirs": [folder], "import_paths": [folder]})
-        return json.loads(about.read_text())["import_paths"]
+        return json.loads(info_path.read_text())["import_paths"]
 
     assert launched_from("/a") == ["/a"]
     assert launched_from("/b") == ["/b"]
-    assert json.loads(about.read_text())["name"] == "name-abc"  # nothing else follows
+    assert json.loads(info_path.read_text())["name"] == "name-abc"  # all else is kept
     with Attempt.open(tmp_path / "runs/abc") as attempt:
         attempt.close("ok")
     assert launched_from("/c") == ["/b"]
@@ -119,9 +119,9 @@ def test_the_newest_cause_decides_the_state(tmp_path: Path, cause: str, state: s
     with Attempt.open(ledger.run_dir("abc")) as attempt:
         assert ledger.state("abc").state == "running"
         attempt.close(cause, "because")
-    found = ledger.state("abc")
-    assert (found.state, found.attempt, found.cause, found.message) == (state, 2, cause, "because")
-    assert found.ended
+    state_now = ledger.state("abc")
+    assert (state_now.state, state_now.attempt, state_now.cause, state_now.message) == (state, 2, cause, "because")
+    assert state_now.ended
 
 
 def test_a_finished_run_stays_finished_whatever_comes_later(tmp_path: Path) -> None:
@@ -142,18 +142,18 @@ def test_a_killed_run_is_lost_and_one_at_work_is_running(tmp_path: Path) -> None
     process = subprocess.Popen([sys.executable, "-c", code, run_dir], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    found = ledger.state("abc")
-    assert (found.state, found.step, found.steps, found.accuracy) == ("running", 3, 10, 0.5)
-    assert found.heartbeat_age is not None
-    assert 0 <= found.heartbeat_age < 30
+    state_now = ledger.state("abc")
+    assert (state_now.state, state_now.step, state_now.steps, state_now.accuracy) == ("running", 3, 10, 0.5)
+    assert state_now.heartbeat_age is not None
+    assert 0 <= state_now.heartbeat_age < 30
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    found = ledger.state("abc")
-    assert (found.state, found.step, found.cause) == ("lost", 3, "")
-    assert "gone" in found.message
+    state_now = ledger.state("abc")
+    assert (state_now.state, state_now.step, state_now.cause) == ("lost", 3, "")
+    assert "gone" in state_now.message
 
 
-def test_on_another_machine_the_lock_tells_and_where_locks_tell_nothing_the_heartbeat(
+def test_on_another_machine_the_lock_decides_and_without_locks_the_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = make_ledger(tmp_path, "abc")
@@ -171,7 +171,7 @@ def test_on_another_machine_the_lock_tells_and_where_locks_tell_nothing_the_hear
 
 @pytest.mark.parametrize("torn", ["job.json", "heartbeat.json", "exit.json"])
 @pytest.mark.parametrize("content", [None, "", '{"step": '])
-def test_torn_and_missing_files_make_no_reader_fail(tmp_path: Path, torn: str, content: str | None) -> None:
+def test_torn_and_missing_files_cause_no_error(tmp_path: Path, torn: str, content: str | None) -> None:
     ledger = make_ledger(tmp_path, "abc")
     with Attempt.open(ledger.run_dir("abc")) as attempt:
         attempt.heartbeat(1, 2, "train")
@@ -190,7 +190,7 @@ def test_a_claim_without_a_job_is_running_while_its_lock_is_held(tmp_path: Path)
     assert ledger.state("abc").state == "lost"
 
 
-def test_the_pace_is_that_of_this_attempt_without_its_set_up(tmp_path: Path) -> None:
+def test_the_rate_is_that_of_this_attempt_without_its_set_up(tmp_path: Path) -> None:
     # First step ended at -40 s, step 5 just now: 4 steps in 40 s, so the 15 left take 150 s.
     ledger = make_ledger(tmp_path, "abc")
     now = time.time()
@@ -207,7 +207,7 @@ def test_seconds_are_those_of_all_attempts(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     with Attempt.open(ledger.run_dir("abc")) as killed:
         killed.close("error")
-    (killed.path / "exit.json").unlink()  # without a word, 2 seconds after its start
+    (killed.path / "exit.json").unlink()  # killed 2 seconds after its start
     write_json(killed.path / "job.json", {"started": 1000.0})
     write_json(killed.path / "heartbeat.json", {"time": 1002.0})
     for cause, seconds in (("preempted", 10.0), ("ok", 5.5)):
@@ -229,7 +229,7 @@ def test_sweeps_are_listed_by_their_newest_launch_and_are_no_runs(tmp_path: Path
     assert ledger.runs() == ["abc", "abd"]
 
 
-def test_what_people_type_stands_for_one_run_or_an_error_names_the_choices(tmp_path: Path) -> None:
+def test_a_typed_text_stands_for_one_run_or_the_error_lists_the_candidates(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc1", "abd2", "xyz")
     ledger.create_run("dup", CONFIG, {"name": "name-xyz"})
     assert ledger.resolve_run("runs/name-abc1") == "abc1"
@@ -238,8 +238,10 @@ def test_what_people_type_stands_for_one_run_or_an_error_names_the_choices(tmp_p
         ledger.resolve_run("ab")
     with pytest.raises(ValueError, match="name-xyz stands for 2 runs"):
         ledger.resolve_run("name-xyz")
-    with pytest.raises(ValueError, match="no run nope"):
-        ledger.resolve_run("nope")
+    (ledger.run_dir("xyz") / "run.json").unlink()  # it has no name now
+    for text in ("nope", "", "runs/"):
+        with pytest.raises(ValueError, match=f"no run {text.removeprefix('runs/')} in "):
+            ledger.resolve_run(text)
 
 
 def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_a_study_stands_for_its_newest_sweep(tmp_path: Path) -> None:
         ledger.resolve_sweep("c")
 
 
-def test_a_name_stands_for_its_sweep_though_a_newer_one_is_of_a_study_called_so(tmp_path: Path) -> None:
+def test_a_name_of_a_sweep_is_preferred_to_a_study_of_the_same_name(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path)
     ledger.record_sweep("aa1", {"study": "first-try", "name": "first-try"}, [])
     time.sleep(0.02)
@@ -281,7 +283,7 @@ def test_a_damaged_manifest_names_its_lines_and_keeps_its_runs(tmp_path: Path) -
     assert sweep.problems == (f"sweep s: line 2 is damaged, line 4 is damaged in {file}: left out.",)
 
 
-def test_what_stood_in_damaged_files_of_a_sweep_is_kept_when_they_are_written_anew(
+def test_damaged_files_of_a_sweep_are_copied_before_they_are_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = make_ledger(tmp_path, "abc")
@@ -298,8 +300,8 @@ def test_what_stood_in_damaged_files_of_a_sweep_is_kept_when_they_are_written_an
     kept = {file.name.partition(".damaged-")[0]: file for file in place.glob("*.damaged-*")}
     assert {name: file.read_bytes() for name, file in kept.items()} == damaged
     assert {oct(file.stat().st_mode & 0o777) for file in kept.values()} == {"0o600"}
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == [
         f"{place}/manifest.jsonl is written anew: line 2 is damaged. What stood there is kept as "
         f"{kept['manifest.jsonl'].name}.",
         f"{place}/sweep.json is written anew: it is damaged. What stood there is kept as {kept['sweep.json'].name}.",
@@ -319,7 +321,7 @@ def test_a_sweep_whose_description_is_damaged_is_listed_with_its_runs(tmp_path: 
     assert "sweep.json is missing or damaged" in bad.problems[0]
 
 
-def test_a_sweep_of_another_version_is_not_half_read(tmp_path: Path) -> None:
+def test_a_sweep_of_another_version_is_not_read(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path)
     ledger.record_sweep("s", {"study": "eta"}, [{"run_id": "abc"}])
     write_json(ledger.sweep_dir("s") / "sweep.json", {"study": "eta"})
@@ -328,7 +330,7 @@ def test_a_sweep_of_another_version_is_not_half_read(tmp_path: Path) -> None:
     assert sweep.problems[0].startswith("sweep s: made by another version of rlvr (no number of a format")
 
 
-def test_a_run_of_another_version_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_run_of_another_version_is_not_changed(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     write_json(ledger.run_dir("abc") / "run.json", {"name": "n", "format": 0})
     before = {p: p.read_bytes() for p in (tmp_path / "runs/abc").iterdir()}
@@ -341,7 +343,7 @@ def test_a_run_of_another_version_is_left_as_it_is(tmp_path: Path) -> None:
     assert ledger.resolve_run("abc") == "abc"
 
 
-def test_the_same_launch_mends_what_is_damaged(tmp_path: Path) -> None:
+def test_the_same_launch_restores_what_is_damaged(tmp_path: Path) -> None:
     ledger = make_ledger(tmp_path, "abc")
     (ledger.run_dir("abc") / "run.json").write_text("")
     (ledger.run_dir("abc") / "config.yaml").write_text("loss: {")
@@ -351,15 +353,13 @@ def test_the_same_launch_mends_what_is_damaged(tmp_path: Path) -> None:
     assert (ledger.run_dir("abc") / "config.yaml").read_text() == CONFIG
 
 
-def test_a_run_that_a_sweep_names_and_that_is_gone_is_missing(tmp_path: Path) -> None:
+def test_a_run_of_a_sweep_without_a_directory_is_missing(tmp_path: Path) -> None:
     state = make_ledger(tmp_path, "abc").state("abd")
     assert (state.state, state.ended) == ("missing", True)
 
 
-def test_an_end_that_is_written_while_a_reader_looks_is_not_taken_for_a_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reader has found no end; before it looks at the lock the attempt ends and gives the lock back."""
+def test_a_run_that_ends_while_it_is_read_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt ends, and releases the lock, after the reader has seen no end and before it tests the lock."""
     ledger = make_ledger(tmp_path, "abc")
     attempt = Attempt.open(ledger.run_dir("abc"))
     real = lock.lock_is_held
@@ -372,23 +372,23 @@ def test_an_end_that_is_written_while_a_reader_looks_is_not_taken_for_a_loss(
     assert ledger.state("abc").state == "finished"
 
 
-def test_half_a_config_is_put_back_by_the_launch_that_knows_it_wherever_it_was_cut(tmp_path: Path) -> None:
-    """At every line and in the middle of each; the cluster may be another one. A changed value stays an error."""
-    whole = "cluster:\n  time_min: 5\neta: 0.5\nloss:\n  _target_: a.b\n  clip: 0.25\nsteps: 160\nseed: 0\n"
-    run_id = named({"eta": 0.5, "loss": {"_target_": "a.b", "clip": 0.25}, "steps": 160, "seed": 0})
+def test_a_truncated_config_is_restored_by_its_launch_wherever_it_was_cut(tmp_path: Path) -> None:
+    """At every character; the cluster may differ. A changed value remains an error."""
+    complete = "cluster:\n  time_min: 5\neta: 0.5\nloss:\n  _target_: a.b\n  clip: 0.25\nsteps: 160\nseed: 0\n"
+    run_id = id_of({"eta": 0.5, "loss": {"_target_": "a.b", "clip": 0.25}, "steps": 160, "seed": 0})
     ledger = Ledger(tmp_path)
-    ledger.create_run(run_id, whole, {"name": "r"})
+    ledger.create_run(run_id, complete, {"name": "r"})
     path = ledger.run_dir(run_id) / "config.yaml"
-    newer = whole.replace("time_min: 5", "time_min: 9")
-    for cut in range(len(whole) - len("\nseed: 0\n")):
-        path.write_text(whole[:cut])
+    newer = complete.replace("time_min: 5", "time_min: 9")
+    for cut in range(len(complete) - len("\nseed: 0\n")):
+        path.write_text(complete[:cut])
         with pytest.raises(Unreadable, match=r"cut or edited|no YAML|holds no settings"):
             read_proven_config(ledger.run_dir(run_id))
         ledger.create_run(run_id, newer, {"name": "r"})
         assert path.read_text() == newer
     with Attempt.open(ledger.run_dir(run_id)) as attempt:
         attempt.close("ok")
-    path.write_text(whole[:30])
+    path.write_text(complete[:30])
     ledger.create_run(run_id, newer, {"name": "r"})  # of a finished run, too: reports read it
     assert read_proven_config(ledger.run_dir(run_id))["eta"] == 0.5
     path.write_text(newer.replace("0.25", "0.3"))

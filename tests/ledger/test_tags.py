@@ -1,4 +1,4 @@
-"""The ledger in MLflow's words, and back."""
+"""Status, tags and params of runs in MLflow, and reading them back."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_choices_come_back_from_the_tags_of_a_run_and_nothing_else_does() -> Non
     info = RunInfo("a", "n", "arm", "g", "eta", 5.0, "sha", True, "host", "command")
     state = RunState("a", "n", State.FAILED, attempt=2, cause="gpu_oom", host="n7")
     sweep = Sweep("s", {"study": "eta"}, ({"run_id": "a", "trial": 3}, {"run_id": "b"}))
-    told = {**tags.tags(info, state, [sweep]), **tags.choice_tags({"choices": chosen})}
-    told |= dict.fromkeys(("rlvr.params_cut", "rlvr.non_finite", "rlvr.damaged_lines", "rlvr.sweep_id"), "x")
-    assert tags.choices_of(told) == {"loss": "lad", "divergence": "js"}
-    assert {k: told[f"rlvr.{k}"] for k in ("state", "cause", "host", "attempts", "sweeps", "trial")} == {
+    run_tags = {**tags.tags(info, state, [sweep]), **tags.choice_tags({"choices": chosen})}
+    run_tags |= dict.fromkeys(("rlvr.params_cut", "rlvr.non_finite", "rlvr.damaged_lines", "rlvr.sweep_id"), "x")
+    assert tags.choices_of(run_tags) == {"loss": "lad", "divergence": "js"}
+    assert {k: run_tags[f"rlvr.{k}"] for k in ("state", "cause", "host", "attempts", "sweeps", "trial")} == {
         "state": "failed",
         "cause": "gpu_oom",
         "host": "n7",
@@ -48,7 +48,7 @@ def test_choices_come_back_from_the_tags_of_a_run_and_nothing_else_does() -> Non
     }
 
 
-def test_params_leave_out_places_cut_what_is_long_and_name_it() -> None:
+def test_params_have_no_paths_and_long_values_are_cut_and_named() -> None:
     config = {
         "lr": 1e-06,
         "a b": {"c:d": [1, 2]},
@@ -85,8 +85,8 @@ def test_secrets_are_not_shown(text: str, shown: str) -> None:
     assert tags.redact(text) == shown
 
 
-def test_what_a_run_is_has_no_params_of_where_it_was() -> None:
-    """Two models from elsewhere on one task are compared: their directories are no difference of the task."""
+def test_directories_of_models_are_no_params_of_the_task() -> None:
+    """If two models in different directories are compared on one task, the task does not differ."""
     engine = {"_target_": "e", "python": "/bin/python", "python_of_mine": 1}
     config = {"task": {"name": "math", "reader": {"path": "/a", "chat": True}}, "policy": {"path": "/a", "digest": "d"}}
     texts, _ = tags.params({**config, "rollout": {"engine": engine}})

@@ -1,4 +1,4 @@
-"""What all commands do alike: one line for what they do not know, ASCII on a terminal that has nothing else."""
+"""What all commands share: one-line errors for bad input, and ASCII on a terminal that can show nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.analysis import ledger_factory
 
 ROOT = Path(__file__).parents[2]
 
-REFUSED = {
+REJECTED = {
     "a command that there is not": (sweeps, ["statsu"], "argument command: invalid choice: 'statsu'"),
     "a command but for its last letters": (sweeps, ["statu"], ". Did you mean status?"),
     "a command as others call it": (sweeps, ["stop"], ". Did you mean cancel?"),
@@ -28,6 +28,8 @@ REFUSED = {
         ["status", "--josn"],
         "unrecognized arguments: --josn. Did you mean --json?",
     ),
+    "an empty word, as of a variable that is not set": (sweeps, ["status", "s", ""], "unrecognized arguments: ."),
+    "a word that begins with a sign": (sweeps, ["status", "s", "=x"], "unrecognized arguments: =x."),
     "a home that is not there": (
         sweeps,
         ["status", "--home", "/nowhere"],
@@ -41,24 +43,24 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("mistake", REFUSED)
+@pytest.mark.parametrize("mistake", REJECTED)
 def test_a_mistake_is_one_line(
     mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLVR_HOME", str(tmp_path))
-    main, arguments, said = REFUSED[mistake]
+    main, arguments, message = REJECTED[mistake]
     try:
         code = main(arguments)
     except SystemExit as exit_of_argparse:
         code = exit_of_argparse.code
     printed = capsys.readouterr()
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
-    assert said in printed.err
+    assert message in printed.err
     assert "usage:" not in printed.err
 
 
 @pytest.mark.parametrize("command", ["sweeps status", "rlvr.run --dry-run", "analysis", "rlvr.export a b"])
-def test_a_home_that_is_a_file_is_said(command: str, tmp_path: Path) -> None:
+def test_a_home_that_is_a_file_is_reported(command: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     module, *arguments = command.split()
@@ -86,12 +88,12 @@ def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
         assert b"\\u" not in done.stdout
 
 
-def test_signs_have_names_of_letters() -> None:
+def test_characters_have_ascii_replacements() -> None:
     terminal.write_ascii_where_needed()
     assert "η=0.5 ±2 … ─│".encode("ascii", "rlvr-ascii") == b"eta=0.5 +/-2 ... -|"
 
 
-def test_a_name_that_several_launches_gave_is_the_newest_ones(tmp_path: Path) -> None:
+def test_a_name_of_several_launches_stands_for_the_newest(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     for number in range(6):
         run_id = f"{number}" * 12

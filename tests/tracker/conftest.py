@@ -15,12 +15,12 @@ from tests.tracker.places import make_run
 @dataclass
 class Store:
     uri: str
-    database: Path  # read behind MLflow's back
+    database: Path  # read without MLflow
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables take 1.5 s to make: once, then copied."""
+    """Creating MLflow's tables takes 1.5 s: done once, then copied."""
     home = tmp_path_factory.mktemp("template")
     Shipper(home, None).ship([make_run(home, "warm")])
     return home / "mlflow.db"

@@ -1,4 +1,4 @@
-"""Homes made by hand, real MLflow servers, and what is in a store, counted without our code."""
+"""Homes created by hand, real MLflow servers, and the content of a store, read without our code."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add_steps(directory: Path, steps: Sequence[int] | range, attempt: int = 1) -
 
 
 def end_attempt(directory: Path, number: int, cause: str | None) -> None:
-    """cause None: it has not ended, its process is this one."""
+    """cause None: the attempt has not ended; this process is its process."""
     path = directory / "attempts" / str(number)
     path.mkdir(parents=True, exist_ok=True)
     who = {"pid": os.getpid(), "process_start": lock.process_start(os.getpid()), **lock.machine()}
@@ -106,11 +106,11 @@ def stored(database: Path) -> dict[str, list[tuple]]:
         "select t.value, m.key, m.step, m.timestamp, m.value, m.is_nan from metrics m join tags t "
         "on t.run_uuid = m.run_uuid and t.key = 'rlvr.run_id'",
     )
-    found: dict[str, list[tuple]] = {}
+    rows_of_run: dict[str, list[tuple]] = {}
     for run_id, key, step, stamp, value, is_nan in rows:
         assert not is_nan
-        found.setdefault(run_id, []).append((key, step, stamp, value))
-    return {run_id: sorted(each) for run_id, each in found.items()}
+        rows_of_run.setdefault(run_id, []).append((key, step, stamp, value))
+    return {run_id: sorted(run_rows) for run_id, run_rows in rows_of_run.items()}
 
 
 def expected(steps: Sequence[int] | range) -> list[tuple]:
@@ -124,7 +124,7 @@ def num_runs(database: Path) -> int:
 
 
 def ship(home: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """The command, started."""
+    """Start the command."""
     command = [sys.executable, "-m", "rlvr.tracker.mlflow", "--home", str(home), *arguments]
     environment = {**os.environ, **(env or {})}
     return subprocess.Popen(
@@ -189,7 +189,7 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """The whole process group, at once, as a machine dies."""
+        """Kill the whole process group at once, like a crash of the machine."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""What commands for other trackers have in common, and a home that they are tried on."""
+"""What the commands for other trackers share, and a home to test them on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlvr.ledger import layout
 from rlvr.ledger.journal import encode
 from rlvr.ledger.sweeps import Ledger
 from rlvr.tracker import tensorboard, trackio, wandb
-from rlvr.tracker.copies import copied
+from rlvr.tracker.copies import copied_run
 
 CONFIG = """seed: 0
 lr: 0.001
@@ -51,7 +51,7 @@ def make_home(home: Path) -> Path:
 def test_a_run_is_copied_by_step_with_its_config_and_without_addresses(tmp_path: Path) -> None:
     home = make_home(tmp_path)
     journal(home, FIRST[1], SECOND[0], SECOND[1], FIRST[0])  # step 1 was lost, and taken again at the end
-    run = copied(layout.run(home, "abc123def456"), Ledger(home).sweeps())
+    run = copied_run(layout.run(home, "abc123def456"), Ledger(home).sweeps())
     assert [(record.step, record.time) for record in run.records] == [(1, 10.0), (2, 11.0), (3, 12.5)]
     assert (run.name, run.arm, run.study, run.tags) == ("grpo-s0", "grpo", "eta", ("pilot", "cpu", "x"))
     assert run.knobs == {"lr": 0.001, "loss": "grpo"}

@@ -1,4 +1,4 @@
-"""Which steps are in MLflow: by attempt and step, whatever becomes of the journal's lines."""
+"""Which steps are in MLflow, by attempt and step, whatever happens to the lines of the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_unbroken_series_of_steps_are_two_numbers() -> None:
     cursor.add(records({8}, 2))
     assert cursor.steps == {"1": [[1, 3], [7, 7]], "2": [[8, 8]]}
     assert cursor.arrived == {1, 2, 3, 7, 8}
-    cursor.take_back({2, 8})
+    cursor.mark_missing({2, 8})
     assert cursor.steps == {"1": [[1, 1], [3, 3], [7, 7]]}
 
 
@@ -32,11 +32,11 @@ def test_what_was_added_and_not_taken_back_has_arrived(added: list[tuple[int, se
     cursor = Cursor()
     for attempt, steps in added:
         cursor.add(records(steps, attempt))
-    cursor.take_back(lost)
+    cursor.mark_missing(lost)
     assert cursor.arrived == set().union(*(steps for _, steps in added)) - lost
 
 
-def test_each_store_has_a_cursor_of_its_own_and_one_of_another_version_is_none(tmp_path: Path) -> None:
+def test_each_store_has_its_own_cursor_and_that_of_another_version_is_ignored(tmp_path: Path) -> None:
     first = Cursor("1", "x", "y", steps={"1": [[0, 4]]})
     first.save(tmp_path, URI)
     Cursor("2").save(tmp_path, "sqlite:////z.db")

@@ -18,7 +18,7 @@ from rlvr.tracker.presentation import VIEW_TAG, is_behind, metric_columns, saved
 from rlvr.tracker.shipper import Shipper
 
 
-def test_metrics_that_matter_stand_first_and_of_pass_at_k_the_largest() -> None:
+def test_columns_are_the_main_metrics_with_the_largest_k_of_pass_at_k() -> None:
     names = [f"evaluation/{b}/{m}" for b in ("b", "a") for m in ("error", "avg_at_8", "pass_at_1", "pass_at_8")]
     names += ["evaluation/a/pass_at_16", "validation/a/avg_at_8", "loss/total", "policy/entropy"]
     assert metric_columns(names) == [
@@ -32,7 +32,7 @@ def test_metrics_that_matter_stand_first_and_of_pass_at_k_the_largest() -> None:
     assert metric_columns(["evaluation/bandit/expected_reward"]) == ["metrics.`evaluation/bandit/expected_reward`"]
 
 
-def test_a_view_grows_by_columns_knobs_first_and_else_stays_as_it_is() -> None:
+def test_a_view_gets_new_columns_with_knobs_first_and_is_else_unchanged() -> None:
     first = saved_view("", ["params.`lr`", "metrics.`a`"], 1.0)
     assert saved_view(first, ["metrics.`a`"], 2.0) == first
     grown = json.loads(saved_view(first, ["params.`eta`"], 3.0))
@@ -74,7 +74,7 @@ def parent(home: Path) -> tuple[MlflowClient, str, dict[str, str], dict[str, str
     return client, run.info.run_id, run.data.tags, run.data.params
 
 
-def test_a_parent_run_has_the_name_what_was_swept_and_the_configs_without_secrets(home: Path) -> None:
+def test_a_parent_run_has_the_name_the_swept_values_and_the_configs_without_secrets(home: Path) -> None:
     client, run_id, tags, params = parent(home)
     expected = {"mlflow.runName": "pilot", "rlvr.name": "pilot", "rlvr.tags": "cpu, first", "rlvr.runs": "2"}
     assert {key: tags[key] for key in expected} == expected
@@ -122,7 +122,7 @@ def test_a_report_reaches_the_parent_run_once_and_its_verdicts_with_it(home: Pat
         assert stored.stat().st_mtime_ns == before
 
 
-def test_a_store_that_takes_no_files_has_the_metrics_all_the_same(home: Path) -> None:
+def test_a_store_that_takes_no_artifacts_still_gets_the_metrics(home: Path) -> None:
     _, run_id, *_ = parent(home)
     place = home / "mlartifacts" / run_id / "artifacts"
     place.rename(place.with_name("away"))

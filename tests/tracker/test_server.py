@@ -1,4 +1,4 @@
-"""The shared set-up: an MLflow server on PostgreSQL that comes up whole, keeps what it was given, and stops cleanly."""
+"""The MLflow server on PostgreSQL: it starts completely, keeps its data, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.tracker.places import expected, free_port, make_run, make_sweep, ship
 
 
 def install() -> None:
-    """PostgreSQL from Debian, where it is missing and can be had."""
+    """Install PostgreSQL from Debian, if it is missing and available."""
     if Path("/usr/lib/postgresql").exists() or shutil.which("initdb"):
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -37,12 +37,12 @@ def install() -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     install()
-    made = Server(Path(f"/tmp/rlvr-tracking-{os.getpid()}"))  # the database's user must be able to enter
+    tracking_server = Server(Path(f"/tmp/rlvr-tracking-{os.getpid()}"))  # the database's user must be able to enter
     try:
-        yield made
+        yield tracking_server
     finally:
-        made.down()
-        shutil.rmtree(made.root, ignore_errors=True)
+        tracking_server.down()
+        shutil.rmtree(tracking_server.root, ignore_errors=True)
 
 
 def credentials(server: Server) -> dict[str, str]:
@@ -126,12 +126,14 @@ def as_nobody(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_other_users_of_the_machine_get_nothing(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_users_of_the_machine_have_no_access(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     uri, options = f"http://127.0.0.1:{port}", ["--dir", str(server.root), "--port", str(port)]
     assert main(["up", *options]) == 0
     password = credentials(server)["MLFLOW_TRACKING_PASSWORD"]
-    assert (f". {server.client_env}" in (said := capsys.readouterr().out), password in said) == (True, False)
+    printed = capsys.readouterr().out
+    assert f". {server.client_env}" in printed
+    assert password not in printed
     for path in PATHS:
         assert answer(uri, path=path) == answer(uri, "guess", path=path) == 401, path
     assert answer(uri, password) == 200
@@ -145,7 +147,7 @@ def test_other_users_of_the_machine_get_nothing(server: Server, capsys: pytest.C
         reached = as_nobody("psql", "-h", f"{server.root}/socket", "-U", "postgres", "-c", "select 1", "mlflow")
         assert "Permission denied" in reached.stderr
     main(["down", *options])
-    server.client_env.unlink()  # as one does with a password that has become known
+    server.client_env.unlink()  # to replace a password that is no longer secret
     assert main(["up", *options]) == 0
     assert answer(uri, password) == 401
     assert answer(uri, credentials(server)["MLFLOW_TRACKING_PASSWORD"]) == 200
@@ -156,7 +158,7 @@ def test_other_users_of_the_machine_get_nothing(server: Server, capsys: pytest.C
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is replaced by another user")
-def test_as_root_nothing_of_it_runs_as_root(server: Server) -> None:
+def test_started_by_root_no_process_runs_as_root(server: Server) -> None:
     """With the system's Python, which every user can read, and this environment's packages."""
     system = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     packages = [path for path in sys.path if path.endswith("site-packages") and os.access(path, os.R_OK)]
@@ -194,7 +196,7 @@ def commandline(pid: int) -> bytes:
 def test_a_directory_that_others_can_change_is_refused(
     how: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What lies in it names processes that `down` ends, as whoever calls it."""
+    """Its files name processes that `down` would kill."""
     root = tmp_path / "place" if how == "in somebody else's" else tmp_path
     place = tmp_path
     if how == "everybody may write there":

@@ -1,4 +1,4 @@
-"""What is in MLflow after any history of passes, crashes and retries: each line of the spools, once."""
+"""After any history of passes, crashes and retries, MLflow has each line of the journals once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def any_store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A run id of this test alone: the server is shared."""
+    """A run id that only this test uses: the server is shared."""
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[-40:].strip("-")
 
 
@@ -56,7 +56,7 @@ def test_steps_times_and_values_arrive_exactly(any_store, home, name):
     assert stored(any_store.database)[name] == expected(range(20))
 
 
-def test_the_reader_of_mlflow_and_the_reader_of_the_spool_see_the_same(any_store, home, name):
+def test_mlflow_and_the_journal_contain_the_same_values(any_store, home, name):
     from mlflow import MlflowClient
 
     run = make_run(home, name, steps=10)
@@ -64,10 +64,10 @@ def test_the_reader_of_mlflow_and_the_reader_of_the_spool_see_the_same(any_store
     client = MlflowClient(tracking_uri=any_store.uri)
     experiment = client.get_experiment_by_name("eta")
     assert experiment is not None
-    (found,) = client.search_runs([experiment.experiment_id], f"tags.`rlvr.run_id` = '{name}'")
+    (mlflow_run,) = client.search_runs([experiment.experiment_id], f"tags.`rlvr.run_id` = '{name}'")
     records = read(run / "metrics.jsonl").records
     for metric in places.metrics_of(0):
-        history = client.get_metric_history(found.info.run_id, metric)
+        history = client.get_metric_history(mlflow_run.info.run_id, metric)
         assert [(m.step, m.value) for m in history] == [(r.step, r.metrics[metric]) for r in records]
 
 
@@ -95,7 +95,7 @@ def test_a_lost_cursor_finds_its_run_again(any_store, home, name):
     assert stored(any_store.database)[name] == expected(range(7))
 
 
-def test_passes_send_only_news_and_a_pass_without_news_nothing(local, home):
+def test_a_pass_sends_only_new_lines(local, home):
     run = make_run(home, "r", steps=4)
     shipper = Shipper(home, local.uri)
     sent = []
@@ -111,10 +111,10 @@ def test_a_step_that_two_attempts_raced_for_is_shipped_once(local, home):
     run = make_run(home, "r", steps=4)
     Shipper(home, local.uri).ship([run])
     with (run / "metrics.jsonl").open("ab") as file:
-        file.write(encode(3, T0 + 500, 2, {"reward/mean": 9.0}))  # on record already
+        file.write(encode(3, T0 + 500, 2, {"reward/mean": 9.0}))  # recorded already
         file.write(encode(4, T0 + 501, 2, {"reward/mean": 4.0}))
         file.write(encode(4, T0 + 502, 1, {"reward/mean": 9.0}))
-    report = Shipper(home, local.uri).ship([run])  # a new process: it knows of step 3 from the spool alone
+    report = Shipper(home, local.uri).ship([run])  # a new process: it knows step 3 only from the journal
     assert report.complete
     extra = ("reward/mean", 4, 1000 * int(T0 + 501), 4.0)
     assert stored(local.database)["r"] == sorted([*expected(range(4)), extra])
@@ -164,7 +164,7 @@ def test_a_line_of_more_than_a_thousand_metrics_arrives_whole(local, home):
     assert {key: value for key, _, _, value in stored(local.database)["r"]} == {**many, "x": 1.0}
 
 
-def test_params_are_the_config_without_places_and_long_values_are_cut_and_said_to_be(any_store, home, name):
+def test_params_are_the_config_without_paths_and_long_values_are_cut_and_named(any_store, home, name):
     run = make_run(home, name)
     with (run / "config.yaml").open("a") as file:
         file.write("keep_rollouts: true\nprompt: " + "p" * 7000 + "\n")
@@ -190,7 +190,7 @@ def test_params_are_the_config_without_places_and_long_values_are_cut_and_said_t
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_mlflows_own_experiment_goes_while_it_is_empty(home, monkeypatch, used):
+def test_mlflows_own_experiment_is_deleted_while_it_is_empty(home, monkeypatch, used):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if used:
         from mlflow import MlflowClient
@@ -261,8 +261,8 @@ def test_status_is_that_of_the_last_attempt(local, home, cause, status):
     assert run_of(local, "r")[1] == "FAILED"
     end_attempt(run, 2, cause)
     report = shipper.ship([run])
-    name, found, start, end = run_of(local, "r")
-    assert (name, found, start) == ("lad-js-r", status, int(T0) * 1000)
+    name, shipped_status, start, end = run_of(local, "r")
+    assert (name, shipped_status, start) == ("lad-js-r", status, int(T0) * 1000)
     assert status == "RUNNING" or end == int(T0 + 1000) * 1000 + 500
     assert report.running == (status == "RUNNING")
     parent = "select r.status from runs r join tags t using (run_uuid) where t.key = 'rlvr.kind'"
@@ -297,7 +297,7 @@ def test_a_database_that_was_deleted_is_filled_again(home, monkeypatch):
     assert not (places.ROOT / "mlruns").exists()
 
 
-def test_a_run_that_was_deleted_and_made_again_is_another_mlflow_run(local, home):
+def test_a_run_that_was_deleted_and_created_again_is_another_mlflow_run(local, home):
     run = make_run(home, "r", steps=3)
     Shipper(home, local.uri).ship([run])
     shutil.rmtree(run)
@@ -307,12 +307,12 @@ def test_a_run_that_was_deleted_and_made_again_is_another_mlflow_run(local, home
     assert query(local.database, "select count(*) from tags where key = 'rlvr.run_id' and value = 'r'") == [(2,)]
 
 
-def test_a_damaged_line_holds_up_nothing_and_is_named_for_good(local, home):
+def test_a_damaged_line_delays_no_other_and_remains_named(local, home):
     bad, good = make_run(home, "bad", steps=3), make_run(home, "good", steps=3)
     data = bytearray((bad / "metrics.jsonl").read_bytes())
     data[10] ^= 1
     (bad / "metrics.jsonl").write_bytes(data)
-    for _ in range(2):  # the second pass, of another process, reads nothing of it
+    for _ in range(2):  # the second pass is that of a new process
         report = Shipper(home, local.uri).ship([bad, good])
         assert report.complete  # trying again would not help
         assert "lad-js-bad: line 1 is damaged (its checksum does not match): left out" in str(report)
@@ -320,7 +320,7 @@ def test_a_damaged_line_holds_up_nothing_and_is_named_for_good(local, home):
     assert stored(local.database) == {"bad": expected(range(1, 3)), "good": expected(range(3))}
 
 
-def test_a_run_that_cannot_be_read_holds_up_no_other_and_is_named(local, home):
+def test_an_unreadable_run_delays_no_other_and_is_named(local, home):
     _, torn, foreign = (make_run(home, run_id, steps=3) for run_id in ("good", "torn", "foreign"))
     (torn / "config.yaml").write_text("loss: {")
     (foreign / "run.json").write_text('{"run_id": "foreign", "name": "lad"}')
@@ -328,10 +328,10 @@ def test_a_run_that_cannot_be_read_holds_up_no_other_and_is_named(local, home):
     (home / "runs/sweeps/s/manifest.jsonl").open("a").write('{"run_id": "go')
     report = Shipper(home, local.uri).ship(run_dirs(home))
     assert report.left == {"lad-js-torn": 3}  # its config may be put back
-    told = " ".join(report.problems.values())
-    assert "run foreign: made by another version of rlvr (no number of a format; this one reads format 1)" in told
-    assert "config.yaml is no YAML" in told
-    assert "sweep s: line 5 is torn in" in told
+    problems = " ".join(report.problems.values())
+    assert "run foreign: made by another version of rlvr (no number of a format; this one reads format 1)" in problems
+    assert "config.yaml is no YAML" in problems
+    assert "sweep s: line 5 is torn in" in problems
     assert set(stored(local.database)) == {"good"}
 
 
@@ -346,7 +346,7 @@ def test_the_torn_last_line_of_a_finished_run_is_named(local, home):
     assert stored(local.database)["r"] == expected(range(2))
 
 
-def test_a_run_deleted_in_mlflow_holds_up_no_other_run_and_is_named(local, home):
+def test_a_run_deleted_in_mlflow_delays_no_other_and_is_named(local, home):
     from mlflow import MlflowClient
 
     gone, good = make_run(home, "gone", steps=1), make_run(home, "good", steps=1)
@@ -375,7 +375,7 @@ def test_a_dead_server_costs_seconds_and_nothing_is_lost(local, home):
     assert stored(local.database)["r"] == expected(range(4))
 
 
-def test_what_a_server_says_is_told_without_secrets(home):
+def test_messages_of_a_server_are_shown_without_secrets(home):
     class Refusing(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(403, "http://ann:s3cret@here: s3cret is not the password")
@@ -403,13 +403,13 @@ def test_a_server_that_accepts_and_never_answers_costs_seconds(home):
     assert "does not answer" in (report.error or "")
 
 
-def test_a_file_that_is_no_database_is_said_to_be_none(home, tmp_path):
+def test_a_file_that_is_no_database_is_reported(home, tmp_path):
     (tmp_path / "notes.db").write_text("not a database, just some text that is long enough to be read as a header" * 9)
     report = Shipper(home, f"sqlite:///{tmp_path / 'notes.db'}").ship([make_run(home, "r", steps=1)])
     assert "cannot be used as a database" in (report.error or "")
 
 
-def test_a_pass_waits_for_another_one_and_says_so_when_it_has_to_give_up(local, home, monkeypatch):
+def test_a_pass_waits_for_another_one_and_reports_when_it_gives_up(local, home, monkeypatch):
     from filelock import FileLock
 
     run = make_run(home, "r", steps=2)
@@ -439,6 +439,14 @@ def test_an_unknown_sweep_and_an_ambiguous_one_are_user_errors(home, capsys):
     assert "no sweep 's9'" in capsys.readouterr().err
     assert main(["--home", str(home), "--uri", "file:///x"]) == 2
     assert "Allowed: sqlite, http" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["s1", "s"])
+def test_a_damaged_sweep_is_reported_by_whatever_it_was_selected(home, capsys, typed):
+    make_sweep(home, "s1", [])
+    (home / "runs/sweeps/s1/manifest.jsonl").write_text("{")
+    assert main(["--home", str(home), "--sweep", typed]) == 0
+    assert "sweep s1: line 1 is torn in" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -498,7 +506,7 @@ def test_a_server_that_is_down_from_start_to_end_leaves_everything_for_later(hom
     process = ship(home, "--uri", f"http://127.0.0.1:{places.free_port()}", "--follow")
     time.sleep(4)
     assert process.stdin is not None
-    process.stdin.close()  # whoever started it is gone
+    process.stdin.close()  # as if its parent process had ended
     start = time.monotonic()
     assert process.wait(timeout=60) == 3
     assert time.monotonic() - start < 10

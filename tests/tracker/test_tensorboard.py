@@ -18,12 +18,14 @@ CONFIG = "seed: 0\nlr: 0.001\nloss:\n  _target_: x\nchoices:\n  loss: grpo\n"
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
-    """By metric, (step, time, value), as TensorBoard shows them."""
+    """{metric: (step, time, value) of each point}, as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    found.Reload()
-    return {tag: [(e.step, e.wall_time, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return {
+        tag: [(e.step, e.wall_time, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
+    }
 
 
 def test_every_step_arrives_once_with_its_own_time_however_often_it_is_written(tmp_path, capsys):
@@ -42,21 +44,21 @@ def test_every_step_arrives_once_with_its_own_time_however_often_it_is_written(t
     assert "1 runs" in captured.out
     folder = tmp_path / "tb" / "eta" / "grpo-s0-abc123"
     assert [file.name for file in folder.iterdir()] == [FILE]
-    found = scalars(folder)
-    assert found["a/b"] == [(1, 10.0, 0.5), (2, 11.0, 0.25), (3, 12.5, 0.125)]
-    ((step, _, value),) = found["c"]
+    values = scalars(folder)
+    assert values["a/b"] == [(1, 10.0, 0.5), (2, 11.0, 0.25), (3, 12.5, 0.125)]
+    ((step, _, value),) = values["c"]
     assert step == 2
     assert math.isnan(value)
     assert all(word in (folder / FILE).read_bytes() for word in (b"lr", b"loss", b"grpo"))  # the knobs of HPARAMS
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
+def test_the_error_for_a_directory_that_cannot_be_written_is_one_line(tmp_path, capsys):
     Ledger(tmp_path).create_run("abc123def456", CONFIG, {"name": "grpo-s0", "arm": "grpo", "study": "eta"})
     (tmp_path / "file").touch()
     assert main(["--home", str(tmp_path), "--out", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err == f"error: {tmp_path}/file/eta/grpo-s0-abc123: Not a directory.\n"
 
 
-def test_a_sweep_that_is_not_there_is_refused(tmp_path, capsys):
+def test_an_unknown_sweep_is_rejected(tmp_path, capsys):
     assert main(["--home", str(tmp_path), "--out", str(tmp_path), "--sweep", "nobody"]) == 2
     assert "no sweep 'nobody'" in capsys.readouterr().err

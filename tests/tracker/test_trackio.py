@@ -21,7 +21,7 @@ print(S.get_runs("eta"))
 
 
 def python(*arguments: str, **environment: str) -> str:
-    """A process of its own: trackio reads where its store is once, when it is imported."""
+    """The output of a new process: trackio reads the place of its store once, on import."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
     done = subprocess.run(
         [sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=120, check=True

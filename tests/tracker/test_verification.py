@@ -1,4 +1,4 @@
-"""MLflow against the journals, row by row, whatever happened to either; expected rows are counted behind our code."""
+"""Comparing MLflow with journals, whatever happened to either. Expected rows are computed without our code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def lines(run: Path) -> list[bytes]:
 
 
 def damage(run: Path, step: int) -> None:
-    every = lines(run)
-    every[step] = every[step].replace(b"reward", b"rewerd")
-    (run / "metrics.jsonl").write_bytes(b"".join(every))
+    all_lines = lines(run)
+    all_lines[step] = all_lines[step].replace(b"reward", b"rewerd")
+    (run / "metrics.jsonl").write_bytes(b"".join(all_lines))
 
 
 def test_rows_are_compared_by_metric_step_time_and_value() -> None:
@@ -31,9 +31,9 @@ def test_rows_are_compared_by_metric_step_time_and_value() -> None:
     same = {Row("a", 1, 2500, 0.1), Row("a", 2, 3000, 0.2)}
     assert not difference(records, same)
     for other in (Row("b", 2, 3000, 0.2), Row("a", 3, 3000, 0.2), Row("a", 2, 3001, 0.2), Row("a", 2, 3000, 0.25)):
-        found = difference(records, {Row("a", 1, 2500, 0.1), other})
-        assert (found.lacking, found.foreign) == ({Row("a", 2, 3000, 0.2)}, {other})
-    # Of a pass that ended after it sent step 2: its rows are no others', and step 1 alone can be lacking.
+        differing = difference(records, {Row("a", 1, 2500, 0.1), other})
+        assert (differing.lacking, differing.foreign) == ({Row("a", 2, 3000, 0.2)}, {other})
+    # If step 2 was sent and not yet noted as such: its rows are not foreign, and only step 1 can be lacking.
     assert not difference(records, same, sent={1})
     assert difference(records, set(), sent={1}).lacking == {Row("a", 1, 2500, 0.1)}
     assert [record.step for record in arrived(records, {Row("a", 2, 9, 0.2)})] == [2]  # from a line that was lost
@@ -42,7 +42,7 @@ def test_rows_are_compared_by_metric_step_time_and_value() -> None:
 
 
 def test_deleting_a_damaged_line_skips_no_row_of_a_live_shipper_or_of_the_next_one(local: Store, home: Path) -> None:
-    """Lines 2 and 4 of six rot before they are shipped, and are deleted; then the run takes four steps more."""
+    """Lines 2 and 4 of six are damaged before they are shipped, and deleted; then the run takes four more steps."""
     live = Shipper(home, local.uri)
     run = make_run(home, "r", steps=6)
     damage(run, 2)
@@ -62,7 +62,7 @@ def test_deleting_a_damaged_line_skips_no_row_of_a_live_shipper_or_of_the_next_o
     assert Shipper(home, local.uri).verify([run]) == ({}, 3 * 8 + 1)
 
 
-def test_a_step_that_mlflow_has_and_that_is_taken_again_is_not_doubled_and_is_said_to_differ(
+def test_a_step_that_mlflow_has_and_that_is_recorded_again_is_not_doubled_and_is_reported(
     local: Store, home: Path
 ) -> None:
     run = make_run(home, "r", steps=4)
@@ -82,7 +82,7 @@ def test_a_step_that_mlflow_has_and_that_is_taken_again_is_not_doubled_and_is_sa
     assert equal == 9
     assert unequal == {
         NAME: f"1 rows are not in MLflow (step 3: reward/mean={3 / 7:g}, ...), "
-        f"3 rows are in MLflow alone (step 3: evaluation/maze/avg_at_8={-3 / 3:g}, ...)"
+        f"3 rows are only in MLflow (step 3: evaluation/maze/avg_at_8={-3 / 3:g}, ...)"
     }
     assert verify(Shipper(home, local.uri), [], repair=True) == 0
     (kept,) = query(local.database, "select count(*) from runs r join tags t using (run_uuid) where t.key = "
@@ -104,18 +104,18 @@ def test_rows_that_vanish_from_mlflow_are_named_and_sent_again(local: Store, hom
     assert stored(local.database)["r"] == expected(range(5))
 
 
-def test_a_run_that_nobody_can_read_is_not_called_equal(local: Store, home: Path) -> None:
-    whole, broken = make_run(home, "r", steps=2), make_run(home, "s", steps=2)
-    Shipper(home, local.uri).ship([whole, broken])
+def test_an_unreadable_run_is_not_reported_as_equal(local: Store, home: Path) -> None:
+    intact, broken = make_run(home, "r", steps=2), make_run(home, "s", steps=2)
+    Shipper(home, local.uri).ship([intact, broken])
     (broken / "run.json").write_text("{")
-    unequal, equal = Shipper(home, local.uri).verify([whole, broken])
+    unequal, equal = Shipper(home, local.uri).verify([intact, broken])
     assert equal == len(expected(range(2)))
     assert list(unequal) == ["not compared"]
     assert "run.json" in unequal["not compared"]
     assert verify(Shipper(home, local.uri), [], repair=False) == UNEQUAL
 
 
-def test_a_deleted_experiment_is_said_of_its_runs_and_restored_it_is_whole(local: Store, home: Path) -> None:
+def test_runs_of_a_deleted_experiment_are_reported_and_equal_after_it_is_restored(local: Store, home: Path) -> None:
     run = make_run(home, "r", steps=5)
     shipper = Shipper(home, local.uri)
     shipper.ship([run])
@@ -136,7 +136,7 @@ def test_a_deleted_experiment_is_said_of_its_runs_and_restored_it_is_whole(local
 def test_a_lost_run_json_and_a_lost_run_make_no_second_run_that_counts_and_leave_none_running(
     local: Store, home: Path
 ) -> None:
-    """A launch that repeats the command writes run.json anew: another time of creation."""
+    """Repeating the command of a launch writes run.json again, with another time of creation."""
     standing = (
         "select r.status from runs r join tags t using (run_uuid) where t.key = 'rlvr.run_id' and t.value = 'r' "
         "and r.lifecycle_stage = 'active'"
@@ -148,7 +148,7 @@ def test_a_lost_run_json_and_a_lost_run_make_no_second_run_that_counts_and_leave
     assert query(local.database, standing) == [("RUNNING",)]
     (run / "run.json").unlink()
     Shipper(home, local.uri).ship(run_dirs(home))
-    assert query(local.database, standing) == [("FAILED",)]  # nobody can say how it stands
+    assert query(local.database, standing) == [("FAILED",)]  # its state cannot be read
     for lost in ("run.json", "mlflow.json"):
         (run / lost).unlink(missing_ok=True)
     keep = (run / "metrics.jsonl").read_bytes()
@@ -182,8 +182,8 @@ def test_a_run_whose_run_json_and_both_cursors_are_lost_is_found_by_its_rows(loc
     make_sweep(home, "t", ["r"], created=again)
     add_steps(run, range(3, 5))
     assert Shipper(home, local.uri).ship(run_dirs(home)).shipped[NAME] == 2
-    found = "select count(*) from tags where key = 'rlvr.run_id' and value = 'r'"
-    assert query(local.database, found) == [(1,)]
+    num_mlflow_runs = "select count(*) from tags where key = 'rlvr.run_id' and value = 'r'"
+    assert query(local.database, num_mlflow_runs) == [(1,)]
     assert stored(local.database)["r"] == expected(range(5))
 
 

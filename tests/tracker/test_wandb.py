@@ -42,7 +42,7 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def ship(home: Path, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own: W&B keeps what it read of its surroundings first."""
+    """In a new process: W&B reads its environment only once."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     command = [sys.executable, "-m", "rlvr.tracker.wandb", "--home", str(home), "--out", str(out), "--sweep", "pilot"]
     env = {**kept, "HOME": str(home), "NETRC": str(home / "netrc"), **environment}
@@ -71,7 +71,7 @@ def test_every_step_is_there_once_with_its_own_time_however_often_it_is_shipped(
     assert not any(b"secret" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-def test_without_a_key_it_is_one_line(tmp_path: Path) -> None:
+def test_the_error_without_a_key_is_one_line(tmp_path: Path) -> None:
     done = ship(make_home(tmp_path), tmp_path / "wb")
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: W&B: No API key configured")
