@@ -260,5 +260,5 @@ def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
     before = (tmp_path / "kept.rlvr").read_bytes()
     capsys.readouterr()
     assert command.main(["import", dump, "--format", "rlvr", "--arm", "b", "--out", "kept"]) == 2
-    assert "kept.rlvr is there already. Pass another name by --out, or remove it." in capsys.readouterr().err
+    assert "kept.rlvr exists already. Pass another name with --out, or remove it." in capsys.readouterr().err
     assert (tmp_path / "kept.rlvr").read_bytes() == before
