@@ -90,12 +90,8 @@ def parser() -> terminal.Parser:
         default="ledger",
         help="read metrics and states from runs/ (default) or from MLflow; same numbers",
     )
-    parser.add_argument(
-        "--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)"
-    )
+    parser.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
+    parser.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
     parser.add_argument(
         "--tables", metavar="NAMES", help="only these tables, as in eta,divergence; in reports/<study>-part/"
     )

@@ -105,7 +105,8 @@ def frames(
     chosen = set(runs)
     plans, study = _of_runs(listing, chosen) if chosen else _select(listing, study, sweep)
     lines = [(plan, line) for plan in plans for line in plan.runs if not chosen or line["run_id"] in chosen]
-    lines.sort(key=lambda pair: not pair[1].get("control"))  # of two lines on a run the later counts
+    # Of two lines on a run the later one counts: a run that is planned for itself, too, is no control.
+    lines.sort(key=lambda pair: not pair[1].get("control"))
     planned = {line["run_id"]: (plan, line) for plan, line in lines if chosen or line.get("stage") != TUNING}
     tuning = {line["run_id"]: (plan, line) for plan, line in lines if line["run_id"] not in planned}
     planned, tuning = (planned, tuning) if planned else (tuning, {})

@@ -93,7 +93,7 @@ def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
     ],
 )
 def test_runs_that_diverged_are_not_left_out_of_a_verdict(tmp_path, grpo, pacs, relation, outcome):
-    """Who is left had more luck: the side that is found more accurate must have lost nobody."""
+    """The remaining runs were the luckier ones: the side with the higher score must have no diverged run."""
     one = judged(tmp_path, {"loss=grpo": grpo, "loss=pacs": pacs}, {**CLAIM, "relation": relation})
     lost = max(grpo.count(LOST), pacs.count(LOST))
     assert one.outcome == outcome
@@ -108,7 +108,7 @@ def test_a_trend_over_values_at_which_runs_diverged_is_not_judged(tmp_path):
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     ends = ((1e-5, (2, 3, 2, 2)), (1e-4, (4, 5, 4, 4)), (1e-3, (6, 7, 6, LOST)))
     one = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, rises)
-    assert (one.outcome, one.more) == (Outcome.NOT_TESTED, "1 run diverged: those that are left had more luck")
+    assert (one.outcome, one.more) == (Outcome.NOT_TESTED, "1 run diverged: the remaining runs were the luckier ones")
 
 
 def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_that_there_was_some(tmp_path):
