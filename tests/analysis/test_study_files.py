@@ -49,5 +49,5 @@ def test_a_setting_of_today_that_no_run_has_is_told_of_the_study_and_of_its_pape
     (tmp_path / "paper.yaml").write_text("defaults: [/paper/base, _self_]\nunheard: 3\n", encoding="utf-8")
     text = "defaults: [{override /loss: lad}, {override /paper: paper}]\nloss: pacs\nlr: 2e-4\n"
     (folder / "one.yaml").write_text(text, encoding="utf-8")
-    found = study_files.changed(load(home, study="one"), folder, tmp_path)
-    assert found == {"steps": ("40", "80"), "lr": ("0.0001", "0.0002")}
+    changed = study_files.changed(load(home, study="one"), folder, tmp_path)
+    assert changed == {"steps": ("40", "80"), "lr": ("0.0001", "0.0002")}

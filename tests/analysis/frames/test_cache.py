@@ -101,5 +101,5 @@ def test_counts_are_those_of_a_plain_loop(home):
         n_c[0] += outcome != "error"
         n_c[1] += outcome == "correct"
     frame = counting.Counts(home, ["id-grpo-s0"]).frame
-    found = {(r.step, r.source, r.problem_id): [r.n, r.correct] for r in frame.itertuples()}
-    assert found == expected
+    counted = {(r.step, r.source, r.problem_id): [r.n, r.correct] for r in frame.itertuples()}
+    assert counted == expected
