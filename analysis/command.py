@@ -101,7 +101,7 @@ def parser() -> terminal.Parser:
     parser.add_argument(
         "--against", metavar="ARM", default="", help="what arms are compared to, as in 'loss=grpo lr=1e-4', or base"
     )
-    parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values stand as columns")
+    parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values become columns")
     parser.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
     parser.add_argument(
         "--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing"

@@ -63,7 +63,9 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
         epilog=IMPORT_EXAMPLES,
     )
     parser.add_argument("dump", type=Path, help="a .jsonl or .parquet file, or a folder of them")
-    parser.add_argument("--format", required=True, choices=dumps.FORMATS, help="who wrote it; rlvr: our own schema")
+    parser.add_argument(
+        "--format", required=True, choices=dumps.FORMATS, help="the trainer of the dump; rlvr: our own schema"
+    )
     parser.add_argument(
         "--arm", required=True, help="a name, or knobs as in 'loss=grpo lr=1e-6': runs of one arm agree"
     )

@@ -26,7 +26,7 @@ RESTATED = "(stated after the runs)"
 ANOTHER_SETTING = "**Of another setting than today's**"
 EXAMPLES = """\
 examples:
-  python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces what stands between the comments
+  python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces the text between the comments
   python -m analysis findings eta.rlvr                                       prints it
 """
 

@@ -67,7 +67,7 @@ def test_a_part_of_a_report_leaves_the_whole_one_as_it_is(tmp_path, capsys):
     assert complete.read_text() == "all of it"
 
 
-def test_without_claims_it_says_where_they_stand(tmp_path, capsys):
+def test_without_claims_the_command_explains_where_they_are_written(tmp_path, capsys):
     home = str(study(tmp_path, (6, 6, 7), claimed=False))
     assert command.main(["--home", home, "--claims"]) == 0
     assert command.main(["--home", home, "--claims", "--exit-code"]) == 3  # nothing was shown to hold
@@ -82,7 +82,7 @@ def test_without_claims_it_says_where_they_stand(tmp_path, capsys):
         (["--across", "lr"], "--across lr: it was not swept. Swept here: loss."),
     ],
 )
-def test_what_is_not_there_is_one_line_and_exit_2(tmp_path, capsys, arguments, message):
+def test_an_unknown_name_gives_one_line_and_exit_code_2(tmp_path, capsys, arguments, message):
     assert command.main(["--home", str(study(tmp_path, (6, 6, 7))), "--no-figures", *arguments]) == 2
     shown = capsys.readouterr()
     assert message in shown.err

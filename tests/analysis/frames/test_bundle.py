@@ -48,7 +48,7 @@ def test_tables_figures_and_page_are_rebuilt_byte_for_byte_without_the_runs(pack
     assert str(home) not in ours["index.html"].decode()
 
 
-def test_the_same_runs_give_the_same_bytes_whatever_the_cache_knew(packed, tmp_path):
+def test_the_same_runs_give_the_same_bytes_with_and_without_a_cache(packed, tmp_path):
     home, file = packed
     shutil.rmtree(layout.analysis_cache(home))
     assert command.main(["--sweep", "abc12345", "--home", str(home), "--out", str(tmp_path), "--no-figures"]) == 0
@@ -110,7 +110,7 @@ def test_a_report_of_many_bundles_has_a_short_name(tmp_path, packed, capsys):
     assert second.startswith(f"0{'x' * 60}-and-5-more-")  # of other files: not in the place of the first
 
 
-def test_bundles_together_claim_what_the_newest_launch_claims(tmp_path):
+def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
     files = []
     for created, seed, baseline in ((1000.0, 0, "loss=grpo"), (2000.0, 1, "loss=rloo")):
         run_id = write_run(tmp_path, config("grpo", seed=seed), {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}})
@@ -164,7 +164,7 @@ def parquet(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
-def test_a_strangers_bundle_writes_nothing_and_reaches_no_terminal(packed, tmp_path):
+def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(packed, tmp_path):
     _, file = packed
     with zipfile.ZipFile(file) as archive:
         runs = json.loads(archive.read("runs.json"))
@@ -188,7 +188,7 @@ def test_a_strangers_bundle_writes_nothing_and_reaches_no_terminal(packed, tmp_p
         ({"counts.parquet": b"PAR1 garbage"}, "no bundle"),
     ],
 )
-def test_what_is_no_bundle_is_refused_in_a_line(packed, tmp_path, capsys, changed, message):
+def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsys, changed, message):
     bad = rebuilt(packed[1], tmp_path / "bad.rlvr", **changed)
     assert command.main([str(bad)]) == 2
     error = capsys.readouterr().err

@@ -141,14 +141,14 @@ def test_a_column_that_is_no_number_is_named_with_its_file_and_value(tmp_path, f
         frames(Dump(jsonl(tmp_path / "d.jsonl", [row]), form, "a"))
 
 
-def test_gaps_in_columns_of_parquet_are_what_is_not_said(tmp_path):
+def test_gaps_in_parquet_columns_get_the_defaults(tmp_path):
     pd.DataFrame(
         {"problem_id": ["a", "a"], "reward": [1.0, None], "step": [20, None], "num_tokens": [None, 7]}
     ).to_parquet(tmp_path / "d.parquet")
     assert counted(Dump(tmp_path, "rlvr", "a")) == [(1, "dump", 0, 0, 1), (20, "dump", 1, 1, 0)]
 
 
-def test_a_bundle_lies_where_it_is_said_to_though_its_arm_is_a_path(tmp_path, capsys, monkeypatch):
+def test_an_import_of_an_arm_named_like_a_path_writes_the_reported_file(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": 1}]))
@@ -181,7 +181,7 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
 
 
-def test_an_interval_wider_than_all_shares_is_said_to_rest_on_too_few():
+def test_an_interval_wider_than_all_shares_is_marked_as_too_few_problems():
     """Two problems have one degree of freedom: t is 12.7."""
     of_two = {"mean": 0.5, "low": -5.853, "high": 6.853, "state": "", "verdict": ""}
     assert text_of(of_two, Format()) == "50.0 (too few for ±)"
@@ -228,7 +228,7 @@ def test_the_legend_of_what_decides_is_of_its_columns():
         ("prime-rl", {"example_id": "p", "prompt": "p", "completion": "x", "reward": 1.0}),
     ],
 )
-def test_samples_of_no_step_are_the_arms_and_not_the_base_policys(tmp_path, form, row):
+def test_samples_without_a_step_belong_to_the_arm_not_to_the_base_policy(tmp_path, form, row):
     imported = frames(Dump(jsonl(tmp_path / "results.jsonl", [row]), form, "a"))
     (arm,) = arms(imported)
     (metric,) = parse("avg", imported, arm.run_ids)

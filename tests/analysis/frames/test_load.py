@@ -30,7 +30,7 @@ from tests.analysis.ledger_factory import (
 )
 
 
-def test_every_planned_run_is_a_row_whatever_became_of_it(tmp_path):
+def test_every_planned_run_is_a_row_in_any_state(tmp_path):
     write_study(tmp_path, spoil=True)
     frames = load(tmp_path)
     state = frames.runs.set_index("name")["state"]
@@ -140,7 +140,7 @@ def test_a_line_that_contradicts_its_checksum_is_left_out(tmp_path):
     assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out: {why}.",)
 
 
-def test_runs_that_cannot_be_read_are_named_and_cost_no_other(tmp_path):
+def test_unreadable_runs_are_named_and_the_others_are_read(tmp_path):
     configs = [config(seed=seed) for seed in range(4)]
     ids = [write_run(tmp_path, run_config, {0: BASE, 40: BASE}) for run_config in configs]
     plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in configs]
@@ -221,7 +221,7 @@ def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path
     assert runs.loc[runs["reference"], "name"].tolist() == ["grpo-s0"]
 
 
-def test_of_sweeps_of_no_study_those_in_the_setting_of_the_newest_are_shown_and_the_others_named(tmp_path):
+def test_sweeps_without_a_study_are_shown_if_they_share_a_setting_with_the_newest_and_the_others_are_named(tmp_path):
     configs_of = {
         "a": [config(eta=0.5), config(eta=1.0)],  # the grid
         "b": [config(steps=5)],  # the odd one
@@ -408,13 +408,13 @@ def test_a_server_that_is_away_or_never_answers_costs_seconds_and_is_one_line(tm
             assert "s3cret" not in str(caught.value)
 
 
-def test_a_damaged_database_is_one_line_with_its_cure(tmp_path: Path) -> None:
+def test_a_damaged_database_gives_one_line_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 999)
     with pytest.raises(LookupError, match="moved away: `python -m sweeps sync` restores all of it"):
         load(tmp_path, source="mlflow")
 
 
-def test_damaged_parquet_files_are_named_rows_and_all_else_goes_on(tmp_path: Path) -> None:
+def test_damaged_parquet_files_are_named_and_all_others_are_read(tmp_path: Path) -> None:
     """One evaluation is empty, one is no Parquet, a bandit's policy is cut: the other runs keep their counts."""
     write_study(tmp_path)
     before = load(tmp_path)

@@ -39,6 +39,6 @@ def test_arms_with_different_code_are_named_too(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_of_one_version_and_runs_of_before_need_no_line(tmp_path: Path) -> None:
+def test_runs_of_one_version_or_without_a_record_need_no_line(tmp_path: Path) -> None:
     versions_of = {"a-0": {"own": ["1" * 64]}, "a-1": {"own": ["1" * 64]}, "a-2": {}}
     assert notes(tmp_path, a_home(tmp_path, versions_of)) == []

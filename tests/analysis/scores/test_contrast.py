@@ -175,7 +175,7 @@ def test_more_of_a_kind_shrinks_its_own_part_alone():
     assert (twice["seeds"].num_seeds, twice["seeds"].df_seed, twice["problems"].num_problems) == (4, 3, 20)
 
 
-def test_one_seed_says_nothing_of_seeds():
+def test_with_one_seed_no_number_of_seeds_is_advised():
     values = np.random.default_rng(7).normal(0.02, 0.2, (1, 100))
     wanted = needed(crossed(values, np.zeros(100, int)), 1e-5, 8)
     assert wanted.seeds is None

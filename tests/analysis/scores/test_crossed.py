@@ -48,7 +48,7 @@ def test_one_number_per_run_is_a_t_test_over_seeds():
     assert summary.p_value(0.4) == pytest.approx(stats.ttest_1samp(values, 0.4).pvalue)
 
 
-def test_benchmarks_weigh_alike_whatever_their_size():
+def test_benchmarks_of_any_size_have_equal_weights():
     """One seed, two benchmarks: Welch's t test, as mean(x) = mean(−y) says that the average of both means is 0."""
     rng = np.random.default_rng(2)
     x, y = rng.normal(0.3, 1, 12), rng.normal(-0.1, 2, 50)
@@ -106,7 +106,7 @@ def differences(rng: np.random.Generator, S: int, spread: float, repeats: int) -
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.03])
 @pytest.mark.parametrize("S", [3, 5, 8])
-def test_intervals_cover_what_they_promise(S: int, spread: float):
+def test_intervals_have_their_nominal_coverage(S: int, spread: float):
     """95 % intervals cover 93 to 97 %; 8000 repetitions at S = 3 know it to ± 0.5 points (two standard errors).
 
     It is lowest, 93.2, at three seeds 3 points apart.

@@ -39,7 +39,7 @@ def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
     assert false / 300 <= 0.05 + 0.025
 
 
-def test_without_the_family_a_third_of_such_sweeps_would():
+def test_plain_intervals_give_a_verdict_in_a_third_of_such_sweeps():
     rng = np.random.default_rng(1)
     false = 0
     for _ in range(200):
@@ -48,7 +48,7 @@ def test_without_the_family_a_third_of_such_sweeps_would():
     assert false / 200 > 0.2
 
 
-def test_a_restless_arm_is_not_judged_with_the_degrees_of_freedom_of_all():
+def test_an_arm_with_a_large_spread_does_not_get_the_pooled_degrees_of_freedom():
     """Of six arms one, whose seeds are three times as far apart. 1000 sweeps know its 5 % to ± 1.4 (two errors)."""
     rng = np.random.default_rng(3)
     false = 0
@@ -59,7 +59,7 @@ def test_a_restless_arm_is_not_judged_with_the_degrees_of_freedom_of_all():
     assert false / 1000 <= 0.05 + 0.014
 
 
-def test_a_restless_reference_does_not_pass_for_nine_findings():
+def test_a_reference_with_a_large_spread_rarely_gives_verdicts_on_its_arms():
     """The reference's seeds 6 points apart, all others' 1: the pooled spread must not hide it."""
     rng = np.random.default_rng(2)
     false = 0

@@ -53,7 +53,7 @@ def test_each_arm_and_the_mean_of_several_have_a_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of", ["each", "mean"])
-def test_what_is_compared_with_itself_is_said_to_be(tmp_path: Path, of: str) -> None:
+def test_a_claim_that_compares_arms_with_themselves_is_not_tested(tmp_path: Path, of: str) -> None:
     arms = arms_of(tmp_path, "loss=grpo", "loss=pacs")
     with pytest.raises(NotTested, match="^what has loss=grpo is itself what it is compared to, loss=grpo$"):
         sides(claim("loss=grpo", of), "loss=grpo", arms)
@@ -82,7 +82,7 @@ def test_a_trend_takes_the_arms_by_the_value_of_its_knob(tmp_path: Path) -> None
         trend(rises, arms[:2])
 
 
-def test_a_report_says_that_no_arm_has_the_baseline_and_what_stands_in_its_place(tmp_path: Path) -> None:
+def test_a_report_names_a_baseline_that_no_arm_has_and_its_replacement(tmp_path: Path) -> None:
     write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=nope")
     (verdict,) = findings(load(tmp_path))
     assert verdict.outcome == Outcome.WARNING

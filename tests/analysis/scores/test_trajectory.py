@@ -48,7 +48,7 @@ def test_what_runs_will_measure_is_known_before_they_begin(name: str):
 
 
 @pytest.mark.parametrize("name", ["avg@3", "pass@64", "foo", "avg,pass", "modes covered", "evaluation/nosuch/avg_at_8"])
-def test_what_they_will_not_measure_is_too(name: str):
+def test_metrics_that_runs_will_not_measure_are_refused_before_they_begin(name: str):
     with pytest.raises(LookupError, match=f"{name}: no run measured it"):
         check_ahead(name, ["evaluation/maze7/avg_at_8", "evaluation/maze7/pass_at_8"], 8)
 
@@ -114,7 +114,7 @@ def test_without_a_common_level_the_reason_is_given(tmp_path):
     assert "did not log" in level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES).why
 
 
-def test_what_is_interpolated_from_the_base_policy_is_said_to_lean(tmp_path):
+def test_a_level_interpolated_from_the_base_policy_has_a_warning(tmp_path):
     run(tmp_path, "grpo", ((2, 2), (6, 6), (6, 6)))  # at half between its base policy and its first evaluation
     run(tmp_path, "pacs", ((2, 2), (3, 3), (4, 4)))
     frames = load(tmp_path)

@@ -65,7 +65,7 @@ def test_the_opposite_contradicts_it(tmp_path):
     assert verdict.found.startswith("−29.2 [")  # (−2 − 2 − 3)/3/8
 
 
-def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
+def test_an_undecided_claim_names_the_seeds_that_would_decide_it(tmp_path):
     verdict = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
     assert verdict.outcome == Outcome.UNDECIDED
     # 0, 2, 0, 1 of 8 more, alike on all problems: a paired t test over seeds. Its power by the noncentral t.
@@ -183,7 +183,7 @@ def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_p
     assert verdict.claim.origin == Origin.PAPER
 
 
-def test_of_several_arms_each_must_bear_it_out_or_their_mean(tmp_path):
+def test_a_claim_must_hold_for_each_of_several_arms_or_for_their_mean(tmp_path):
     arms = {"loss=grpo": (3, 4, 3), "loss=pacs lr=1e-5": (6, 7, 6), "loss=pacs lr=1e-3": (3, 4, 3)}
     (tmp_path / "mean").mkdir()
     assert judged(tmp_path, arms, CLAIM).outcome == Outcome.UNDECIDED

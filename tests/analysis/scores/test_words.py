@@ -37,7 +37,7 @@ def test_numbers_that_a_search_has_drawn_have_four_digits_and_typed_ones_all(tmp
     assert labels(tmp_path) == ["lr = 2.142e-05", "lr = 0.06735", "lr = 0.123456"]
 
 
-def test_several_references_are_said_in_a_few_words():
+def test_the_labels_of_several_references_are_shortened():
     first, second = "loss=grpo lr = 1e-4 rollout.samples = 4", "loss=grpo lr = 3e-4 rollout.samples = 4"
     assert words.together([first, first]) == first
     assert words.together([first, second, first]) == "loss=grpo rollout.samples = 4 at the same lr"
@@ -69,13 +69,13 @@ def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
     assert "loss=lad divergence=tv eta = 4 (1/η = 1/4)" in texts
 
 
-def test_an_arm_that_was_not_told_shows_its_own_value(tmp_path):
+def test_a_knob_that_was_not_typed_is_shown_with_its_value_in_the_config(tmp_path):
     sweep(tmp_path, [(config(lr=1e-5), ["lr=1e-5"]), (config(lr=1e-4), ["lr=1e-4"])])
     write_run(tmp_path, config(), END, name="plain")  # the default, lr 1e-06
     assert labels(tmp_path) == ["lr = 1e-06", "lr = 1e-5", "lr = 1e-4"]
 
 
-def test_what_one_arm_alone_was_given_is_told_of_it_alone(tmp_path):
+def test_a_knob_typed_for_one_arm_is_only_in_its_label(tmp_path):
     """`also: loss=grpo trainer.kl=0.01` beside a grid of losses."""
     with_kl = config("grpo", trainer={"kl": 0.01})
     points = [
@@ -87,7 +87,7 @@ def test_what_one_arm_alone_was_given_is_told_of_it_alone(tmp_path):
     assert sorted(labels(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
 
 
-def test_runs_of_no_sweep_are_told_apart_by_their_configs(tmp_path):
+def test_runs_without_a_sweep_are_distinguished_by_their_configs(tmp_path):
     for updates in (1, 4):
         write_run(tmp_path, config("grpo", trainer={"updates": updates}), END, name=f"updates{updates}")
     assert labels(tmp_path) == ["trainer.updates = 1", "trainer.updates = 4"]
