@@ -87,8 +87,8 @@ class Counts:
         notes = [left_out(self._home, file) for file in damaged]
         if not self.num_errors:
             return notes
-        left_out_of = "evaluation sample(s) whose verifier failed are left out of every average and counted."
-        return [f"{self.num_errors} {left_out_of}", *notes]
+        failed = "evaluation sample(s) whose verifier failed"
+        return [f"{self.num_errors} {failed} are left out of every average and counted.", *notes]
 
     @cached_property
     def _slices(self) -> dict[tuple[str, int, str], slice]:

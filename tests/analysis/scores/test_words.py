@@ -94,7 +94,7 @@ def test_runs_without_a_sweep_are_distinguished_by_their_configs(tmp_path):
 
 
 def test_arms_that_differ_beyond_the_digits_shown_have_names_of_their_own(tmp_path):
-    runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END) for kl in (0.1, 0.10000001)]
+    runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=f"kl{kl}") for kl in (0.1, 0.10000001)]
     groups = {json.loads((tmp_path / "runs" / run / "run.json").read_text())["group_id"] for run in runs}
     assert set(labels(tmp_path)) == {f"trainer.kl = 0.1 group={group}" for group in groups}
 
