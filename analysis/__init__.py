@@ -1,4 +1,4 @@
-"""Tables and figures rebuilt from what runs left behind, the ledger on disk or MLflow; `analysis.load` reads it."""
+"""Tables and figures rebuilt from the results of runs, in the ledger on disk or in MLflow (`analysis.load`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, when it is asked for: with it comes pandas, which the commands import later."""
+    """Import `load` on first access: it imports pandas, which the commands import only once they need it."""
     if name != "load":
         raise AttributeError(name)
     return importlib.import_module("analysis.frames.load").load  # by name: the package depends on none of its modules

@@ -1,4 +1,4 @@
-"""`python -m analysis`: rebuild the tables and figures of a study from what its runs left behind."""
+"""`python -m analysis`: rebuild the tables and figures of a study from the results of its runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 """
 
 
-# Exit codes; 1 and 3 with --exit-code alone.
+# Exit codes; 1 and 3 only with --exit-code.
 DONE, CONTRADICTED, BAD_INPUT, OPEN = 0, 1, 2, 3
 
 
@@ -40,20 +40,21 @@ VERBS = (["bundle"], ["import"], ["findings"], ["paper"])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code. Nothing found, and bad input, is one line on standard error."""
+    """Return the exit code. Bad input, or a study that does not exist, gives one line on standard error."""
     terminal.write_ascii_where_needed()
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, record=True)
     try:
         if arguments[:1] in VERBS:
-            return _carry_out(arguments[0], arguments[1:])
-        outcomes = _rebuild(options := read_options(arguments), console)
+            return _run_verb(arguments[0], arguments[1:])
+        options = read_options(arguments)
+        outcomes = _rebuild(options, console)
     except LookupError as error:
-        if type(error) is not LookupError:  # a KeyError is a fault of ours: its traceback is wanted
+        if type(error) is not LookupError:  # a KeyError or IndexError is a defect here: keep its traceback
             raise
         print(f"analysis: {error.args[0]}", file=sys.stderr)
         return BAD_INPUT
-    except BrokenPipeError:  # the reader, `head` for instance, has seen enough: the report stands on disk
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it: the report is on disk already
         sys.stderr.close()
         return DONE
     except OSError as error:
@@ -65,54 +66,56 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> terminal.Parser:
-    made = terminal.Parser(
+    parser = terminal.Parser(
         "python -m analysis",
         description="Rebuild tables, figures and the report page of a study from the ledger (runs/) or from MLflow.",
         epilog=EXAMPLES,
     )
-    made.add_argument(
+    parser.add_argument(
         "words",
         nargs="*",
         metavar="NAME | FILE",
-        help="a study, the name or the id of a sweep; or bundles (.rlvr), in the place of runs/",
+        help="a study, the name or the id of a sweep; or bundles (.rlvr), which replace runs/",
     )
-    which = made.add_mutually_exclusive_group()
-    which.add_argument("--study", help="the study to report (default: the newest)")
-    which.add_argument(
+    selection = parser.add_mutually_exclusive_group()
+    selection.add_argument("--study", help="the study to report (default: the newest)")
+    selection.add_argument(
         "--sweep", metavar="NAME", help="only the runs of this sweep: its name, its id or the beginning of it"
     )
-    which.add_argument("--all", action="store_true", help="every study, newest first")
-    made.add_argument("--home", type=Path, help=terminal.HOME_HELP)
-    made.add_argument(
+    selection.add_argument("--all", action="store_true", help="every study, newest first")
+    parser.add_argument("--home", type=Path, help=terminal.HOME_HELP)
+    parser.add_argument(
         "--source",
         choices=("ledger", "mlflow"),
         default="ledger",
         help="read metrics and states from runs/ (default) or from MLflow; same numbers",
     )
-    made.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
-    made.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
-    made.add_argument(
+    parser.add_argument("--uri", help="MLflow tracking URI (default: $MLFLOW_TRACKING_URI, else mlflow.db of the home)")
+    parser.add_argument("--out", type=Path, help="where reports go, a folder per study (default: reports/ of the home)")
+    parser.add_argument(
         "--tables", metavar="NAMES", help="only these tables, as in eta,divergence; in reports/<study>-part/"
     )
-    made.add_argument(
+    parser.add_argument(
         "--metrics", metavar="NAMES", default="", help="columns of the comparison, as in avg@8,pass@4,policy/kl_base"
     )
-    made.add_argument(
+    parser.add_argument(
         "--against", metavar="ARM", default="", help="what arms are compared to, as in 'loss=grpo lr=1e-4', or base"
     )
-    made.add_argument("--across", metavar="KNOB", default="", help="the knob whose values stand as columns")
-    made.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
-    made.add_argument("--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing")
-    made.add_argument(
+    parser.add_argument("--across", metavar="KNOB", default="", help="the knob whose values become columns")
+    parser.add_argument("--no-figures", action="store_true", help="a few seconds faster; in reports/<study>-part/")
+    parser.add_argument(
+        "--claims", action="store_true", help="the verdicts on the study's claims alone; writes nothing"
+    )
+    parser.add_argument(
         "--exit-code",
         action="store_true",
         help="exit with 1 if a claim is contradicted, 3 if one is undecided or not tested, or if there is none",
     )
-    return made
+    return parser
 
 
 def read_options(arguments: list[str]) -> argparse.Namespace:
-    """With `files`, or what else is named: one study or one sweep."""
+    """The parsed options, with two more: `files`, the bundles, and `name`, a study or a sweep, "" if none is named."""
     options = parser().parse_args(arguments)
     options.files = [Path(word) for word in options.words if _is_file(word)]
     options.name = next((word for word in options.words if not _is_file(word)), "")
@@ -129,9 +132,9 @@ def _is_file(word: str) -> bool:
     return Path(word).suffix == layout.BUNDLE or Path(word).is_file()
 
 
-def _carry_out(verb: str, arguments: list[str]) -> int:
-    """Write what studies found, a paper's table, or a bundle. What a report asks for is what a bundle holds: so one is
-    made, and dropped."""
+def _run_verb(verb: str, arguments: list[str]) -> int:
+    """Write findings, a paper's table, or a bundle. A bundle holds the data that a report has read, so the report is
+    built first and discarded."""
     from analysis import exchange, findings
     from analysis.frames.bundle import write
     from analysis.paper import command as paper
@@ -151,8 +154,8 @@ def _carry_out(verb: str, arguments: list[str]) -> int:
 
 
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
-    """Every study that was asked for; returns the verdicts on their claims."""
-    # Here, so that --help answers at once.
+    """Report every requested study; returns the outcomes of their claims."""
+    # Imported here, so that --help answers at once.
     from analysis.frames.load import catalogue, frames
 
     try:
@@ -163,17 +166,20 @@ def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
         from analysis.frames import bundle
 
         return _study(bundle.merged([bundle.read(file) for file in options.files]), options, home, console)
-    found = catalogue(home, source=options.source, uri=options.uri)
-    everything = found.studies()
-    if options.name in everything:
+    listing = catalogue(home, source=options.source, uri=options.uri)
+    known_studies = listing.studies()
+    if options.name in known_studies:
         options.study = options.name
     elif sweep := options.sweep or options.name:
-        return _study(frames(found, sweep=sweep), options, home, console)
-    studies = [options.study] if options.study else everything if options.all else everything[:1]
+        return _study(frames(listing, sweep=sweep), options, home, console)
+    if options.study:
+        studies = [options.study]
+    else:
+        studies = known_studies if options.all else known_studies[:1]
     outcomes = set[str]()
     for study in studies or [None]:
-        outcomes |= _study(frames(found, study=study), options, home, console)
-    others = [s for s in everything if s not in studies]
+        outcomes |= _study(frames(listing, study=study), options, home, console)
+    others = [study for study in known_studies if study not in studies]
     if others and not options.claims:
         console.print(f"Other studies here: {', '.join(others)} (python -m analysis NAME, or --all)", markup=False)
     return outcomes
@@ -186,33 +192,36 @@ def _study(frames: Frames, options: argparse.Namespace, home: Path, console: Con
         return _report(frames, options, home, console)
     from analysis.report.render import claims
 
-    found = verdicts(frames)
+    judged = verdicts(frames)
     none = "no claims. A study's file lists them, and its launch records them (docs/analysis.md)."
-    console.print(f"{frames.title}: {f'{len(found)} claims' if found else none}", style="bold", markup=False)
-    claims(found, console)
-    return {verdict.outcome.value for verdict in found}
+    console.print(f"{frames.title}: {f'{len(judged)} claims' if judged else none}", style="bold", markup=False)
+    claims(judged, console)
+    return {verdict.outcome.value for verdict in judged}
 
 
 def _report(frames: Frames, options: argparse.Namespace, home: Path, console: Console) -> set[str]:
     from analysis.report import remembered
 
     name = frames.title
-    if options.files:  # never in the place of a report on runs of ours
+    if options.files:  # a folder of its own: it must not replace the report on the runs of this home
         name = f"{remembered.joined([file.stem for file in options.files])}-bundle"
-    if options.tables or options.no_figures:  # never in the place of the whole report
+    if options.tables or options.no_figures:  # a folder of its own: it must not replace the complete report
         name += "-part"
     out = (options.out or layout.reports(home)).expanduser() / remembered.folder_name(name)
-    asked = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
-    before = remembered.Report.of(frames, out, asked, console)
-    if (text := before.unchanged()) is not None:
+    option_texts = {k: str(v) for k, v in vars(options).items()} | {"out": str(out)}
+    last_report = remembered.Report.of(frames, out, option_texts, console)
+    if (text := last_report.unchanged()) is not None:
         sys.stdout.write(text)
-        return before.outcomes
-    outcomes, files = _rebuilt(frames, options, out, console)
-    before.keep(console.export_text(styles=console.is_terminal, clear=True), outcomes, files)
+        return last_report.outcomes
+    outcomes, files = _write_report(frames, options, out, console)
+    last_report.keep(console.export_text(styles=console.is_terminal, clear=True), outcomes, files)
     return outcomes
 
 
-def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Console) -> tuple[set[str], list[Path]]:
+def _write_report(
+    frames: Frames, options: argparse.Namespace, out: Path, console: Console
+) -> tuple[set[str], list[Path]]:
+    """Build, write and print a report; returns (outcomes of its claims, the files written)."""
     from analysis.report import report
     from analysis.report.drawing import Beside
     from analysis.report.render import claims, terminal
@@ -220,13 +229,13 @@ def _rebuilt(frames: Frames, options: argparse.Namespace, out: Path, console: Co
 
     only = [name for name in options.tables.split(",") if name] if options.tables else None
     ask = Ask(options.metrics, options.against, options.across)
-    drawn = not options.no_figures
-    beside = Beside(frames) if drawn else None
-    content = report.build(frames, only=only, with_figures=drawn, ask=ask, beside=beside)
-    # On disk before it is shown: `| head` must not cost the report.
+    with_figures = not options.no_figures
+    beside = Beside(frames) if with_figures else None
+    content = report.build(frames, only=only, with_figures=with_figures, ask=ask, beside=beside)
+    # Written before it is printed: `| head` ends the printing early.
     files = report.write(frames, content, out)
-    counted = frames.runs["state"].value_counts()
-    states = ", ".join(f"{counted[s]} {s}" for s in State if s in counted)
+    count_of = frames.runs["state"].value_counts()
+    states = ", ".join(f"{count_of[state]} {state}" for state in State if state in count_of)
     console.print(f"\n{frames.title}: {len(frames.runs)} runs ({states})", style="bold", markup=False)
     claims(content.verdicts, console)
     for table in content.tables:

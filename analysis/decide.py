@@ -1,6 +1,6 @@
-"""What a sweep that grows asks of its own results: the rule to look by, how questions stand, which value was best.
+"""Decisions about a growing sweep from its own results: the stopping rule, the state of its questions, tuning scores.
 
-Plain data in and out: a launch imports this by name, once there is something to ask (sweeps/growing/results.py).
+Plain data in and out: a launch imports this module by name, once it needs one of them (sweeps/growing/results.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rlvr.ledger.sweeps import Sweep
 
 
 def least_seeds(first: int) -> int:
-    """Seeds of the first look, where so many were asked for."""
+    """Number of seeds of the first look. first: the number that was requested."""
     return max(first, LEAST_SEEDS)
 
 
 def rule(first: int, last: int, parts: int) -> dict[str, Any]:
-    """The looks from the first number of seeds to the last, where so many differences share the 5 %."""
+    """The stopping rule with looks from `first` to `last` seeds. parts: number of differences that share the 5 %."""
     seeds, alpha = schedule(first, last), 1 - LEVEL
     spending = "O'Brien-Fleming type (Lan and DeMets 1983)"
     shared = {"alpha": alpha, "spending": spending, "parts": parts}
@@ -33,25 +33,27 @@ def rule(first: int, last: int, parts: int) -> dict[str, Any]:
 
 
 def check_metric(name: str, evaluations: Sequence[str], samples: int) -> None:
-    """LookupError for a metric that runs with these evaluations will not measure."""
+    """Raises LookupError for a metric that runs with these evaluations will not measure. samples: per problem."""
     check_ahead(name, evaluations, samples)
 
 
 def look(home: Path, sweep_id: str, about: str, level: float, closed: Collection[str]) -> list[dict[str, Any]]:
-    """How each question of a sweep stands at this nominal level. closed: names of those decided before."""
-    found = questions(frames(catalogue(home), sweep=sweep_id), about, 1 - level, closed)
-    return [{"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups)} for q in found]
+    """The outcome of each question of a sweep at this nominal level. closed: names of questions decided before."""
+    open_questions = questions(frames(catalogue(home), sweep=sweep_id), about, 1 - level, closed)
+    return [
+        {"name": q.name, "outcome": q.outcome, "measured": q.measured, "groups": list(q.groups)} for q in open_questions
+    ]
 
 
 def forecast(
     home: Path, sweep: Sweep, about: str, seeds: Sequence[int], nominal: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """How each question stands by the runs of a sweep that need not be on the ledger, and the chance (NaN: not known)
-    that it is decided by each look."""
-    there = catalogue(home)
-    others = [each for each in there.sweeps if each.sweep_id != sweep.sweep_id]
-    found = questions(frames(replace(there, sweeps=[*others, sweep]), sweep=sweep.sweep_id), about, LEVEL)
-    return [_forecast(question, seeds, nominal) for question in found]
+    """For each question of a sweep, which need not be in the ledger yet: what its runs have measured, and the chance
+    (NaN: not known) that the question is decided by each look."""
+    listing = catalogue(home)
+    others = [other for other in listing.sweeps if other.sweep_id != sweep.sweep_id]
+    with_sweep = frames(replace(listing, sweeps=[*others, sweep]), sweep=sweep.sweep_id)
+    return [_forecast(question, seeds, nominal) for question in questions(with_sweep, about, LEVEL)]
 
 
 def _forecast(question: Question, seeds: Sequence[int], nominal: Sequence[float]) -> dict[str, Any]:
@@ -59,6 +61,6 @@ def _forecast(question: Question, seeds: Sequence[int], nominal: Sequence[float]
 
 
 def tuning_scores(home: Path, sweep_id: str) -> Mapping[str, float]:
-    """By tuning run, its score on the validation split; NaN for one without."""
-    found = frames(catalogue(home), sweep=sweep_id)
-    return run_scores(found.tuned or found)
+    """By id of a tuning run, its score on the validation split; NaN for a run without one."""
+    of_sweep = frames(catalogue(home), sweep=sweep_id)
+    return run_scores(of_sweep.tuned or of_sweep)

@@ -30,7 +30,7 @@ examples:
 
 
 def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
-    """(what to bundle, the file to write). LookupError: there is no such study, sweep or run."""
+    """(frames to bundle, the file to write). Raises LookupError if there is no such study, sweep or run."""
     from analysis.report import remembered
 
     parser = terminal.Parser(
@@ -53,7 +53,7 @@ def bundle(arguments: Sequence[str]) -> tuple[Frames, Path]:
 
 
 def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
-    """(one run of another trainer, the file to write). LookupError: the dump cannot be read."""
+    """(frames of one run of another trainer, the file to write). Raises LookupError for a dump that cannot be read."""
     from analysis.frames import dumps
     from analysis.report import remembered
 
@@ -63,7 +63,9 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
         epilog=IMPORT_EXAMPLES,
     )
     parser.add_argument("dump", type=Path, help="a .jsonl or .parquet file, or a folder of them")
-    parser.add_argument("--format", required=True, choices=dumps.FORMATS, help="who wrote it; rlvr: our own schema")
+    parser.add_argument(
+        "--format", required=True, choices=dumps.FORMATS, help="the trainer of the dump; rlvr: our own schema"
+    )
     parser.add_argument(
         "--arm", required=True, help="a name, or knobs as in 'loss=grpo lr=1e-6': runs of one arm agree"
     )
@@ -72,42 +74,44 @@ def import_dump(arguments: Sequence[str]) -> tuple[Frames, Path]:
     parser.add_argument("--reward", default="", metavar="NAME", help="the column that judges (default: the format's)")
     parser.add_argument("--correct-from", type=float, metavar="X", help="the reward from which on an answer is right")
     parser.add_argument("--out", type=Path, help="the file (default: <arm>-s<seed>.rlvr, here)")
-    o = parser.parse_args(arguments)
-    dump = dumps.Dump(o.dump, o.format, o.arm, o.seed, o.source, o.reward, o.correct_from)
+    options = parser.parse_args(arguments)
+    dump = dumps.Dump(
+        options.dump, options.format, options.arm, options.seed, options.source, options.reward, options.correct_from
+    )
     frames = dumps.frames(dump)
-    file = _file(o.out or Path(remembered.folder_name(frames.rows[0].name)))
+    file = _file(options.out or Path(remembered.folder_name(frames.rows[0].name)))
     if file.exists():
-        raise LookupError(f"{file} is there already. Pass another name by --out, or remove it.")
+        raise LookupError(f"{file} exists already. Pass another name with --out, or remove it.")
     return frames, file
 
 
 def _chosen(home: Path, what: Sequence[str]) -> tuple[Frames, str]:
-    """(what to bundle, a name for its file)."""
+    """(frames to bundle, a name for the file)."""
     from analysis.frames.load import catalogue, frames
     from analysis.report.remembered import joined
 
-    everything, ledger = catalogue(home), Ledger(home)
+    listing, ledger = catalogue(home), Ledger(home)
     word = what[0] if len(what) == 1 else ""
     key, _, name = word.partition("=")
-    if not what or word in everything.studies():
-        found = frames(everything, study=word or None)
+    if not what or word in listing.studies():
+        chosen = frames(listing, study=word or None)
     elif key == "study":
-        found = frames(everything, study=name)
+        chosen = frames(listing, study=name)
     elif key == "sweep" or ledger.resolve_sweeps(word):
-        found = frames(everything, sweep=name or word)
+        chosen = frames(listing, sweep=name or word)
     else:
         try:
-            found = frames(everything, runs=[ledger.resolve_run(run) for run in what])
+            chosen = frames(listing, runs=[ledger.resolve_run(run) for run in what])
         except ValueError as error:
-            known = ", ".join(everything.studies()) or "none"
+            known = ", ".join(listing.studies()) or "none"
             raise LookupError(
                 f"{error} Studies here: {known} (bundle study=NAME; of a sweep, bundle sweep=ID)."
             ) from None
-        return found, joined([run.name for run in found.rows])
-    return found, found.title
+        return chosen, joined([run.name for run in chosen.rows])
+    return chosen, chosen.title
 
 
 def _file(out: Path) -> Path:
-    """With the suffix of bundles."""
+    """The path with the suffix of bundles."""
     out = out.expanduser()
     return out if out.suffix == SUFFIX else out.with_name(out.name + SUFFIX)

@@ -1,6 +1,6 @@
-"""Whether planned arms can test what a study expects of them (`baseline`, `claims`): before anything is paid for.
+"""Checks, before a launch, that the planned arms can test what a study expects of them (`baseline`, `claims`).
 
-Plain data in and out: a launch imports this by name, where something is expected (sweeps/expected.py).
+Plain data in and out: a launch imports this module by name if its study expects anything (sweeps/expected.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from analysis.scores.sides import NotTested, reference_of, sides, trend
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """A run of it: what was typed, and its config."""
+    """A planned arm, described by one of its runs: the overrides as typed, and the config."""
 
     sweep_id: str
     group_id: str
@@ -31,7 +31,11 @@ class PlannedArm:
 
 @dataclass(frozen=True)
 class Untestable:
-    """what: `baseline`, or `claim 2`. why: the words of a report. absent: what no arm has. itself: it has one side."""
+    """An expectation that the planned arms cannot test.
+
+    what: `baseline`, or `claim 2`. why: the reason, as a report words it. absent: selectors that match no arm.
+    itself: whether the claim compares an arm to itself.
+    """
 
     what: str
     why: str
@@ -40,56 +44,56 @@ class Untestable:
 
 
 def labels(planned: Sequence[PlannedArm]) -> list[str]:
-    """What arms are called."""
+    """The label of each arm, once."""
     return list(dict.fromkeys(arm.label or "the only arm" for arm in _arms(planned)))
 
 
 def selectors(baseline: str, claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, list[str]]]]:
-    """Where knobs are named, and the alternatives of each. ValueError for what names none."""
-    found = [("baseline", baseline)] if baseline else []
+    """(place, alternatives of each knob) of every selector. Raises ValueError for a selector that names no knob."""
+    placed = [("baseline", baseline)] if baseline else []
     for number, claim in enumerate(map(read, claims), start=1):
-        found += [(f"claim {number}, {name}", text) for name in ("arm", "against") if (text := getattr(claim, name))]
-    return [(where, _alternatives(where, text)) for where, text in found]
+        for name, selector in (("arm", claim.arm), ("against", claim.against)):
+            if selector:
+                placed.append((f"claim {number}, {name}", selector))
+    return [(place, _alternatives(place, selector)) for place, selector in placed]
 
 
-def _alternatives(where: str, text: str) -> dict[str, list[str]]:
+def _alternatives(place: str, selector: str) -> dict[str, list[str]]:
     try:
-        return {key: value.split(",") for key, value in words.parse(text).items()}
+        return {key: value.split(",") for key, value in words.parse(selector).items()}
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{place}: {error}") from None
 
 
 def untestable(planned: Sequence[PlannedArm], baseline: str, claims: Sequence[Mapping[str, Any]]) -> list[Untestable]:
-    """Of what is expected, what these arms cannot test."""
+    """The expectations that these arms cannot test."""
     arms = _arms(planned)
-    found = [Untestable("baseline", f"no arm has {baseline}", (baseline,))] if _absent(arms, [baseline]) else []
+    failures = [Untestable("baseline", f"no arm has {baseline}", (baseline,))] if _absent(arms, [baseline]) else []
+    by_setting = [[arm for arm in arms if arm.setting == setting] for setting in settings(arms)]
     for number, claim in enumerate(map(read, claims), start=1):
         reference = reference_of(claim, baseline)
-        reasons = [
-            _reason(claim, reference, here)
-            for here in ([arm for arm in arms if arm.setting == name] for name in settings(arms))
-            if select(here, claim.arm)
-        ]
+        reasons = [_reason(claim, reference, arms_here) for arms_here in by_setting if select(arms_here, claim.arm)]
         if reasons and not all(reasons):
             continue
         absent = _absent(arms, [claim.arm, *([] if claim.knob else [reference])])
-        why = " and ".join(f"no arm has {each}" for each in absent) or reasons[0]
+        why = " and ".join(f"no arm has {selector}" for selector in absent) or reasons[0]
         itself = not claim.knob and words.parse(claim.arm) == words.parse(reference)
-        found.append(Untestable(f"claim {number}", why, absent, itself and not absent))
-    return found
+        failures.append(Untestable(f"claim {number}", why, absent, itself and not absent))
+    return failures
 
 
-def _reason(claim: Claim, reference: str, here: Sequence[Arm]) -> str:
+def _reason(claim: Claim, reference: str, arms: Sequence[Arm]) -> str:
     """Why a claim cannot be tested by the arms of one setting; "" if it can."""
     try:
-        _ = trend(claim, here) if claim.knob else sides(claim, reference, here)
-    except NotTested as why:
-        return str(why)
+        _ = trend(claim, arms) if claim.knob else sides(claim, reference, arms)
+    except NotTested as error:
+        return str(error)
     return ""
 
 
-def _absent(arms: Sequence[Arm], asked: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each for each in asked if each and not select(arms, each)))
+def _absent(arms: Sequence[Arm], selectors: Iterable[str]) -> tuple[str, ...]:
+    """The selectors that match no arm, once each."""
+    return tuple(dict.fromkeys(selector for selector in selectors if selector and not select(arms, selector)))
 
 
 def _arms(planned: Sequence[PlannedArm]) -> list[Arm]:
@@ -99,8 +103,10 @@ def _arms(planned: Sequence[PlannedArm]) -> list[Arm]:
 
 
 def unmeasured(claims: Sequence[Mapping[str, Any]], evaluations: Sequence[tuple[Sequence[str], int]]) -> str:
-    """What is wrong with the first claim whose metric no planned run measures; "" if none. evaluations: of each kind of
-    run, the names that it logs and its samples of a problem."""
+    """A message on the first claim whose metric no planned run measures; "" if there is none.
+
+    evaluations: of each kind of run, the metric names that it logs and its number of samples per problem.
+    """
     for number, claim in enumerate(map(read, claims), start=1):
         reasons = [_not_measured(claim.metric, names, samples) for names, samples in evaluations]
         if reasons and all(reasons):
@@ -112,6 +118,6 @@ def _not_measured(metric: str, names: Sequence[str], samples: int) -> str:
     try:
         check_ahead(metric, names, samples)
     except LookupError as error:
-        told = str(error.args[0]).replace("no run measured it", "no run of this launch measures it")
-        return told.replace("--metrics ", "metric: ")
+        message = str(error.args[0]).replace("no run measured it", "no run of this launch measures it")
+        return message.replace("--metrics ", "metric: ")
     return ""

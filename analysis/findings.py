@@ -1,7 +1,7 @@
-"""`python -m analysis findings`: what studies found, as Markdown made from their bundles and the claims of their files.
+"""`python -m analysis findings`: the results of studies as Markdown, from their bundles and the claims in their files.
 
-It stands in a page between two comments, and the rest of the page is left as it is. The same bundles and files give the
-same bytes, so that a page and the evidence beside it cannot disagree.
+The Markdown is inserted into a page between two comments; the rest of the page is left as it is. The same bundles and
+files give the same bytes, so that a page and the evidence beside it cannot disagree.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ RESTATED = "(stated after the runs)"
 ANOTHER_SETTING = "**Of another setting than today's**"
 EXAMPLES = """\
 examples:
-  python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces what stands between the comments
+  python -m analysis findings docs/evidence/*.rlvr --into docs/studies.md    replaces the text between the comments
   python -m analysis findings eta.rlvr                                       prints it
 """
 
 
 def main(arguments: Sequence[str]) -> None:
-    """LookupError: a file is no bundle, or the page lacks the two comments."""
+    """Raises LookupError if a file is no bundle, or the page lacks the two comments."""
     parser = terminal.Parser(
         "python -m analysis findings",
         description="Write what studies found, as Markdown, from their bundles.",
@@ -52,11 +52,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
-    """Markdown, ending in a newline: the verdicts counted, then each study's, in the order of their names.
+    """Markdown, ending in a newline: a count of the verdicts, then the verdicts of each study, by the study's name.
 
-    folder: of the studies' files, whose claims are judged as they stand there today; those without a bundle are
-    not tested. A study without a file is judged by the claims that it was launched with. Bundles of one study are
-    judged together: seeds that were added because the first had not decided.
+    folder: holds the files of the studies. Their claims are judged as the files state them today; claims of studies
+    without a bundle are not tested. A study without a file is judged by the claims that it was launched with. Bundles
+    of one study are judged together: the later ones hold seeds that were added because the first had not decided.
     """
     from analysis.frames import bundle
 
@@ -74,14 +74,14 @@ def findings(files: Sequence[Path], folder: Path = study_files.FOLDER) -> str:
     }
     untested = {name: _without_bundle(claims) for name, claims in today.items() if name not in judged}
     summary = _summary(dict(sorted({**judged, **untested}.items())), list(untested))
-    told = [summary]
+    sections = [summary]
     for study, frames in studies.items():
-        told += _study(frames, judged[study], looks[study])
-    return "\n\n".join(told) + "\n"
+        sections += _study(frames, judged[study], looks[study])
+    return "\n\n".join(sections) + "\n"
 
 
 def inserted(page: str, text: str) -> str:
-    """A page with `text` between its two comments."""
+    """The page with `text` between its two comments. Raises LookupError for a page without them."""
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise LookupError(f"the page needs one line {BEGIN} and, below it, one line {END}.")
     return f"{page.partition(BEGIN)[0]}{BEGIN}\n{text}{END}{page.partition(END)[2]}"
@@ -98,34 +98,36 @@ def _summary(judged: Mapping[str, Sequence[Verdict]], untested: Sequence[str]) -
     """untested: studies without a bundle."""
     from analysis.scores.claim import OF_CLAIMS, Origin
 
-    everything = [verdict for found in judged.values() for verdict in found]
+    everything = [verdict for of_study in judged.values() for verdict in of_study]
     lines = [_row("study", *OF_CLAIMS, "controls", "our own claims"), "|---|" + "---:|" * len(OF_CLAIMS) + "---|---|"]
-    for study, found in [*judged.items(), ("all", everything)]:
-        of_papers = _outcomes(found, Origin.PAPER)
-        others = [_listed(_outcomes(found, origin)) for origin in (Origin.CONTROL, Origin.OWN)]
+    for study, of_study in [*judged.items(), ("all", everything)]:
+        of_papers = _outcomes(of_study, Origin.PAPER)
+        others = [_listed(_outcomes(of_study, origin)) for origin in (Origin.CONTROL, Origin.OWN)]
         lines.append(_row(study, *(of_papers[outcome] or "" for outcome in OF_CLAIMS), *others))
-    told = [
+    totals = [
         f"- Claims of papers: {_shares(_outcomes(everything, Origin.PAPER))}{_restated(everything)}",
         f"- Controls, which test the study: {_shares(_outcomes(everything, Origin.CONTROL))}",
         f"- Claims of our own: {_shares(_outcomes(everything, Origin.OWN))}",
     ]
     if untested:
-        told.append(f"- Not tested, for their studies have no bundle: those of {', '.join(untested)}.")
-    return "\n".join(told) + "\n\nThe first four columns count claims of papers.\n\n" + "\n".join(lines)
+        totals.append(f"- Not tested, for their studies have no bundle: those of {', '.join(untested)}.")
+    return "\n".join(totals) + "\n\nThe first four columns count claims of papers.\n\n" + "\n".join(lines)
 
 
-def _restated(found: Sequence[Verdict]) -> str:
+def _restated(verdicts: Sequence[Verdict]) -> str:
     from analysis.scores.claim import Origin, Outcome
 
     decided = [
-        v for v in found if v.claim.origin == Origin.PAPER and v.outcome in (Outcome.HOLDS, Outcome.CONTRADICTED)
+        verdict
+        for verdict in verdicts
+        if verdict.claim.origin == Origin.PAPER and verdict.outcome in (Outcome.HOLDS, Outcome.CONTRADICTED)
     ]
     after = sum(RESTATED in verdict.claim.says for verdict in decided)
     return f" Of the decided {after} were stated, or changed, after the runs." if after else ""
 
 
-def _outcomes(found: Sequence[Verdict], origin: Origin) -> Counter[Outcome]:
-    return Counter(verdict.outcome for verdict in found if verdict.claim.origin == origin)
+def _outcomes(verdicts: Sequence[Verdict], origin: Origin) -> Counter[Outcome]:
+    return Counter(verdict.outcome for verdict in verdicts if verdict.claim.origin == origin)
 
 
 def _shares(counted: Counter[Outcome]) -> str:
@@ -153,9 +155,9 @@ def _without_bundle(claims: Sequence[Mapping[str, Any]]) -> list[Verdict]:
 def _judged(
     frames: Frames, parts: Sequence[Frames], looks: int, today: Sequence[Mapping[str, Any]] | None
 ) -> list[Verdict]:
-    """Of today's claims; one that tests something else than each that the study was launched with says so.
+    """The verdicts on today's claims. A claim that some launch of the study did not record is marked with RESTATED.
 
-    frames: of all its bundles. parts: these, newest first. The looks share the 5 % (Bonferroni).
+    frames: all bundles of the study merged. parts: its bundles, newest first. The looks share the 5 % (Bonferroni).
     """
     from analysis.scores import study
     from analysis.scores.crossed import LEVEL
@@ -172,27 +174,28 @@ def _judged(
 
 
 def _looks(parts: Sequence[Frames]) -> int:
-    """Bundles of one study, newest first, that give an arm more seeds than those before them. LookupError if one has
-    looks of its own, by a stopping rule.
+    """The number of bundles that give some arm more seeds than the bundles before them. parts: of one study, newest
+    first. Raises LookupError if one of several has a stopping rule, and with it looks of its own.
     """
     from analysis.scores import study
 
-    looks, before = 0, dict[str, set[int]]()
+    looks, earlier_seeds = 0, dict[str, set[int]]()
     for part in reversed(parts):
-        own: dict[str, set[int]] = {}
+        seeds_of: dict[str, set[int]] = {}
         for arm, seed in zip(part.runs["group_id"], part.runs["seed"].astype(int), strict=True):
-            own.setdefault(str(arm), set()).add(seed)
+            seeds_of.setdefault(str(arm), set()).add(seed)
         if len(parts) > 1 and study.stopping_rule(part):
             raise LookupError(
                 f"{part.study}: a bundle with a stopping rule (until=) is judged alone. Pass one of them."
             )
-        looks += not before or any(arm in before and seeds - before[arm] for arm, seeds in own.items())
-        for arm, seeds in own.items():
-            before.setdefault(arm, set()).update(seeds)
+        adds_seeds = any(arm in earlier_seeds and seeds - earlier_seeds[arm] for arm, seeds in seeds_of.items())
+        looks += not earlier_seeds or adds_seeds
+        for arm, seeds in seeds_of.items():
+            earlier_seeds.setdefault(arm, set()).update(seeds)
     return looks
 
 
-def _study(frames: Frames, found: Sequence[Verdict], looks: int) -> list[str]:
+def _study(frames: Frames, verdicts: Sequence[Verdict], looks: int) -> list[str]:
     from analysis.report.render import markdown
     from analysis.scores.metric import HOURS
     from analysis.tables import comparison
@@ -200,12 +203,12 @@ def _study(frames: Frames, found: Sequence[Verdict], looks: int) -> list[str]:
     parts = [f"### {frames.study}", frames.question, _provenance(frames), _another_setting(frames)]
     if looks > 1:
         parts.append(f"Seeds were added after a look at the first: the {looks} looks share the 5 % of each verdict.")
-    if found:
+    if verdicts:
         lines = [_row("claim", "printed", "here, with the interval that decides", "verdict"), "|---|---|---|---|"]
-        parts.append("\n".join(lines + [_claim(verdict) for verdict in found]))
+        parts.append("\n".join(lines + [_claim(verdict) for verdict in verdicts]))
     table = comparison.table(frames)
     if table is not None:
-        # Hours are those of the machine, and of what else it did: they compare no arms, nor ways to decide.
+        # Hours depend on the machine and its other load, so neither hours nor what they decide (`cheapest`) is shown.
         shown = tuple(name for name in table.shown if name != str(HOURS))
         cells = table.cells.assign(cheapest="")
         body = markdown(replace(table, shown=shown, cells=cells)).split("\n\n", 2)[2].rstrip()
@@ -237,5 +240,5 @@ def _provenance(frames: Frames) -> str:
     seeds = sorted(runs["seed"].astype(int).unique())
     commits = ", ".join(sorted({str(sha)[:7] for sha in runs["git_sha"] if sha})) or "unknown"
     day = datetime.fromtimestamp(float(runs["created"].max()), UTC).date()
-    command = ", ".join(f"`{each}`" for each in frames.commands) + ": " if frames.commands else ""
+    command = ", ".join(f"`{line}`" for line in frames.commands) + ": " if frames.commands else ""
     return f"{command}{len(runs)} runs ({states}), seeds {', '.join(map(str, seeds))}, commit {commits}, {day}."

@@ -1,4 +1,5 @@
-"""What the files of studies (sweeps/NAME.yaml) say today, beside what a launch recorded. Nothing is composed."""
+"""The claims and settings in the files of studies (sweeps/NAME.yaml) today, to be compared to those that a launch
+recorded. The files are read as YAML; no config is composed."""
 
 from __future__ import annotations
 
@@ -17,28 +18,28 @@ _NO_SETTING = ("defaults", "also", "baseline", "claims", "hydra")
 
 
 def claims(folder: Path = FOLDER) -> dict[str, list[Mapping[str, Any]]]:
-    """By study, in the order of their names, its claims; studies without one are left out."""
+    """By study, in the order of the names, its claims; studies without claims are left out."""
     files = {file.stem: _read(file) for file in sorted(folder.glob("*.yaml"))}
     return {name: list(content["claims"]) for name, content in files.items() if content.get("claims")}
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two claims test the same, however they are worded."""
+    """Whether two claims test the same, whatever their wording."""
     keys = ("metric", "arm", "relation", "of", "against", "at")
     return all(one.get(key) == other.get(key) for key in keys)
 
 
 def changed(frames: Frames, folder: Path = FOLDER, papers: Path = PAPERS) -> dict[str, tuple[str, str]]:
     """(value in the runs, value today) of each key that the study's file, or its paper's, sets to a value that no run
-    has. What a study leaves to the defaults of conf/ is not looked at."""
+    has. Keys that a study leaves to the defaults of conf/ are not compared."""
     file = folder / f"{frames.study}.yaml"
-    found: dict[str, tuple[str, str]] = {}
+    differing: dict[str, tuple[str, str]] = {}
     for key, value in (_settings(file, papers) if file.exists() else {}).items():
         recorded = {str(knob) for run in frames.rows if (knob := run.knob(key)) is not None}
         today = str(value)
-        if recorded and not any(_equal(each, today) for each in recorded) and "$" not in today:
-            found[key] = (", ".join(sorted(recorded)), today)
-    return found
+        if recorded and not any(_equal(value, today) for value in recorded) and "$" not in today:
+            differing[key] = (", ".join(sorted(recorded)), today)
+    return differing
 
 
 def _equal(one: str, other: str) -> bool:
@@ -49,13 +50,13 @@ def _equal(one: str, other: str) -> bool:
 
 
 def _settings(file: Path, papers: Path) -> dict[str, Any]:
-    """By dotted key: what the files that this one is based on set, and then itself."""
-    content, found = _read(file), dict[str, Any]()
+    """The values that a study's file sets, by dotted key, over those of the files in its `defaults`."""
+    content, settings = _read(file), dict[str, Any]()
     for entry in content.get("defaults", ()):
         base = entry.get("override /paper") if isinstance(entry, Mapping) else entry
         if isinstance(base, str) and base != "_self_":
-            found |= _settings(papers / f"{base.removeprefix('/paper/')}.yaml", papers)
-    return found | flatten({key: value for key, value in content.items() if key not in _NO_SETTING})
+            settings |= _settings(papers / f"{base.removeprefix('/paper/')}.yaml", papers)
+    return settings | flatten({key: value for key, value in content.items() if key not in _NO_SETTING})
 
 
 def _read(file: Path) -> Mapping[str, Any]:

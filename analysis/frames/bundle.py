@@ -1,21 +1,21 @@
-"""A study in one file: everything that its tables, figures and page are made from, without the runs.
+"""A study in one file, a bundle: all the data that its tables, figures and page are made from, without the runs.
 
-A bundle is a zip archive that nobody unpacks: `about.json` (the study, its sweeps and claims), `runs.json` (the frame
-`runs`: where each run comes from, its config, its state) and Parquet tables:
+A bundle is a zip archive that is never unpacked to disk: `about.json` (the study, its sweeps and claims), `runs.json`
+(the frame `runs`: where each run comes from, its config, its state) and Parquet tables:
 
 | member | a row | columns |
 |---|---|---|
 | counts | a problem in an evaluation | run_id, step, source, problem_id, n, correct, errors |
-| digest | a number that tables ask for | run_id, what, name, step, value (frames/digest.py) |
+| digest | a number that tables read | run_id, what, name, step, value (frames/digest.py) |
 | drawn | a point of a curve | run_id, name, step, value (frames/thin.py) |
-| history | the same, not thinned, of the few metrics that need it | run_id, name, step, value |
-| texts | what a metric of texts makes of a problem's responses | summary, run_id, step, source, key, value |
+| history | the same without thinning, for the few metrics that need it | run_id, name, step, value |
+| texts | the value of a metric of texts for a problem's responses | summary, run_id, step, source, key, value |
 | responses | a sample that the page shows | run_id, step, and the fields of Response (frames/samples.py) |
 | policy | an arm of a bandit's last policy | run_id, step, arm, reward, probability, probability_old, advantage |
 
-There are no weights, and no texts but those that the page shows. The same runs give the same bytes. A bundle may come
-from a stranger: members are read by their names into memory, within limits; nothing is unpickled, run, or written where
-the bundle says; control characters in its texts are replaced.
+There are no weights, and only the texts that the page shows. The same runs give the same bytes. A bundle may come from
+an untrusted source: members are read by their names into memory, within limits; nothing is unpickled or executed, no
+path in it is written to, and control characters in its texts are replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import json
 import re
 import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +49,7 @@ from rlvr.ledger.tags import redact
 FORMAT = 1
 SUFFIX = layout.BUNDLE
 MOST_BYTES, MOST_ROWS = 1 << 30, 50_000_000  # of all members together, unpacked; of a table
-# What sweep.json says of the machine that launched it.
+# Keys of sweep.json that describe the machine that launched it.
 _OF_THE_MACHINE = ("config_dirs", "import_paths", "home", "cwd", "python", "tracker")
 _TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
 SCHEMAS = {
@@ -75,7 +75,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def write(frames: Frames, file: Path) -> None:
-    """Write what these frames know, once a report was built from them: what that asked for is what is kept."""
+    """Write these frames to a bundle. Build a report from them first: only the data that it has read is written."""
     tables = _tables(frames)
     about = {
         "format": FORMAT,
@@ -97,14 +97,14 @@ def write(frames: Frames, file: Path) -> None:
 
 
 def _sweep_to_json(sweep: Sweep) -> dict[str, Any]:
-    """Without what it says of the machine that launched it."""
+    """A sweep as plain data, without what describes the machine that launched it and without passwords."""
     info = {key: value for key, value in sweep.info.items() if key not in _OF_THE_MACHINE}
     runs = [{**run, "overrides": list(map(without_secret, run.get("overrides", ())))} for run in sweep.runs]
     return {"sweep_id": sweep.sweep_id, "info": info | {"command": redact(sweep.command)}, "runs": runs}
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    """With a fixed time, so that the same content has the same bytes."""
+    """Add a member with a fixed time, so that the same content has the same bytes."""
     member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     member.compress_type = zipfile.ZIP_STORED if name.endswith(".parquet") else zipfile.ZIP_DEFLATED
     archive.writestr(member, data)
@@ -115,15 +115,15 @@ def _json(content: Any) -> bytes:
 
 
 def _tables(frames: Frames) -> dict[str, pa.Table]:
-    asked: dict[str, dict[tuple[Any, ...], Any]] = {name: {} for name in (HISTORY, DRAWN, OF_TEXTS, RESPONSES)}
+    cached: dict[str, dict[tuple[Any, ...], Any]] = {name: {} for name in (HISTORY, DRAWN, OF_TEXTS, RESPONSES)}
     for key, value in frames.cache.items():
-        if isinstance(key, tuple) and key[0] in asked:
-            asked[key[0]][key[1:]] = value
+        if isinstance(key, tuple) and key[0] in cached:
+            cached[key[0]][key[1:]] = value
     return {
         "counts": _by_run(frames.judgements.table),
         "digest": _by_run(_arrow(frames.curves.digest(), SCHEMAS["digest"])),
-        "drawn": _curves(asked[DRAWN].values(), SCHEMAS["drawn"]),
-        "history": _curves(asked[HISTORY].values(), SCHEMAS["history"]),
+        "drawn": _curves(cached[DRAWN].values(), SCHEMAS["drawn"]),
+        "history": _curves(cached[HISTORY].values(), SCHEMAS["history"]),
         "texts": _rows(
             "texts",
             (
@@ -135,7 +135,7 @@ def _tables(frames: Frames) -> dict[str, pa.Table]:
                     "key": key,
                     "value": float(value),
                 }
-                for (summary, run_id, step, source), values in sorted(asked[OF_TEXTS].items())
+                for (summary, run_id, step, source), values in sorted(cached[OF_TEXTS].items())
                 for key, value in values.items()
             ),
         ),
@@ -143,7 +143,7 @@ def _tables(frames: Frames) -> dict[str, pa.Table]:
             "responses",
             (
                 {"run_id": run_id, "step": step, **response.__dict__}
-                for (run_id, step, _), responses in sorted(asked[RESPONSES].items())
+                for (run_id, step, _), responses in sorted(cached[RESPONSES].items())
                 for response in responses
             ),
         ),
@@ -156,11 +156,11 @@ def _rows(name: str, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def _curves(frames: Iterable[pd.DataFrame], schema: Mapping[str, pa.DataType]) -> pa.Table:
-    """Each point once, however many curves asked for it."""
+    """The points of cached curves, each point distinct, by run, metric and step."""
     parts = [frame.astype({"run_id": str, "name": str}) for frame in frames if len(frame)]
-    everything = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(schema))
-    once = everything.drop_duplicates(["run_id", "name", "step"])
-    return _arrow(once.sort_values(["run_id", "name", "step"], ignore_index=True), schema)
+    all_points = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(schema))
+    distinct = all_points.drop_duplicates(["run_id", "name", "step"])
+    return _arrow(distinct.sort_values(["run_id", "name", "step"], ignore_index=True), schema)
 
 
 def _arrow(frame: pd.DataFrame, schema: Mapping[str, pa.DataType]) -> pa.Table:
@@ -169,7 +169,7 @@ def _arrow(frame: pd.DataFrame, schema: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def _by_run(table: pa.Table) -> pa.Table:
-    """Runs in the order of their ids, each with its rows in their own order: a cache has them as it came by them."""
+    """The rows by run id; within a run their order stays. The cache has runs in the order in which it read them."""
     if not table.num_rows:
         return table
     codes, names = decoded(table, "run_id")
@@ -178,7 +178,7 @@ def _by_run(table: pa.Table) -> pa.Table:
 
 
 def _runs_to_json(runs: pd.DataFrame) -> dict[str, Any]:
-    """By column its dtype and values; what is not known is null."""
+    """By column its dtype and values; an unknown value (NaN) is null."""
     columns: dict[str, Any] = {}
     for name in runs.columns:
         values = [None if _unknown(v) else v for v in runs[name].tolist()]
@@ -195,7 +195,7 @@ def _unknown(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Packed:
-    """What a bundle holds in the place of the files of runs: curves and samples. Tables as SCHEMAS says."""
+    """The tables of a bundle, with columns as in SCHEMAS: its `Curves` and `Stored`, in place of the files of runs."""
 
     tables: Mapping[str, pa.Table]
     faults: tuple[str, ...] = ()
@@ -206,17 +206,17 @@ class Packed:
         return {}
 
     def digest(self) -> pd.DataFrame:
-        """As `Curves` says, like `long`, `thin` and `notes`."""
+        """See Curves, also for `long`, `thin` and `notes`."""
         return self._frame("digest", ["run_id", *DIGEST])
 
     def long(self, names: Collection[str] | None = None) -> pd.DataFrame:
-        whole = self._frame("history", ["run_id", "step", "name", "value"])
+        history = self._frame("history", ["run_id", "step", "name", "value"])
         if names is None:
             thin = self._frame("drawn", ["run_id", "step", "name", "value"])
-            whole = pd.concat([whole, thin]).drop_duplicates(["run_id", "name", "step"])
+            history = pd.concat([history, thin]).drop_duplicates(["run_id", "name", "step"])
         else:
-            whole = whole[whole["name"].isin(list(names))]
-        return whole.sort_values(["run_id", "name", "step"], ignore_index=True)
+            history = history[history["name"].isin(list(names))]
+        return history.sort_values(["run_id", "name", "step"], ignore_index=True)
 
     def thin(self, names: Collection[str] | None = None) -> pd.DataFrame:
         frame = self._frame("drawn", ["run_id", "step", "name", "value"])
@@ -227,7 +227,7 @@ class Packed:
         return list(self.faults)
 
     def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
-        """As `Stored` says, like `policy`, `texts` and `responses`: a bundle has the samples of its page alone."""
+        """See Stored, also for `policy`, `texts`, `responses`. A bundle holds only the samples that its page shows."""
         wanted, frame = set(run_ids), self.tables["responses"].to_pandas()
         return frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
 
@@ -239,12 +239,13 @@ class Packed:
         return {}
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        chosen, fields = (
-            set(problems),
-            ("source", "problem_id", "prompt", "sample", "response", "outcome", "num_tokens"),
-        )
-        rows = [r for r in self.tables["responses"].to_pylist() if (r["run_id"], r["step"]) == (run_id, step)]
-        return [Response(*(r[f] for f in fields)) for r in rows if (r["source"], r["problem_id"]) in chosen]
+        chosen = set(problems)
+        rows = [row for row in self.tables["responses"].to_pylist() if (row["run_id"], row["step"]) == (run_id, step)]
+        return [
+            Response(*(row[field.name] for field in fields(Response)))
+            for row in rows
+            if (row["source"], row["problem_id"]) in chosen
+        ]
 
     def _frame(self, name: str, columns: list[str]) -> pd.DataFrame:
         frame = self.tables[name].select(columns).to_pandas()
@@ -252,7 +253,7 @@ class Packed:
 
 
 def read(file: Path) -> Frames:
-    """The frames of a bundle. Raises LookupError, with what is wrong, for a file that is none."""
+    """The frames of a bundle. Raises LookupError, with the reason, for a file that is no readable bundle."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive)
@@ -268,7 +269,7 @@ def read(file: Path) -> Frames:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Those that have a known name, within the limits."""
+    """The content of every member with a known name. Raises ValueError beyond the limits."""
     known = {"about.json", "runs.json", *(f"{name}.parquet" for name in SCHEMAS)}
     infos = [info for info in archive.infolist() if info.filename in known]
     if len(infos) > len(known) or sum(info.file_size for info in infos) > MOST_BYTES:
@@ -301,7 +302,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 
 
 def _cleaned(content: Any) -> Any:
-    """Control characters replaced: these texts are printed in terminals."""
+    """The content with control characters replaced, because these texts are printed in terminals."""
     if isinstance(content, str):
         return _CONTROL.sub("\ufffd", content)
     if isinstance(content, list):
@@ -312,17 +313,17 @@ def _cleaned(content: Any) -> Any:
 
 
 def _runs_from_json(columns: Mapping[str, Any]) -> pd.DataFrame:
-    made: dict[str, pd.Series[Any]] = {}
+    by_name: dict[str, pd.Series[Any]] = {}
     for name, column in columns.items():
         dtype, values = str(column["dtype"]), list(column["values"])
         if dtype not in ("str", "float64", "int64", "bool", "object"):
             raise ValueError(f"its column {name} is of type {dtype!r}")
         if name == "typed":
             values = [tuple(map(str, value)) for value in values]
-        made[name] = pd.Series(values, dtype=dtype)
-    if missing := [name for name in COLUMNS if name not in made]:
+        by_name[name] = pd.Series(values, dtype=dtype)
+    if missing := [name for name in COLUMNS if name not in by_name]:
         raise ValueError(f"its runs have no {', '.join(missing)}")
-    return pd.DataFrame(made)
+    return pd.DataFrame(by_name)
 
 
 def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.Table]) -> Frames:
@@ -349,23 +350,22 @@ def _frames(about: Mapping[str, Any], runs: pd.DataFrame, tables: dict[str, pa.T
     return frames
 
 
-# --- several
+# --- merging
 
 
 def merged(parts: Sequence[Frames]) -> Frames:
-    """The runs of several bundles as those of one study. A run that is in two of them counts once, as in the first.
+    """The runs of several bundles as those of one study. A run that is in several of them is read from the first.
 
-    LookupError: two runs are of one arm and one seed.
+    Raises LookupError for two runs of one arm with one seed.
     """
     if len(parts) == 1:
         return parts[0]
-    own: list[set[str]] = []
+    new_ids: list[set[str]] = []  # by part, the runs that no earlier part has
     for part in parts:
-        own.append({str(i) for i in part.runs["run_id"]} - set().union(*own))
-    packed = Packed(
-        {name: pa.concat_tables(_own(p, name, ids) for p, ids in zip(parts, own, strict=True)) for name in SCHEMAS}
-    )
-    runs = [part.runs[part.runs["run_id"].isin(list(ids))] for part, ids in zip(parts, own, strict=True)]
+        new_ids.append({str(i) for i in part.runs["run_id"]} - set().union(*new_ids))
+    pairs = list(zip(parts, new_ids, strict=True))
+    packed = Packed({name: pa.concat_tables(_rows_of(part, name, ids) for part, ids in pairs) for name in SCHEMAS})
+    runs = [part.runs[part.runs["run_id"].isin(list(ids))] for part, ids in pairs]
     cache = {
         k: v for part in reversed(parts) for k, v in part.cache.items() if isinstance(k, tuple) and k[0] == OF_TEXTS
     }
@@ -387,13 +387,13 @@ def merged(parts: Sequence[Frames]) -> Frames:
 
 
 def _sweeps(parts: Sequence[Frames]) -> tuple[Sweep, ...]:
-    """Oldest first, as `read_sweeps` has them: the newest says what the study claims. One in several counts once."""
+    """The distinct sweeps, oldest first as in `read_sweeps`: the claims of a study are those of its newest sweep."""
     by_id: dict[str, Sweep] = {}
     for sweep in sorted((s for part in reversed(parts) for s in part.sweeps), key=lambda s: s.created):
         by_id[sweep.sweep_id] = sweep
     return tuple(sorted(by_id.values(), key=lambda s: (s.created, s.sweep_id)))
 
 
-def _own(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:
+def _rows_of(part: Frames, name: str, run_ids: Collection[str]) -> pa.Table:
     table = cast(Packed, part.curves).tables[name]
     return table.filter(pa.array([run_id in run_ids for run_id in table["run_id"].to_pylist()], pa.bool_()))

@@ -1,4 +1,4 @@
-"""Judged samples of every evaluation, counted by problem: what avg@n, pass@k and their differences are made of."""
+"""Judged samples of every evaluation, counted by problem: the input of avg@n, pass@k and their differences."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COLUMNS = ("run_id", "step", "source", "problem_id", "n", "correct", "errors")
 
 @dataclass(frozen=True)
 class ProblemCounts:
-    """Of one evaluation on one benchmark: judged samples n [P] and correct ones c [P], by problem.
+    """The counts of one evaluation on one benchmark: judged samples n [P] and correct ones c [P], by problem.
 
-    problems: (benchmark, id). errors: samples whose verifier failed; they are not in n.
+    problems: (benchmark, id). errors: number of samples whose verifier failed; they are not in n.
     """
 
     problems: tuple[tuple[str, str], ...]
@@ -34,19 +34,19 @@ class ProblemCounts:
 
 
 class Counts:
-    """Those of the runs of a home, by run, step, benchmark and problem."""
+    """The counts of the runs of a home, by run, step, benchmark and problem."""
 
     def __init__(self, home: Path, run_ids: list[str]) -> None:
         self._home, self._files = home, {i: layout.evaluations(layout.run(home, i)) for i in run_ids}
         files = self._files
-        states = {i: cache.state_of(found) for i, found in files.items()}
+        states = {i: cache.state_of(of_run) for i, of_run in files.items()}
         table = cache.rows(home, "counts", states, lambda ids: cache.in_processes(_count, [files[i] for i in ids]))
         self._table = table if table.num_rows else _NONE
         self.states: Mapping[str, str] = states  # of the files of each run
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Counts:
-        """Those of a table with the columns COLUMNS, rows of one evaluation and benchmark together."""
+        """The counts in a table with the columns COLUMNS. Rows of one evaluation and benchmark must be adjacent."""
         counts = cls.__new__(cls)
         counts._table, counts.states = table if table.num_rows else _NONE, {}
         return counts
@@ -67,17 +67,16 @@ class Counts:
 
     @cached_property
     def most_samples(self) -> int:
-        """Judged samples of the problem that has most of them; 0 if none is at hand."""
+        """The largest number of judged samples of a problem; 0 if there are no samples."""
         return int(self._columns[0].max()) if not self.empty else 0
 
     @cached_property
     def num_errors(self) -> int:
-        """Samples, of all evaluations, whose verifier failed."""
+        """Number of samples, in all evaluations, whose verifier failed."""
         return int(self._columns[2].sum())
 
     def notes(self) -> list[str]:
-        errors = self.num_errors
-        said = "evaluation sample(s) whose verifier failed are left out of every average and counted."
+        """Notes of a report on samples and files that are left out."""
         read = {(run_id, step) for run_id, step, _ in self._slices} if not self.empty else set[tuple[str, int]]()
         damaged = [
             file
@@ -85,19 +84,23 @@ class Counts:
             for file in files
             if (run_id, layout.step_of(file)) not in read
         ]
-        return [*([f"{errors} {said}"] if errors else []), *(left_out(self._home, file) for file in damaged)]
+        notes = [left_out(self._home, file) for file in damaged]
+        if not self.num_errors:
+            return notes
+        failed = "evaluation sample(s) whose verifier failed"
+        return [f"{self.num_errors} {failed} are left out of every average and counted.", *notes]
 
     @cached_property
     def _slices(self) -> dict[tuple[str, int, str], slice]:
-        """Where the rows of each evaluation and benchmark stand."""
-        run, source = (decoded(self._table, name) for name in ("run_id", "source"))
+        """By run, step and benchmark, the rows of the table."""
+        (run, runs), (source, sources) = (decoded(self._table, name) for name in ("run_id", "source"))
         step = self._table["step"].to_numpy()
-        changes = (np.diff(run[0]) != 0) | (np.diff(step) != 0) | (np.diff(source[0]) != 0)
+        changes = (np.diff(run) != 0) | (np.diff(step) != 0) | (np.diff(source) != 0)
         starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
         ends = [*starts[1:], len(step)]
         return {
-            (run[1][run[0][a]], int(step[a]), source[1][source[0][a]]): slice(a, b)
-            for a, b in zip(starts, ends, strict=True)
+            (runs[run[start]], int(step[start]), sources[source[start]]): slice(start, end)
+            for start, end in zip(starts, ends, strict=True)
         }
 
     @cached_property
@@ -110,15 +113,15 @@ class Counts:
         return decoded(self._table, "problem_id")
 
     def of(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
-        """None where the samples are not at hand."""
-        where = None if self.empty else self._slices.get((run_id, step, source))
-        if where is None:
+        """The counts of an evaluation on a benchmark; None if its samples are not available."""
+        rows = None if self.empty else self._slices.get((run_id, step, source))
+        if rows is None:
             return None
-        n, c, errors = (column[where] for column in self._columns)
-        return ProblemCounts(self._named(source, self._problems[0][where]), n, c, int(errors.sum()))
+        n, c, errors = (column[rows] for column in self._columns)
+        return ProblemCounts(self._named(source, self._problems[0][rows]), n, c, int(errors.sum()))
 
     def _named(self, source: str, codes: NDArray[np.int64]) -> tuple[tuple[str, str], ...]:
-        """The same object for the same problems: runs of a study share them."""
+        """The names (benchmark, id) of problems; the same object for the same problems, which runs of a study share."""
         key = (source, codes.tobytes())
         if key not in self._interned:
             names = self._problems[1]
@@ -133,35 +136,37 @@ class Counts:
 def _count(files: list[Path]) -> pa.Table:
     read = {file: read_table(file, ("source", "problem_id", "outcome")) for file in files}
     parts = [_of_evaluation(table, layout.step_of(file) or 0) for file, table in read.items() if table is not None]
-    found = pa.concat_tables(parts) if parts else _NONE.drop_columns(["run_id"])
-    return found.unify_dictionaries()
+    table = pa.concat_tables(parts) if parts else _NONE.drop_columns(["run_id"])
+    return table.unify_dictionaries()
 
 
 _OUTCOMES = ("correct", "error")
 
 
 def _rank(names: list[str]) -> NDArray[np.int64]:
-    """The place of each name among all, sorted."""
+    """The rank of each name in sorted order."""
     return np.argsort(np.argsort(names))
 
 
 def _of_evaluation(samples: pa.Table, step: int) -> pa.Table:
     (source, sources), (problem, problems) = (decoded(samples, name) for name in ("source", "problem_id"))
     outcome, outcomes = decoded(samples, "outcome")
-    marks = [outcome == outcomes.index(x) if x in outcomes else np.zeros(len(outcome), bool) for x in _OUTCOMES]
+    marks = [
+        outcome == outcomes.index(name) if name in outcomes else np.zeros(len(outcome), bool) for name in _OUTCOMES
+    ]
     order = np.lexsort((_rank(problems)[problem], _rank(sources)[source]))
     changes = (np.diff(source[order]) != 0) | (np.diff(problem[order]) != 0)
     starts = np.concatenate([[0], np.flatnonzero(changes) + 1]) if len(order) else np.zeros(0, np.int64)
-    right, wrong = (np.add.reduceat(mark[order].astype(np.int64), starts) for mark in marks)
+    correct, errors = (np.add.reduceat(mark[order].astype(np.int64), starts) for mark in marks)
     total, first = np.diff([*starts.tolist(), len(order)]), order[starts]
     return pa.table(
         {
             "step": pa.array(np.full(len(starts), step), pa.int64()),
             "source": pa.DictionaryArray.from_arrays(pa.array(source[first], pa.int32()), pa.array(sources)),
             "problem_id": pa.DictionaryArray.from_arrays(pa.array(problem[first], pa.int32()), pa.array(problems)),
-            "n": pa.array(total - wrong, pa.int32()),
-            "correct": pa.array(right, pa.int32()),
-            "errors": pa.array(wrong, pa.int32()),
+            "n": pa.array(total - errors, pa.int32()),
+            "correct": pa.array(correct, pa.int32()),
+            "errors": pa.array(errors, pa.int32()),
         }
     )
 

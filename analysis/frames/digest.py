@@ -1,4 +1,4 @@
-"""The few numbers that tables ask of a run, at each of its evaluations: what was logged, and training up to then."""
+"""The few numbers of a run that tables read: what each evaluation logged, and means and sums of training up to it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlvr.metrics import EVALUATION, VALIDATION
 Array = NDArray[np.float64]
 
 TAIL = 0.1  # share of the steps up to an evaluation over which a metric of training is averaged
-SUMMED = ("time/", "tokens/")  # metrics whose sum means something
+SUMMED = ("time/", "tokens/")  # metrics whose sum over steps is meaningful
 DIGEST = ("what", "name", "step", "value")
 
 
 class What(StrEnum):
-    """What a value of a digest is."""
+    """The kind of a value in a digest."""
 
     LOGGED = "logged"  # at this step, by an evaluation
     MEAN = "mean"  # over the last tenth of the steps up to this one
@@ -29,10 +29,10 @@ class What(StrEnum):
 
 
 def digest_of(journal: pa.Table) -> pa.Table:
-    """what, name, step, value of a journal: `step`, ascending, and a column per metric (null: not logged).
+    """what, name, step, value of a journal: the metrics at every evaluation and at the last step.
 
-    At every evaluation and at the last step. What was not logged until then has no row, but for means at the last step:
-    they tell which metrics there are.
+    journal: `step`, ascending, and a column per metric (null: not logged). A metric that was not logged up to a step
+    has no row there, except for the means at the last step: they list the metrics that the run logged at all.
     """
     steps = journal["step"].to_numpy() if journal.num_rows else np.zeros(0, np.int64)
     values = {n: journal[n].to_numpy() for n in journal.column_names if n != "step"}
@@ -82,7 +82,7 @@ def _of_training(
 
 
 class Digest:
-    """Those of several runs. frame: run_id and the columns of `digest_of`."""
+    """The digests of several runs. frame: run_id and the columns of `digest_of`."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self._frame = frame
@@ -91,10 +91,10 @@ class Digest:
     @cached_property
     def _names(self) -> dict[str, list[str]]:
         pairs = self._frame[["run_id", "name"]].drop_duplicates()
-        found: dict[str, list[str]] = {}
+        names_of: dict[str, list[str]] = {}
         for run_id, name in pairs.itertuples(index=False, name=None):
-            found.setdefault(str(run_id), []).append(str(name))
-        return found
+            names_of.setdefault(str(run_id), []).append(str(name))
+        return names_of
 
     @cached_property
     def _steps(self) -> dict[str, list[int]]:
@@ -111,23 +111,27 @@ class Digest:
         return self._names.get(run_id, [])
 
     def steps(self, run_id: str) -> list[int]:
-        """Those at which it was evaluated, ascending."""
+        """The steps at which a run was evaluated, ascending."""
         return self._steps.get(run_id, [])
 
     def last(self, run_id: str) -> int:
-        """The last step that it logged; 0 for none."""
+        """The last step that a run logged; 0 if it logged none."""
         return self._last.get(run_id, [0])[0]
 
     def logged(self, run_id: str, name: str, step: int) -> float:
-        """What an evaluation logged at a step; NaN if nothing."""
+        """The value of a metric that an evaluation logged at a step; NaN if there is none."""
         return self._of(What.LOGGED, name).get((run_id, step), float("nan"))
 
     def mean(self, run_id: str, name: str, step: int) -> float:
-        """Over the last tenth of the steps up to an evaluation, or up to the last step; NaN if nothing was logged."""
+        """Mean of a metric of training over the last tenth of the steps up to `step`; NaN if nothing was logged.
+
+        step: an evaluation's, or the run's last.
+        """
         return self._of(What.MEAN, name).get((run_id, step), float("nan"))
 
     def sum(self, run_id: str, name: str, step: int) -> float:
-        """Of a time or a number of tokens, up to an evaluation or the last step; NaN if nothing was logged."""
+        """Sum of a time or a number of tokens over all steps up to `step`, which is an evaluation's, or the run's last;
+        NaN if nothing was logged."""
         return self._of(What.SUM, name).get((run_id, step), float("nan"))
 
     def _of(self, what: What, name: str) -> dict[tuple[str, int], float]:
@@ -139,7 +143,7 @@ class Digest:
 
 
 def _listed(pairs: pd.DataFrame) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    steps_of: dict[str, list[int]] = {}
     for run_id, step in pairs.itertuples(index=False, name=None):
-        found.setdefault(str(run_id), []).append(int(step))
-    return found
+        steps_of.setdefault(str(run_id), []).append(int(step))
+    return steps_of

@@ -1,6 +1,6 @@
-"""Evaluation samples that other trainers wrote, as a run of ours: a file, or a folder of files, of JSONL or Parquet.
+"""Evaluation samples that other trainers wrote, imported as one run: a JSONL or Parquet file, or a folder of them.
 
-What is read of each row, by format (docs/analysis.md, "Runs of other trainers"):
+The fields that are read from each row, by format (docs/analysis.md, "Runs of other trainers"):
 
 | format | files | prompt | response | judged by | problem | step |
 |---|---|---|---|---|---|---|
@@ -10,7 +10,7 @@ What is read of each row, by format (docs/analysis.md, "Runs of other trainers")
 | prime-rl | step_<step>/eval/*/traces.jsonl | nodes | nodes | rewards, weighted | env, task | run, else folder |
 | | step_<step>/eval_rollouts.jsonl, results.jsonl | prompt | completion | reward | task, example_id | of the folder |
 
-Samples of no step are of a trained policy, at UNNUMBERED: step 0 is the base policy's.
+Samples without a step get the step UNNUMBERED, which is not 0: they come from a trained policy, not the base policy.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dump:
-    """What the command line says of a dump.
+    """The options of an import.
 
-    arm: `NAME`, or knobs as in `loss=grpo lr=1e-6`; source: the benchmark, where rows do not name theirs; reward: the
-    column that judges, "" for the format's own; correct_from: the reward from which an answer is right, None: rewards
-    must be 0 or 1, or −1 or 1.
+    arm: `NAME`, or knobs as in `loss=grpo lr=1e-6`; source: the benchmark of rows that do not name theirs; reward: the
+    column that judges, "" for the format's own; correct_from: the smallest reward of a right answer, None: rewards must
+    be 0 or 1, or −1 or 1.
     """
 
     path: Path
@@ -73,20 +73,20 @@ class Dump:
     correct_from: float | None = None
 
 
-class _Whole(Packed):
-    """Of a dump every response is at hand."""
+class _PackedDump(Packed):
+    """Tables of a dump. Unlike a bundle, they hold every response, so texts can be summarised."""
 
     def texts(self, run_id: str, step: int) -> Texts:
         texts: Texts = {}
         for row in self.tables["responses"].to_pylist():
             if (row["run_id"], row["step"]) == (run_id, step):
-                found = texts.setdefault(row["source"], {}).setdefault(row["problem_id"], [])
-                found.append((row["response"], row["outcome"]))
+                answers = texts.setdefault(row["source"], {}).setdefault(row["problem_id"], [])
+                answers.append((row["response"], row["outcome"]))
         return texts
 
 
 def frames(dump: Dump) -> Frames:
-    """One finished run. Raises LookupError, with what is wrong, for a dump that cannot be read."""
+    """The frames of one finished run. Raises LookupError, with the reason, for a dump that cannot be read."""
     reader = _READERS.get(dump.format)
     if reader is None:
         raise LookupError(f"--format {dump.format}: there is no such format. Formats: {', '.join(_READERS)}.")
@@ -111,7 +111,7 @@ def frames(dump: Dump) -> Frames:
     line = {"run_id": run_id, "name": name, "overrides": list(knobs), "seed": dump.seed}
     swept = {key: [value] for key, value in config.items()}
     sweep = Sweep(f"import-{run_id}", {"study": IMPORTED, "swept": swept}, (line,))
-    packed = _Whole({name: _table(name, run_id, samples) for name in SCHEMAS})
+    packed = _PackedDump({name: _table(name, run_id, samples) for name in SCHEMAS})
     return Frames(
         runs=runs_frame([record], {run_id: sweep.sweep_id}),
         curves=packed,
@@ -131,48 +131,49 @@ def _limited(samples: Iterable[Sample], path: Path) -> Iterator[Sample]:
         yield sample
 
 
-# --- our tables
+# --- tables, as in a bundle
 
 
 def _table(name: str, run_id: str, samples: list[Sample]) -> pa.Table:
     rows: list[dict[str, Any]] = []
     if name == "counts":
         rows = [
-            {"run_id": run_id, "step": step, "source": source, "problem_id": problem, **counted}
-            for (step, source, problem), counted in _counted(samples).items()
+            {"run_id": run_id, "step": step, "source": source, "problem_id": problem, **count}
+            for (step, source, problem), count in _counted(samples).items()
         ]
     elif name == "digest":
         rows = [{"run_id": run_id, "what": What.LOGGED.value, **row} for row in _logged(_counted(samples))]
     elif name == "responses":
-        numbers: dict[tuple[int, str, str], int] = {}
+        num_before: dict[tuple[int, str, str], int] = {}  # samples of the same problem in earlier rows
         for sample in samples:
             key = (sample.step, sample.source, sample.problem_id)
-            rows.append({"run_id": run_id, "sample": numbers.get(key, 0), **sample.__dict__})
-            numbers[key] = numbers.get(key, 0) + 1
+            rows.append({"run_id": run_id, "sample": num_before.get(key, 0), **sample.__dict__})
+            num_before[key] = num_before.get(key, 0) + 1
     return pa.Table.from_pylist(rows, pa.schema(list(SCHEMAS[name].items())))
 
 
 def _counted(samples: Iterable[Sample]) -> dict[tuple[int, str, str], dict[str, int]]:
+    """By step, benchmark and problem: n judged samples, correct ones, errors."""
     counts: dict[tuple[int, str, str], dict[str, int]] = {}
     for sample in samples:
         key = (sample.step, sample.source, sample.problem_id)
-        own = counts.setdefault(key, {"n": 0, "correct": 0, "errors": 0})
-        own["errors" if sample.outcome == "error" else "n"] += 1
-        own["correct"] += sample.outcome == "correct"
+        count = counts.setdefault(key, {"n": 0, "correct": 0, "errors": 0})
+        count["errors" if sample.outcome == "error" else "n"] += 1
+        count["correct"] += sample.outcome == "correct"
     return dict(sorted(counts.items()))
 
 
 def _logged(counts: Mapping[tuple[int, str, str], Mapping[str, int]]) -> Iterator[dict[str, Any]]:
-    """avg@n and pass@n, n the fewest judged samples of a problem: what an evaluation of ours would log."""
+    """avg@n and pass@n, as an evaluation of this project logs them; n: the fewest judged samples of a problem."""
     evaluations: dict[tuple[int, str], list[Mapping[str, int]]] = {}
-    for (step, source, _), own in counts.items():
-        if own["n"]:
-            evaluations.setdefault((step, source), []).append(own)
-    n = min((own["n"] for parts in evaluations.values() for own in parts), default=0)
+    for (step, source, _), count in counts.items():
+        if count["n"]:
+            evaluations.setdefault((step, source), []).append(count)
+    n = min((count["n"] for parts in evaluations.values() for count in parts), default=0)
     for (step, source), parts in evaluations.items():
-        average = math.fsum(own["correct"] / own["n"] for own in parts) / len(parts)
+        average = math.fsum(count["correct"] / count["n"] for count in parts) / len(parts)
         yield {"name": f"evaluation/{source}/avg_at_{n}", "step": step, "value": average}
-        passed = pass_at_k([own["n"] for own in parts], [own["correct"] for own in parts], n)
+        passed = pass_at_k([count["n"] for count in parts], [count["correct"] for count in parts], n)
         yield {"name": f"evaluation/{source}/pass_at_{n}", "step": step, "value": float(passed.mean())}
 
 
@@ -185,13 +186,13 @@ def _ours(dump: Dump) -> Iterator[Sample]:
         if outcome is not None and outcome not in OUTCOMES:
             raise LookupError(f"{file}: outcome {outcome!r} is not one of {', '.join(OUTCOMES)}.")
         yield Sample(
-            _whole(row, "step", file, UNNUMBERED),
+            _whole_number(row, "step", file, UNNUMBERED),
             str(row.get("source") or dump.source or "dump"),
             str(problem),
             _text(row.get("prompt")),
             _text(row.get("response")),
             str(outcome) if outcome is not None else _judged(row, dump.reward or "reward", dump, file),
-            _whole(row, "num_tokens", file),
+            _whole_number(row, "num_tokens", file),
         )
 
 
@@ -200,9 +201,9 @@ def _verl(dump: Dump) -> Iterator[Sample]:
         prompt = _text(_need(row, "input", file))
         reward = dump.reward or ("acc" if row.get("acc") is not None else "score")
         yield Sample(
-            _whole(row, "step", file, _step_in(file)),
+            _whole_number(row, "step", file, _step_in(file)),
             str(row.get("data_source") or dump.source or "verl"),
-            _named(prompt, row.get("gts")),
+            _problem_id(prompt, row.get("gts")),
             prompt,
             _text(_need(row, "output", file)),
             _judged(row, reward, dump, file),
@@ -212,16 +213,16 @@ def _verl(dump: Dump) -> Iterator[Sample]:
 def _trl(dump: Dump) -> Iterator[Sample]:
     for file, row in _rows(dump.path):
         if row.get("mode") not in (None, "eval"):
-            continue  # of training
+            continue  # a sample of training
         prompt = _text(_need(row, "prompt", file))
         rewards = [k for k, v in row.items() if k not in _TRL_KNOWN and (v is None or isinstance(v, int | float))]
         if not dump.reward and len(rewards) != 1:
             known = ", ".join(rewards) or "none"
-            raise LookupError(f"{file}: which of its columns judges? --reward NAME, one of: {known}.")
+            raise LookupError(f"{file} has no single reward column. Pass --reward NAME, one of: {known}.")
         yield Sample(
-            _whole(row, "step", file, UNNUMBERED),
+            _whole_number(row, "step", file, UNNUMBERED),
             dump.source or "trl",
-            _named(prompt),
+            _problem_id(prompt),
             prompt,
             _text(_need(row, "completion", file)),
             _judged(row, dump.reward or rewards[0], dump, file),
@@ -236,7 +237,7 @@ def _prime_rl(dump: Dump) -> Iterator[Sample]:
         source = str(row.get("env_name") or row.get("task") or dump.source or "prime-rl")
         error = row.get("error") not in (None, "", False)
         yield Sample(
-            _whole(row, "step", file, _step_in(file)),
+            _whole_number(row, "step", file, _step_in(file)),
             source,
             str(_need(row, "example_id", file)),
             _text(row.get("prompt")),
@@ -246,59 +247,61 @@ def _prime_rl(dump: Dump) -> Iterator[Sample]:
 
 
 def _of_episode(row: Mapping[str, Any], dump: Dump, file: Path) -> Iterator[Sample]:
-    """A sample of each agent's trace of an evaluation's episode.
+    """One sample for each agent's trace in an episode of an evaluation.
 
-    `all` has every episode, those that failed too; `effective`, beside it, some of them again.
+    The folder `all` has every episode, failed ones included; `effective`, beside it, repeats some of them.
     """
     work = _part(_part(row, "run"), "work")
-    again = file.parent.name == "effective" and (file.parents[1] / "all" / file.name).exists()
-    if again or work.get("type") == "train" or "train" in (file.parent.name, file.parents[1].name):
+    is_repeat = file.parent.name == "effective" and (file.parents[1] / "all" / file.name).exists()
+    if is_repeat or work.get("type") == "train" or "train" in (file.parent.name, file.parents[1].name):
         return
     env, task = _part(row, "env"), _part(row, "task")
     traces = [_part({"trace": trace}, "trace") for trace in row["traces"]]
     traces = [trace for trace in traces if trace.get("dropped") is None]
     agents = {str(_part(trace, "agent").get("name")) for trace in traces}
     data = _part(task, "data")
-    known = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
-    problem = next((str(each) for each in known if each is not None), "")
-    for trace in traces or [{}]:  # an episode that failed before any answer is one that was not judged
+    ids = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
+    problem = next((str(task_id) for task_id in ids if task_id is not None), "")
+    for trace in traces or [{}]:  # an episode that failed before any answer counts as not judged
         nodes = [_part({"node": node}, "node") for node in trace.get("nodes") or []]
         messages = [(bool(node.get("sampled")), _part(node, "message")) for node in nodes]
         name = str(env.get("name") or env.get("id") or dump.source or "prime-rl")
         prompt = _text([message for sampled, message in messages if not sampled])
         yield Sample(
-            _whole(work, "step", file, _step_in(file)),
+            _whole_number(work, "step", file, _step_in(file)),
             f"{name}/{_part(trace, 'agent').get('name')}" if len(agents) > 1 else name,
-            problem or _named(prompt),
+            problem or _problem_id(prompt),
             prompt,
             _text(trace.get("root_reply")) or _text([message for sampled, message in messages if sampled]),
             _judged({"reward": _reward(trace, dump.reward, file)}, "reward", dump, file)
             if trace.get("ok")
             else "error",
-            _whole(trace, "num_output_tokens", file),
+            _whole_number(trace, "num_output_tokens", file),
         )
 
 
-def _part(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object inside another; an empty one where there is none."""
-    found = whole.get(name)
-    return cast(Mapping[str, Any], found) if isinstance(found, dict) else {}
+def _part(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The JSON object under a key of another; an empty one if there is no object."""
+    part = content.get(name)
+    return cast(Mapping[str, Any], part) if isinstance(part, dict) else {}
 
 
 def _reward(trace: Mapping[str, Any], name: str, file: Path) -> float:
-    """The weighted sum of a trace's rewards, or the score of one of them; NaN where it was not judged."""
+    """The weighted sum of a trace's rewards, or the score of the named one; NaN if the trace was not judged."""
     rewards = _part(trace, "rewards")
     if name and name not in rewards:
         raise LookupError(f"--reward {name}: there is no such reward. Here: {', '.join(rewards) or 'none'}.")
     chosen = [rewards[name]] if name else list(rewards.values())
-    if not chosen or any(each is None for each in chosen):
+    if not chosen or any(reward is None for reward in chosen):
         return math.nan
-    terms = [(_part({"reward": each}, "reward"), each) for each in chosen]
-    for reward, each in terms:
+    total: int | float = 0
+    for value in chosen:
+        reward = _part({"reward": value}, "reward")
         weight, score = reward.get("weight", 1.0), reward.get("score")
         if not isinstance(score, int | float) or not isinstance(weight, int | float):
-            raise LookupError(f"{file}: reward {each!r} has no score, or no weight, that is a number.")
-    return sum(reward["score"] * (1.0 if name else reward.get("weight", 1.0)) for reward, _ in terms)
+            raise LookupError(f"{file}: reward {value!r} has no score, or no weight, that is a number.")
+        total += score * (1.0 if name else weight)
+    return total
 
 
 _READERS: dict[str, Callable[[Dump], Iterator[Sample]]] = {
@@ -314,8 +317,8 @@ FORMATS = tuple(_READERS)
 
 
 def _rows(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """(file, row) of every JSONL and Parquet file, in the order of names."""
-    files = [path] if path.is_file() else sorted(f for s in ("jsonl", "parquet") for f in path.rglob(f"*.{s}"))
+    """(file, row) of every row of the JSONL and Parquet files, in the order of their names."""
+    files = [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.parquet")])
     if not files:
         raise LookupError(f"{path}: there is no such file, or no .jsonl or .parquet file in it.")
     for file in files:
@@ -346,30 +349,31 @@ def _jsonl(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _need(row: Mapping[str, Any], name: str, file: Path) -> Any:
+    """A value that the format requires. Raises LookupError if the row lacks it."""
     if row.get(name) is None:
         raise LookupError(f"{file} has a row without {name}. Its columns: {', '.join(row)}. Another --format?")
     return row[name]
 
 
 def _judged(row: Mapping[str, Any], name: str, dump: Dump, file: Path) -> str:
-    """A reward as an outcome. One that is neither right nor wrong by itself needs --correct-from."""
+    """The outcome for a reward. A reward other than −1, 0 and 1 needs --correct-from."""
     if name not in row:
         _need(row, name, file)
     value = row[name]
     if not isinstance(value, int | float) or math.isnan(value):
-        return "error"  # not judged; True and False are 1 and 0
+        return "error"  # not judged; True and False count as 1 and 0
     if dump.correct_from is not None:
         return "correct" if value >= dump.correct_from else "wrong"
     if value not in (-1, 0, 1):
         raise LookupError(
-            f"{file}: {name} is {value:g}, and only −1, 0 and 1 say by themselves what is right. Say from which reward "
-            "on an answer counts as right: --correct-from 0.5"
+            f"{file}: {name} is {value:g}, and only −1, 0 and 1 can be read as right or wrong. Pass the smallest "
+            "reward of a right answer, as in --correct-from 0.5"
         )
     return "correct" if value == 1 else "wrong"
 
 
 def _text(content: Any) -> str:
-    """A text; of a conversation, its turns."""
+    """The content as text; of a conversation, its turns."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list):
@@ -382,13 +386,13 @@ def _text(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
-def _named(*parts: Any) -> str:
-    """A name for a problem that has none: the same for the same prompt and answer."""
+def _problem_id(*parts: Any) -> str:
+    """An id for a problem that has none: the same for the same prompt and answer."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _whole(row: Mapping[str, Any], name: str, file: Path, default: int = 0) -> int:
-    """A whole number from 0 to 2³¹ − 1; the default where there is none, as in a column of Parquet with gaps."""
+def _whole_number(row: Mapping[str, Any], name: str, file: Path, default: int = 0) -> int:
+    """A whole number from 0 to 2³¹ − 1; the default for a missing value, as in a Parquet column with gaps."""
     value = row.get(name)
     if value is None:
         return default
@@ -398,7 +402,7 @@ def _whole(row: Mapping[str, Any], name: str, file: Path, default: int = 0) -> i
 
 
 def _step_in(file: Path) -> int:
-    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; UNNUMBERED where no name says."""
+    """`120.jsonl` → 120; `step_120/eval_rollouts.jsonl` → 120; UNNUMBERED if no name in the path is a step."""
     for name in (file.stem, *(part.name for part in file.parents)):
         if match := re.fullmatch(r"(?:(?:global_)?step[_-]?)?(\d+)", name):
             return int(match[1])

@@ -1,4 +1,4 @@
-"""Frames are pandas DataFrames; the docstring of what makes one names its columns."""
+"""Frames are pandas DataFrames; the docstring of the function that returns one lists its columns."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import pandas as pd
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows, by column."""
+    """The rows, each by column name."""
     return cast(list[dict[str, Any]], frame.to_dict("records"))

@@ -1,4 +1,4 @@
-"""Everything known about the runs of a study, as tidy frames. Tables and figures are functions of these alone."""
+"""All data on the runs of a study, as tidy frames. Tables and figures are functions of these frames alone."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 
 TextsOfProblems = dict[str, list[tuple[str, str]]]  # by problem, (response, outcome) of every sample
-# What `cache` holds of the files of runs, by the first word of its key: what a bundle takes along (frames/bundle.py).
+# First elements of the keys of `Frames.cache` for data read from the files of runs. A bundle stores all of them but
+# TEXTS (frames/bundle.py).
 HISTORY, DRAWN, OF_TEXTS, RESPONSES = "history", "drawn", "of texts", "responses"
 TEXTS = "texts"
 CHOICES = ("loss", "divergence", "advantage", "task", "model")
-# What decides whether two runs can stand in one table: problems, starting policy, length, and how they are judged.
+# Config keys in which the runs of one table must agree: problems, starting policy, length, and evaluation.
 SETTING = ("config.task.", "config.model.", "config.evaluation.", "config.steps")
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Everything known about the runs of a study. What is large is read when it is asked for.
+    """All data on the runs of a study. Large data is read on first access.
 
     runs: one row per planned run, with its `state` (rlvr/ledger/cause.py) and `config.<key>`; `reference` marks GRPO
-    runs of other studies in the same setting, brought in for comparison.
+    runs of other studies in the same setting, which were added for comparison.
     """
 
     runs: pd.DataFrame
@@ -42,16 +43,16 @@ class Frames:
     judgements: Counts
     stored: Stored
     study: str = ""
-    question: str = ""  # of the study, as its file asked it when it was last launched
+    question: str = ""  # the study's question, as in its file at the last launch
     title: str = ""
     commands: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    home: Path | None = None  # None: of no machine, but out of a bundle
+    home: Path | None = None  # None: read from a bundle
     origin: str = "ledger"
     sweeps: tuple[Sweep, ...] = ()
     every_sample: bool = False
-    tuned: Frames | None = None  # of the runs that chose a value for these (`tune=`)
-    cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # of what tables and figures both need
+    tuned: Frames | None = None  # the tuning runs, by which knobs of these runs were chosen (`tune=`)
+    cache: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)  # results that tables and figures share
 
     @cached_property
     def rows(self) -> list[typed_rows.Run]:
@@ -59,17 +60,17 @@ class Frames:
         return typed_rows.rows(self.runs)
 
     def newest(self, key: str) -> Any:
-        """What the newest launch that said anything of it recorded; None if none did."""
+        """The value under `key` in the newest launch that recorded one; None if no launch did."""
         return next((sweep.info[key] for sweep in reversed(self.sweeps) if sweep.info.get(key)), None)
 
     @cached_property
     def seeds(self) -> dict[str, int]:
-        """By run."""
+        """By run id, its seed."""
         return {run.run_id: run.seed for run in self.rows}
 
     @cached_property
     def digest(self) -> Digest:
-        """What evaluations logged, and means and sums of training up to them, by run, name and step."""
+        """By run, name and step: what evaluations logged, and means and sums of training up to them."""
         return Digest(self.curves.digest())
 
     @cached_property
@@ -78,14 +79,14 @@ class Frames:
         return self.curves.long()
 
     def history(self, names: Collection[str]) -> pd.DataFrame:
-        """As `metrics`, of these names: a fraction of the time."""
+        """`metrics` of these names alone, which takes a fraction of the time."""
         key = (HISTORY, tuple(sorted(names)))
         if key not in self.cache:
             self.cache[key] = self.curves.long(names)
         return self.cache[key]
 
     def drawn(self, names: Collection[str] | None = None) -> pd.DataFrame:
-        """run_id, step, name, value of training, of all metrics or of these, for curves: as `thinned` has it."""
+        """run_id, step, name, value of training, of all metrics or of these, thinned for drawing (`thinned`)."""
         key = (DRAWN, None if names is None else tuple(sorted(names)))
         if key not in self.cache:
             self.cache[key] = self.curves.thin(names)
@@ -97,13 +98,13 @@ class Frames:
         return self.judgements.frame
 
     def judged(self, run_id: str, step: int, source: str) -> ProblemCounts | None:
-        """Counts of an evaluation, by problem; None where its samples are not at hand."""
+        """Counts of an evaluation on a benchmark, by problem; None if its samples are not available."""
         return self.judgements.of(run_id, step, source)
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        """run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished: of each run's first and last
-        evaluation (`every_sample`: of all)."""
+        """run_id, step, source, problem_id, sample, outcome, reward, num_tokens, finished, for the first and the last
+        evaluation of each run (with `every_sample`: for all evaluations)."""
         return self.stored.samples(self._ids, every=self.every_sample)
 
     @cached_property
@@ -114,16 +115,16 @@ class Frames:
     def of_texts(
         self, name: str, run_id: str, step: int, source: str, summary: Callable[[TextsOfProblems], dict[str, float]]
     ) -> dict[str, float]:
-        """What `summary` makes of all responses of an evaluation to a benchmark; {} where they are not at hand.
+        """`summary` of all responses to a benchmark in an evaluation; {} if the responses are not available.
 
-        name: of the summary. It is kept, so that a bundle has it without the texts.
+        name: identifies the summary. The result is cached, so that a bundle stores it without the texts.
         """
         key = (OF_TEXTS, name, run_id, step, source)
         if key not in self.cache:
-            whole = (TEXTS, run_id, step)
-            if whole not in self.cache:
-                self.cache[whole] = self.stored.texts(run_id, step)
-            texts = self.cache[whole].get(source, {})
+            of_evaluation = (TEXTS, run_id, step)
+            if of_evaluation not in self.cache:
+                self.cache[of_evaluation] = self.stored.texts(run_id, step)
+            texts = self.cache[of_evaluation].get(source, {})
             self.cache[key] = summary(texts) if texts else {}
         return self.cache[key]
 

@@ -23,12 +23,12 @@ from rlvr.ledger.sweeps import TUNING, Sweep, the_sweep
 from rlvr.ledger.tags import as_value, redact
 
 Source = Literal["ledger", "mlflow"]
-OTHERS = 3  # sweeps named in a line, at most
+OTHERS = 3  # at most so many sweeps are named in a line
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All that a home or an MLflow store knows, before anything large is read."""
+    """The runs and sweeps of a home or an MLflow store, before anything large is read."""
 
     home: Path
     records: dict[str, RunRecord]
@@ -67,7 +67,7 @@ def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) 
 
 
 def _store(home: Path, uri: str) -> str:
-    """The URI with a relative sqlite path counted from the home directory, as the writer does."""
+    """The URI with a relative sqlite path resolved against the home directory, as the writer of MLflow does."""
     path = uri.removeprefix("sqlite:///")
     return uri if path == uri else f"sqlite:///{(home / path).resolve()}"
 
@@ -81,16 +81,16 @@ def load(
     sweep: str | None = None,
     every_sample: bool = False,
 ) -> Frames:
-    """The frames of one study or sweep (default: the newest study). Raises LookupError when there is no such thing.
+    """The frames of one study or sweep (default: the newest study). Raises LookupError if it does not exist.
 
-    home: where runs/ lies; None: $RLVR_HOME, else the checkout.
+    home: the directory of runs/; None: $RLVR_HOME, else the checkout.
     """
-    place = layout.home() if home is None else Path(home).expanduser().resolve()
-    return frames(catalogue(place, source=source, uri=uri), study=study, sweep=sweep, every_sample=every_sample)
+    home = layout.home() if home is None else Path(home).expanduser().resolve()
+    return frames(catalogue(home, source=source, uri=uri), study=study, sweep=sweep, every_sample=every_sample)
 
 
 def frames(
-    found: Catalogue,
+    listing: Catalogue,
     *,
     study: str | None = None,
     sweep: str | None = None,
@@ -99,123 +99,127 @@ def frames(
 ) -> Frames:
     """As `load`, from a catalogue. every_sample: `samples` of all evaluations, not only the first and last of a run.
 
-    runs: their ids, in the place of a study or a sweep. Runs that chose a value for others are in the frames `tuned`
-    alone, unless there are no others yet.
+    runs: ids of runs, instead of a study or a sweep. Tuning runs are only in the frames `tuned`, unless there are no
+    other runs yet.
     """
     chosen = set(runs)
-    plans, study = _of_runs(found, chosen) if chosen else _select(found, study, sweep)
-    lines = [(s, run) for s in plans for run in s.runs if not chosen or run["run_id"] in chosen]
-    lines.sort(key=lambda each: not each[1].get("control"))  # a run that is wanted for itself is no control
-    planned = {run["run_id"]: (s, run) for s, run in lines if chosen or run.get("stage") != TUNING}
-    tried = {run["run_id"]: (s, run) for s, run in lines if run["run_id"] not in planned}
-    planned, tried = (planned, tried) if planned else (tried, {})
-    records = {i: _planned(i, *planned[i], found.records.get(i)) for i in planned}
+    plans, study = _of_runs(listing, chosen) if chosen else _select(listing, study, sweep)
+    lines = [(plan, line) for plan in plans for line in plan.runs if not chosen or line["run_id"] in chosen]
+    # Of two lines on a run the later one counts: a run that is planned for itself, too, is no control.
+    lines.sort(key=lambda pair: not pair[1].get("control"))
+    planned = {line["run_id"]: (plan, line) for plan, line in lines if chosen or line.get("stage") != TUNING}
+    tuning = {line["run_id"]: (plan, line) for plan, line in lines if line["run_id"] not in planned}
+    planned, tuning = (planned, tuning) if planned else (tuning, {})
+    records = {i: _planned(i, *planned[i], listing.records.get(i)) for i in planned}
     if sweep is None:
-        of_study = chosen or {i for i, r in found.records.items() if r.study == study}
-        records |= {i: found.records[i] for i in found.records if i in of_study and i not in {*records, *tried}}
-    table = runs_frame(list(records.values()), {i: s.sweep_id for i, (s, _) in planned.items()})
+        of_study = chosen or {i for i, record in listing.records.items() if record.study == study}
+        records |= {i: listing.records[i] for i in listing.records if i in of_study and i not in {*records, *tuning}}
+    table = runs_frame(list(records.values()), {i: plan.sweep_id for i, (plan, _) in planned.items()})
     notes: list[str] = []
     if study == NO_STUDY and sweep is None and not chosen:
         plans, table, notes = _like_the_newest(plans, table)
-    of_others = [r for i, r in found.records.items() if i not in {*records, *tried}]
-    grpo = [r for r in of_others if r.config.get("choices.loss") == "grpo"]
+    of_others = [record for i, record in listing.records.items() if i not in {*records, *tuning}]
+    grpo = [record for record in of_others if record.config.get("choices.loss") == "grpo"]
     table = table if chosen else _with_references(table, runs_frame(grpo, {}))
-    commands = [s.command for s in plans] or [r.command for r in records.values()]
-    whole = _frames_of(found, plans, study, table, every_sample=every_sample)
-    whole = replace(
-        whole,
+    commands = [plan.command for plan in plans] or [record.command for record in records.values()]
+    selected = _frames_of(listing, plans, study, table, every_sample=every_sample)
+    selected = replace(
+        selected,
         title=study if sweep is None else f"{study}, sweep {plans[0].name or plans[0].sweep_id}",
-        notes=(*notes, *whole.notes),
+        notes=(*notes, *selected.notes),
         commands=tuple(dict.fromkeys(redact(c) for c in commands if c)),
     )
-    if not tried:
-        return whole
-    tuning = [_planned(i, *tried[i], found.records.get(i)) for i in tried]
-    in_sweep = {i: s.sweep_id for i, (s, _) in tried.items()}
-    return replace(whole, tuned=_frames_of(found, plans, study, runs_frame(tuning, in_sweep)))
+    if not tuning:
+        return selected
+    tuning_records = [_planned(i, *tuning[i], listing.records.get(i)) for i in tuning]
+    in_sweep = {i: plan.sweep_id for i, (plan, _) in tuning.items()}
+    return replace(selected, tuned=_frames_of(listing, plans, study, runs_frame(tuning_records, in_sweep)))
 
 
 def _frames_of(
-    found: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame, *, every_sample: bool = False
+    listing: Catalogue, plans: Sequence[Sweep], study: str, table: pd.DataFrame, *, every_sample: bool = False
 ) -> Frames:
     ids = [str(run_id) for run_id in table["run_id"]]
-    curves, judgements = found.curves(ids), Counts(found.home, ids)
-    policies = [left_out(found.home, file) for file in damaged_policies(found.home, ids)]
-    unreadable = (*found.notes, *curves.notes(), *judgements.notes(), *policies)
-    notes = [note.replace(f"{found.home}/", "") for note in (*unreadable, *own_code.notes(found.home, table))]
+    curves, judgements = listing.curves(ids), Counts(listing.home, ids)
+    policies = [left_out(listing.home, file) for file in damaged_policies(listing.home, ids)]
+    unreadable = (*listing.notes, *curves.notes(), *judgements.notes(), *policies)
+    notes = [note.replace(f"{listing.home}/", "") for note in (*unreadable, *own_code.notes(listing.home, table))]
     return Frames(
         runs=table,
         curves=curves,
         judgements=judgements,
-        stored=SampleFiles(found.home),
+        stored=SampleFiles(listing.home),
         study=study,
         question=next((plan.question for plan in reversed(plans) if plan.question), ""),
         notes=tuple(notes),
-        home=found.home,
-        origin=found.origin,
+        home=listing.home,
+        origin=listing.origin,
         sweeps=tuple(plans),
         every_sample=every_sample,
     )
 
 
-def _select(found: Catalogue, study: str | None, sweep: str | None) -> tuple[list[Sweep], str]:
-    studies = found.studies()
+def _select(listing: Catalogue, study: str | None, sweep: str | None) -> tuple[list[Sweep], str]:
+    studies = listing.studies()
     if not studies:
         raise LookupError(
-            " ".join([f"no run in {found.home} ({found.origin}). Start one: python -m rlvr.run", *found.notes])
+            " ".join([f"no run in {listing.home} ({listing.origin}). Start one: python -m rlvr.run", *listing.notes])
         )
     if sweep is not None:
         try:
-            plan = the_sweep(found.sweeps[::-1], sweep)
+            plan = the_sweep(listing.sweeps[::-1], sweep)
         except ValueError as error:
             raise LookupError(str(error)) from None
         return [plan], study_of(plan)
     study = studies[0] if study is None else study
     if study not in studies:
-        raise LookupError(f"--study {study}: there is no such study in {found.home}. Here: {', '.join(studies)}.")
-    return [s for s in found.sweeps if study_of(s) == study], study
+        raise LookupError(f"--study {study}: there is no such study in {listing.home}. Here: {', '.join(studies)}.")
+    return [plan for plan in listing.sweeps if study_of(plan) == study], study
 
 
 def _like_the_newest(plans: Sequence[Sweep], table: pd.DataFrame) -> tuple[Sequence[Sweep], pd.DataFrame, list[str]]:
-    """Of sweeps that share nothing but that they belong to no study, oldest first, and the frame `runs` of them: those
-    in a setting of the newest one, and a line on the others, if there are any."""
-    own = [plan for plan in plans if table["run_id"].isin(plan.run_ids).any()]
-    if not own:
+    """The sweeps and runs in a setting of the newest sweep, and a line on the others, if there are any.
+
+    plans: sweeps of no study, oldest first, which need not have anything in common. table: the frame `runs` of them.
+    """
+    with_runs = [plan for plan in plans if table["run_id"].isin(plan.run_ids).any()]
+    if not with_runs:
         return plans, table, []
-    newest = table["run_id"].isin(own[-1].run_ids)
+    newest = table["run_id"].isin(with_runs[-1].run_ids)
     columns = [c for c in table.columns if c.startswith(SETTING)]
     settings = table[columns].map(repr).agg(" ".join, axis=1)
     alike = newest | settings.isin(settings[newest])
-    left_out = [plan for plan in own if not table["run_id"][alike].isin(plan.run_ids).any()]
+    left_out = [plan for plan in with_runs if not table["run_id"][alike].isin(plan.run_ids).any()]
     if alike.all():
         return plans, table, []
     shown = table[newest][columns].map(repr)
     differing = [c.removeprefix("config.") for c in columns if not table[c][~alike].map(repr).isin(shown[c]).all()]
     commands = [f"python -m analysis {plan.sweep_id}" for plan in reversed(left_out)]
     more = [f"{len(commands) - OTHERS} more"] if len(commands) > OTHERS else []
-    where = ", ".join([*commands[:OTHERS], *more]) or "python -m sweeps status --all"
+    to_see_them = ", ".join([*commands[:OTHERS], *more]) or "python -m sweeps status --all"
     count = int((~alike).sum())
-    line = f"Not shown: {count} run{'s' * (count > 1)} of no study, which differ in {', '.join(differing[:4])}: {where}"
+    keys = ", ".join(differing[:4])
+    line = f"Not shown: {count} run{'s' * (count > 1)} of no study, which differ in {keys}: {to_see_them}"
     return [plan for plan in plans if plan not in left_out], table[alike].reset_index(drop=True), [line]
 
 
-def _of_runs(found: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:
-    """(the sweeps that planned some of these runs, their studies)."""
-    plans = [sweep for sweep in found.sweeps if not chosen.isdisjoint(sweep.run_ids)]
-    studies = {study_of(sweep) for sweep in plans} | {found.records[i].study for i in chosen if i in found.records}
+def _of_runs(listing: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:
+    """(the sweeps that planned some of these runs, the names of their studies joined)."""
+    plans = [sweep for sweep in listing.sweeps if not chosen.isdisjoint(sweep.run_ids)]
+    studies = {study_of(sweep) for sweep in plans} | {listing.records[i].study for i in chosen if i in listing.records}
     return plans, " and ".join(sorted(studies)) or NO_STUDY
 
 
 def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
-    """The record of a planned run. One that repeats an arm as its noise floor is of a group of its own."""
-    known = _described(run_id, sweep, line, record)
+    """The record of a planned run. A run that repeats an arm as its noise floor gets a group of its own."""
+    described = _described(run_id, sweep, line, record)
     if not line.get("control"):
-        return known
-    return replace(known, group_id=known.group_id + AGAIN, overrides=(*known.overrides, "control=seeds"))
+        return described
+    return replace(described, group_id=described.group_id + AGAIN, overrides=(*described.overrides, "control=seeds"))
 
 
 def _described(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
-    """The record of a planned run; one that left no config is described by the manifest's line."""
+    """The record of a planned run, from its config or, if it has none, from its line in the sweep's manifest."""
     overrides = tuple(line.get("overrides", ()))
     if record is None:
         record = RunRecord(run_id=run_id, study=study_of(sweep), created=sweep.created, command=sweep.command)
@@ -235,8 +239,8 @@ def _with_references(runs: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     if others.empty or runs.empty:
         return runs
     columns = [c for c in runs.columns if c.startswith(SETTING) and c in others.columns]
-    here = {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "lad", columns].itertuples(index=False)}
-    here -= {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "grpo", columns].itertuples(index=False)}
-    match = [tuple(map(repr, row)) in here for row in others[columns].itertuples(index=False)]
+    lacking = {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "lad", columns].itertuples(index=False)}
+    lacking -= {tuple(map(repr, row)) for row in runs.loc[runs["loss"] == "grpo", columns].itertuples(index=False)}
+    match = [tuple(map(repr, row)) in lacking for row in others[columns].itertuples(index=False)]
     extra = others[match].assign(reference=True)
     return pd.concat([runs, extra], ignore_index=True) if len(extra) else runs

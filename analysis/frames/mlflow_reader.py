@@ -1,4 +1,4 @@
-"""Reads runs and metrics back from MLflow. The only file here that imports mlflow or SQLAlchemy, and lazily."""
+"""Reads runs and metrics back from MLflow. The only file of `analysis` that imports mlflow or SQLAlchemy, on use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from analysis.frames.runs import RunRecord, tidy_metrics
 from rlvr.ledger import tags as words
 from rlvr.ledger.runs import Unreadable, grouped
 
-ANSWER_S = 3.0  # how long a server may take to say that it is there
+ANSWER_S = 3.0  # how long a server may take to answer the first request
 LARGEST = 1.7976931348623157e308  # MLflow stores an infinity as the largest float64
 
 
@@ -35,7 +35,7 @@ class MlflowReader:
         self.sql = uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
             raise LookupError(f"{uri}: there is no such database. Pass --uri or --home.")
-        if fault := _silence(uri):
+        if fault := _fault_of_server(uri):
             raise LookupError(
                 f"{words.redact(uri)}: {fault}. Is it the right address? Without --source the report reads runs/."
             )
@@ -43,7 +43,7 @@ class MlflowReader:
         self.notes: list[str] = []  # what could not be read
 
     def runs(self) -> dict[str, RunRecord]:
-        """Every run by its rlvr run_id; several MLflow runs of one identity are one run, the newest speaks for it."""
+        """Every run by its rlvr run_id. Of several MLflow runs of one rlvr run, the newest describes it."""
         records: dict[str, RunRecord] = {}
         foreign: list[Unreadable] = []
         for uuid, info, tags, params in sorted(self._catalogue(), key=lambda row: (row[1]["start"], row[0])):
@@ -58,7 +58,7 @@ class MlflowReader:
         return records
 
     def metrics(self, run_ids: Sequence[str]) -> pd.DataFrame:
-        """Long frame run_id, step, name, value."""
+        """run_id, step, name, value of these runs."""
         owner = {uuid: run_id for run_id in run_ids for uuid in self._attempts.get(run_id, ())}
         return tidy_metrics([self._sql_metrics(owner) if self.sql else self._client_metrics(owner)])
 
@@ -88,18 +88,18 @@ class MlflowReader:
             "SELECT r.run_uuid, r.name, r.status, r.start_time, e.name AS study FROM runs r JOIN experiments e "
             f"ON r.experiment_id = e.experiment_id WHERE r.lifecycle_stage = 'active' AND r.run_uuid IN ({ours})"
         )
-        found: dict[str, dict[str, dict[str, str]]] = {}
+        values: dict[str, dict[str, dict[str, str]]] = {}  # by table and run
         for table in ("tags", "params"):
             rows = self._query(f"SELECT run_uuid, key, value FROM {table} WHERE run_uuid IN ({ours})")
-            found[table] = {
+            values[table] = {
                 str(uuid): dict(zip(part["key"], part["value"], strict=True)) for uuid, part in rows.groupby("run_uuid")
             }
         return [
             (
                 str(r["run_uuid"]),
                 {"name": r["name"], "status": r["status"], "start": float(r["start_time"] or 0), "study": r["study"]},
-                found["tags"].get(r["run_uuid"], {}),
-                found["params"].get(r["run_uuid"], {}),
+                values["tags"].get(r["run_uuid"], {}),
+                values["params"].get(r["run_uuid"], {}),
             )
             for r in records(runs)
         ]
@@ -107,7 +107,7 @@ class MlflowReader:
     def _client_catalogue(self) -> list[tuple[str, dict[str, Any], dict[str, str], dict[str, str]]]:
         client = self._client()
         studies = {e.experiment_id: e.name for e in _pages(client.search_experiments)}
-        found = _pages(client.search_runs, experiment_ids=list(studies), filter_string="tags.`rlvr.run_id` != ''")
+        runs = _pages(client.search_runs, experiment_ids=list(studies), filter_string="tags.`rlvr.run_id` != ''")
         return [
             (
                 r.info.run_id,
@@ -120,7 +120,7 @@ class MlflowReader:
                 dict(r.data.tags),
                 dict(r.data.params),
             )
-            for r in found
+            for r in runs
         ]
 
     def _client(self) -> Any:
@@ -154,12 +154,12 @@ class MlflowReader:
         return _tidy(pd.DataFrame(rows, columns=["run_uuid", "step", "name", "value", "is_nan", "timestamp"]), owner)
 
 
-def _silence(uri: str) -> str:
-    """What is wrong with a server that does not answer within seconds; "" of one that does, and of a database."""
+def _fault_of_server(uri: str) -> str:
+    """Why a server cannot be used; "" for one that answers within ANSWER_S, and for a database."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return ""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's own patience is minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default retries take minutes
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
@@ -172,12 +172,13 @@ def _silence(uri: str) -> str:
 
 
 def _pages(search: Any, **arguments: Any) -> list[Any]:
-    found = search(**arguments)
-    everything = list(found)
-    while found.token:
-        found = search(**arguments, page_token=found.token)
-        everything += found
-    return everything
+    """The results of all pages of a search."""
+    page = search(**arguments)
+    results = list(page)
+    while page.token:
+        page = search(**arguments, page_token=page.token)
+        results += page
+    return results
 
 
 def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], params: Mapping[str, str]) -> RunRecord:
@@ -201,7 +202,8 @@ def _record(run_id: str, info: Mapping[str, Any], tags: Mapping[str, str], param
 
 
 def _tidy(frame: pd.DataFrame, owner: Mapping[str, str]) -> pd.DataFrame:
-    """MLflow's rows to ours: NaN and infinities restored, a replayed step keeps its first value."""
+    """MLflow's rows as run_id, step, name, value: NaN and infinities restored; of a repeated step the oldest row is
+    first."""
     if frame.empty:
         return frame
     frame = frame.assign(run_id=frame["run_uuid"].map(owner)).sort_values("timestamp", kind="stable")

@@ -1,4 +1,4 @@
-"""Which runs were made with different versions of their user's own code: two losses, say, under one name."""
+"""Notes on runs with different versions of their user's own code, such as two versions of a loss under one name."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import pandas as pd
 
 from rlvr.ledger import layout, own_code
 
-SHOWN = 3  # names of runs in a line
-DIGITS = 7  # of a version
+SHOWN = 3  # at most so many runs are named in a line
+DIGITS = 7  # of a version's digest
 
 
 def notes(home: Path, runs: pd.DataFrame) -> list[str]:
     """A line for each module of which these runs used different versions. runs: rows of the frame `runs`."""
-    made: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    rows_by_module: dict[str, dict[tuple[str, ...], list[int]]] = {}  # by module and versions, rows of `runs`
     for row, run_id in enumerate(runs["run_id"]):
         for module, versions in own_code.recorded(layout.run(home, str(run_id))).items():
-            made.setdefault(module, {}).setdefault(versions, []).append(row)
-    return [_line(module, of, runs) for module, of in sorted(made.items()) if len(of) > 1]
+            rows_by_module.setdefault(module, {}).setdefault(versions, []).append(row)
+    return [_line(module, rows_of, runs) for module, rows_of in sorted(rows_by_module.items()) if len(rows_of) > 1]
 
 
-def _line(module: str, made: Mapping[tuple[str, ...], Sequence[int]], runs: pd.DataFrame) -> str:
+def _line(module: str, rows_of: Mapping[tuple[str, ...], Sequence[int]], runs: pd.DataFrame) -> str:
+    """The line on one module. rows_of: by versions, the rows of the runs that used them."""
     names = runs["name"].astype(str)
-    parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in made.items()]
+    parts = [f"{_version(versions)} in {_shown([names[row] for row in rows])}" for versions, rows in rows_of.items()]
     arms: dict[str, set[str]] = {}
-    for versions, rows in made.items():
+    for versions, rows in rows_of.items():
         for row in rows:
             arms.setdefault(str(runs["group_id"][row]), set()).add(_version(versions))
     of_arm = dict(zip(runs["group_id"].astype(str), runs["arm"].astype(str), strict=True))
@@ -36,7 +37,7 @@ def _line(module: str, made: Mapping[tuple[str, ...], Sequence[int]], runs: pd.D
 
 
 def _version(versions: Sequence[str]) -> str:
-    """Of a run that was stopped and went on after an edit, all that it used."""
+    """The version in short; of a run that was resumed after an edit, all versions that it used."""
     return " then ".join(digest[:DIGITS] for digest in versions)
 
 

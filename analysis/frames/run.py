@@ -12,13 +12,16 @@ import pandas as pd
 from analysis.frames.frame import records
 
 CONFIG = "config."
-AGAIN = ":again"  # ends the group id of runs that repeat an arm under other seeds, as its noise floor
+AGAIN = ":again"  # suffix of the group id of runs that repeat an arm with other seeds, as its noise floor
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One planned run. typed: its overrides, command: what launched it; config: flat, dotted key to plain value, only
-    what is known; borrowed: brought in from another study, for comparison."""
+    """One planned run.
+
+    typed: its overrides. command: the command that launched it. config: dotted key to plain value, known values only.
+    borrowed: added from another study, for comparison.
+    """
 
     run_id: str
     group_id: str
@@ -40,21 +43,21 @@ class Run:
 
     @property
     def again(self) -> bool:
-        """Whether it repeats an arm, as its noise floor: no seed of that arm."""
+        """Whether the run repeats an arm as its noise floor. It does not count as a seed of that arm."""
         return self.group_id.endswith(AGAIN)
 
     def knob(self, key: str) -> Any:
-        """The value of a dotted config key or the option chosen in a group; None where it is not known."""
+        """The value of a dotted config key, or the chosen option of a config group; None if it is not known."""
         return self.config.get(f"choices.{key}", self.config.get(key))
 
 
 def rows(runs: pd.DataFrame) -> list[Run]:
     """The typed rows of a frame `runs`."""
     columns = [c for c in runs.columns if str(c).startswith(CONFIG)]
-    found: list[Run] = []
+    typed_rows: list[Run] = []
     for row in records(runs):
         config = {str(c).removeprefix(CONFIG): row[c] for c in columns if _known(row[c])}
-        found.append(
+        typed_rows.append(
             Run(
                 run_id=str(row["run_id"]),
                 group_id=str(row["group_id"]),
@@ -75,18 +78,18 @@ def rows(runs: pd.DataFrame) -> list[Run]:
                 borrowed=bool(row["reference"]),
             )
         )
-    return found
+    return typed_rows
 
 
 def check_seeds(runs: Iterable[Run]) -> None:
-    """LookupError, with their names, for two runs of one arm under one seed: neither is the one that counts."""
+    """Raises LookupError, with their names, for two runs of one arm with one seed: it is not known which one counts."""
     first: dict[tuple[str, int], Run] = {}
     for run in runs:
         other = first.setdefault((run.group_id, run.seed), run)
-        if other is not run and run.group_id:  # "": nothing is known of it
+        if other is not run and run.group_id:  # "": the arm of the run is not known
             raise LookupError(
                 f"{other.name} ({other.run_id}) and {run.name} ({run.run_id}) are both of seed {run.seed} of one arm. "
-                "Leave one out; where they are imports of two runs, pass each its own --seed."
+                "Leave one out; if they are imports of two runs, import each with its own --seed."
             )
 
 

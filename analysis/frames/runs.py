@@ -1,4 +1,4 @@
-"""What the ledger says of runs and sweeps, as the records and the frame that the rest of this package is made from."""
+"""Runs and sweeps of the ledger, as records and as the frame `runs`, on which the rest of this package builds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rlvr.ledger.identity import NOT_IDENTITY
 from rlvr.ledger.runs import Unreadable, choices, grouped, read_config, read_info
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, Sweep
 
-BROWSE = "http://127.0.0.1:5000"  # where `make browse` serves
+BROWSE = "http://127.0.0.1:5000"  # the address of `make browse`
 
 IMPORTED = "imported"  # the study of samples of other trainers
 
 
 @dataclass
 class RunRecord:
-    """One run as a source describes it. `config` is flat: dotted key to plain value."""
+    """One run as the ledger or MLflow describes it. `config` is flat: dotted key to plain value."""
 
     run_id: str
     group_id: str = ""
@@ -42,20 +42,20 @@ class RunRecord:
     git_dirty: bool = False
     host: str = ""
     command: str = ""
-    log: str = ""  # of its newest attempt, from the home on
-    dashboard: str = ""  # its page in MLflow
+    log: str = ""  # path of its newest attempt's log, relative to the home
+    dashboard: str = ""  # address of its page in MLflow
     overrides: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
-    frozen: bool = True  # False: nothing but a sweep's manifest describes it
+    frozen: bool = True  # False: it left no config, and only a sweep's manifest describes it
 
 
 def read_sweeps(home: Path) -> list[Sweep]:
-    """Every sweep that was planned, oldest first."""
+    """Every planned sweep, oldest first."""
     return sorted(Ledger(home).sweeps(), key=lambda sweep: (sweep.created, sweep.sweep_id))
 
 
 def read_runs(home: Path) -> tuple[dict[str, RunRecord], list[str]]:
-    """(every run by its id, lines that name those of which something cannot be read)."""
+    """(every run by its id, lines that name the runs of which something cannot be read)."""
     ledger = Ledger(home)
     configs = _configs(home, ledger.runs())
     records: dict[str, RunRecord] = {}
@@ -100,7 +100,7 @@ def _log(home: Path, run_dir: Path, attempt: int) -> str:
 
 
 def _dashboard(run_dir: Path) -> str:
-    """The address of a run's page in the store that it was shipped to last; a local one is served by `make browse`."""
+    """The address of a run's page in the store to which it was shipped last; `make browse` serves a local store."""
     cursors = read_json(layout.cursor(run_dir)) or {}
     uri = next(reversed(cursors), "")
     cursor = cursors.get(uri)
@@ -111,16 +111,14 @@ def _dashboard(run_dir: Path) -> str:
 
 
 def _configs(home: Path, run_ids: Sequence[str]) -> dict[str, dict[str, Any] | Unreadable]:
-    """Flat frozen configs, by run; YAML takes milliseconds each, so what was parsed is kept in the cache."""
+    """Flat frozen configs, by run. They are cached, because parsing a YAML file takes milliseconds."""
     folders = {run_id: layout.run(home, run_id) for run_id in run_ids}
     states = {i: cache.state_of([layout.config(folder), layout.info(folder)]) for i, folder in folders.items()}
 
     if not any(states.values()):
         return {}
-    found = cache.rows(home, "configs", states, lambda ids: cache.in_processes(_parsed, [folders[i] for i in ids]))
-    return {
-        row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in found.to_pylist()
-    }
+    rows = cache.rows(home, "configs", states, lambda ids: cache.in_processes(_parsed, [folders[i] for i in ids]))
+    return {row["run_id"]: json.loads(row["config"]) or Unreadable(row["what"], row["why"]) for row in rows.to_pylist()}
 
 
 def _parsed(folder: Path) -> pa.Table:
@@ -134,7 +132,8 @@ def _parsed(folder: Path) -> pa.Table:
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A frozen config as MLflow's params give it back, so that both sources have the same columns, and its choices."""
+    """A frozen config with the values that MLflow's params would return, so that both sources have the same columns,
+    and the chosen options of its groups."""
     params, _ = tags.params(config)
     values = {key: tags.as_value(text) for key, text in params.items()}
     return values | {f"choices.{group}": option for group, option in choices(config).items()}
@@ -144,12 +143,14 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _completed(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Gives planned runs that left no config what those with one agree on: other seeds, else runs of the same loss."""
+    """The records, with the config of planned runs that left none completed from runs that have one (`_like`)."""
     known = [record for record in records if record.frozen]
     return [record if record.frozen else _like(record, known) for record in records]
 
 
 def _like(record: RunRecord, known: Sequence[RunRecord]) -> RunRecord:
+    """The record with the config values on which its siblings agree: runs of its arm with other seeds, else runs of
+    the same loss, else all."""
     seeds = [other for other in known if other.group_id == record.group_id]
     relatives = [other for other in known if _choice(other, "loss") == _choice(record, "loss")]
     siblings = seeds or relatives or known
@@ -204,7 +205,7 @@ def runs_frame(records: list[RunRecord], sweep_of: dict[str, str]) -> pd.DataFra
     return frame.sort_values(order, ignore_index=True, na_position="first")
 
 
-# Of every frame `runs`, before its `config.` columns.
+# Columns of every frame `runs`, before its `config.` columns.
 COLUMNS = (
     *("run_id", "group_id", "name", "arm", "study", "sweep_id", "state", "cause", "message", "loss", "divergence"),
     *("advantage", "task", "model", "eta", "beta", "seed", "steps", "created", "git_sha", "git_dirty", "host"),
@@ -213,12 +214,13 @@ COLUMNS = (
 
 
 def without_secret(override: str) -> str:
-    """An override as it was typed, but for a password in what has no part in results: an address of a tracker."""
+    """An override as typed. Of a key that does not influence results, such as a tracker's address, the password is
+    removed."""
     return tags.redact(override) if override.lstrip("+~").split(".")[0].split("=")[0] in NOT_IDENTITY else override
 
 
 def _choice(record: RunRecord, group: str) -> str:
-    """The chosen option of a config group."""
+    """The chosen option of a config group; "" if it is not known."""
     return str(record.config.get(f"choices.{group}") or "")
 
 
@@ -228,7 +230,7 @@ def _number(record: RunRecord, *keys: str) -> float:
 
 
 def tidy_metrics(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """One frame, one row per (run, step, name): the first one met; sorted."""
+    """The parts as one sorted frame with one row per (run, step, name): the first of several."""
     parts = [p for p in parts if len(p)]
     if not parts:
         empty = pd.DataFrame({"run_id": pd.Series(dtype=str), "step": pd.Series(dtype=int)})

@@ -1,4 +1,4 @@
-"""What evaluations stored beside their counts: samples, texts and, for bandits, the whole policy. Read on request."""
+"""The files that evaluations stored, read on request: samples, their texts and, for bandits, the complete policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rlvr.ledger import layout
 
-KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # not the response
+KEPT = ("source", "problem_id", "sample", "outcome", "reward", "num_tokens", "finished")  # all but the texts
 POLICY = ("arm", "reward", "probability", "probability_old", "advantage")
 Texts = dict[str, dict[str, list[tuple[str, str]]]]  # by benchmark and problem, (response, outcome) of every sample
 
@@ -33,7 +33,7 @@ class Response:
 
 
 class Stored(Protocol):
-    """What evaluations stored, wherever it is kept."""
+    """The samples and policies that evaluations stored, whatever their source."""
 
     def samples(self, run_ids: Iterable[str], *, every: bool = False) -> pd.DataFrame:
         """run_id, step and KEPT, of the first and the last evaluation of each run (`every`: of all)."""
@@ -44,17 +44,17 @@ class Stored(Protocol):
         ...
 
     def texts(self, run_id: str, step: int) -> Texts:
-        """Of one evaluation; {} where they are not at hand."""
+        """All responses of one evaluation; {} if they are not available."""
         ...
 
     def responses(self, run_id: str, step: int, problems: Collection[tuple[str, str]]) -> list[Response]:
-        """Samples of these problems (benchmark, id), in the order of the file; [] where they are not at hand."""
+        """Samples of these problems (benchmark, id), in the order of the file; [] if they are not available."""
         ...
 
 
 @dataclass(frozen=True)
 class SampleFiles:
-    """Those under `runs/` of a home."""
+    """The files under `runs/` of a home."""
 
     home: Path
 
@@ -79,7 +79,7 @@ class SampleFiles:
         for run_id in run_ids:
             files = layout.policies(layout.run(self.home, run_id))
             table = read_table(files[-1], POLICY) if files else None
-            if table is not None:  # an older one is not its last: then it has none
+            if table is not None:  # an older file is no substitute: it is not the last policy
                 part = table.to_pandas()
                 part.insert(0, "step", layout.step_of(files[-1]))
                 part.insert(0, "run_id", run_id)
@@ -109,13 +109,13 @@ class SampleFiles:
 
 
 def damaged_policies(home: Path, run_ids: Sequence[str]) -> list[Path]:
-    """Those that `SampleFiles.policy` leaves out."""
+    """The policy files that `SampleFiles.policy` leaves out because they cannot be read."""
     newest = [files[-1] for run_id in run_ids if (files := layout.policies(layout.run(home, run_id)))]
     return [file for file in newest if read_table(file, POLICY) is None]
 
 
 def read_table(file: Path, columns: Sequence[str]) -> pa.Table | None:
-    """Those of these columns that there are; None of a file that is missing, was cut or is damaged."""
+    """The columns of these that the file has; None for a file that is missing, truncated or damaged."""
     try:
         with pq.ParquetFile(file) as parquet:
             return parquet.read([c for c in columns if c in parquet.schema_arrow.names], use_threads=False)
@@ -124,8 +124,8 @@ def read_table(file: Path, columns: Sequence[str]) -> pa.Table | None:
 
 
 def left_out(home: Path, file: Path) -> str:
-    """What a report says of a damaged file."""
+    """The note of a report on a damaged file."""
     return (
-        f"{file.relative_to(home)} is damaged and left out. What metrics.jsonl says of that step stands; put the file "
-        "back if there is a copy, else delete it."
+        f"{file.relative_to(home)} is damaged and left out. The metrics of that step in metrics.jsonl are used; put "
+        "the file back if there is a copy, else delete it."
     )

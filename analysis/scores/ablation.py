@@ -1,4 +1,4 @@
-"""Arms that differ by one knob: the rows of an ablation's table, the line of its figure."""
+"""Arms that differ by one knob: the rows of an ablation's table, a line of its figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from analysis.scores.metric import Kind, Metric
 class Line:
     """Arms of one loss that differ by one knob alone, in the order of its values."""
 
-    name: str  # the loss, and what tells it from the setting's other lines
+    name: str  # the loss, and what distinguishes it from the setting's other lines
     loss: str
     values: tuple[Any, ...]
     arms: tuple[Arm, ...]
@@ -30,38 +30,38 @@ def lines(
 ) -> list[tuple[Comparable, list[Line]]]:
     """Every setting with its lines along `knob`, a config key, of at least `least` values.
 
-    losses: only these. No controls; a run that is silent about the knob belongs to no line.
+    losses: only arms of these, if any are named. Controls, and runs whose config lacks the knob, belong to no line.
     """
     chosen = [a for a in arms(frames) if (a.loss in losses or not losses) and not a.control]
     chosen = [a for a in chosen if a.first.knob(knob) is not None]
-    found: list[tuple[Comparable, list[Line]]] = []
+    lines_of: list[tuple[Comparable, list[Line]]] = []
     for setting in by_setting(frames, chosen):
         groups: dict[tuple[str, str, str], dict[Any, Arm]] = {}
         for arm in setting.arms:
             group = groups.setdefault((arm.method, _scales(arm, knob), _without(arm.variant, knob)), {})
             group[arm.first.knob(knob)] = arm
-        alike = Counter((method, rest) for method, _, rest in groups)
-        own = [
-            _line(method, (scales if alike[method, rest] > 1 else "", rest), group)
-            for (method, scales, rest), group in groups.items()
+        num_alike = Counter((method, variant) for method, _, variant in groups)
+        of_setting = [
+            _line(method, (scales if num_alike[method, variant] > 1 else "", variant), group)
+            for (method, scales, variant), group in groups.items()
             if len(group) >= least
         ]
-        on_lines = [arm for line in own for arm in line.arms]
-        found += [(narrowed, own) for narrowed in by_setting(frames, on_lines) if own]
-    return found
+        on_lines = [arm for line in of_setting for arm in line.arms]
+        lines_of += [(narrowed, of_setting) for narrowed in by_setting(frames, on_lines) if of_setting]
+    return lines_of
 
 
-def _line(method: str, about: Sequence[str], group: Mapping[Any, Arm]) -> Line:
-    """about: what tells it from other lines, where there are any."""
-    # Numbers ascend; names keep the order in which the runs stand.
+def _line(method: str, details: Sequence[str], group: Mapping[Any, Arm]) -> Line:
+    """details: parts that distinguish the line from others of its method; empty ones are left out."""
+    # Numbers ascend; names keep the order of the runs.
     values = sorted(group) if all(isinstance(v, Number) for v in group) else list(group)
-    rest = ", ".join(filter(None, about))
-    name = f"{method} ({rest})" if rest else method
+    distinction = ", ".join(filter(None, details))
+    name = f"{method} ({distinction})" if distinction else method
     return Line(name, group[values[0]].loss, tuple(values), tuple(group[v] for v in values))
 
 
 def _scales(arm: Arm, knob: str) -> str:
-    """Its η and β, but for the knob."""
+    """The η and β of an arm, without the knob."""
     return ", ".join(part for part in arm.scales.split(", ") if part.partition("=")[0] != knob.rpartition(".")[2])
 
 
@@ -70,14 +70,15 @@ def _without(variant: str, knob: str) -> str:
 
 
 def metrics(setting: Comparable) -> dict[str, Metric]:
-    """By name, avg@n and every pass@k but the first, which is the same number."""
+    """By name, avg@n and every pass@k except pass@1, which is the same number as avg@n."""
     return {str(m): m for m in setting.metrics if (m.kind, m.k) != (Kind.PASS, 1)}
 
 
 def overall(frames: Frames, arm: Arm, metric: Metric, setting: Comparable) -> Cell:
-    """What an arm scores over all benchmarks of its setting."""
+    """The score of an arm over all benchmarks of its setting."""
     return cell(frames, arm, metric, setting.sources)
 
 
 def base(frames: Frames, metric: Metric, setting: Comparable) -> Cell:
+    """The score of the base policy over all benchmarks of a setting."""
     return base_cell(frames, setting.arms, metric, setting.sources)

@@ -15,11 +15,11 @@ from analysis.scores import words
 STRICT = ("tv", "hd", "js")
 WEAK = ("kl", "rkl", "jf")
 
-# What an arm may be a control by (`controls=`): rewards that are not the verifier's, other seeds, no learning.
+# The kinds of controls (`controls=`): rewards that are not the verifier's, other seeds, no learning.
 RANDOM, FLIPPED, SEEDS, STILL = "random", "flipped", "seeds", "still"
-CONTROL_KNOBS = {RANDOM: "rollout.reward", FLIPPED: "rollout.reward", SEEDS: "control", STILL: "lr"}  # what makes each
+CONTROL_KNOBS = {RANDOM: "rollout.reward", FLIPPED: "rollout.reward", SEEDS: "control", STILL: "lr"}  # by which knob
 
-# Named by an arm's own fields, or without influence on results: not listed again as a difference.
+# Keys that fields of an arm contain already, or that do not influence results: not listed as differences.
 _NAMED = (
     "seed",
     "trainer.seed",
@@ -42,11 +42,11 @@ _NAMED = (
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One group of seeds.
+    """One group of runs that differ by their seed alone.
 
-    setting: what tells apart the blocks of a table: other problems, policies, lengths, evaluations. label: what was
-    swept, in the words that were typed; knobs: the same by key. variant: what tells apart arms of one loss, divergence
-    and η, without what is off (a coefficient of 0, a filter `none`).
+    setting: the keys that distinguish the blocks of a table: problems, policies, lengths, evaluations. label: the swept
+    knobs, as they were typed; knobs: the same by key. variant: the keys that distinguish arms of one loss, divergence
+    and η, without those that are off (a coefficient of 0, a filter `none`).
     """
 
     group_id: str
@@ -59,7 +59,7 @@ class Arm:
     beta: float
     variant: str
     runs: tuple[Run, ...]  # by seed
-    tuned: frozenset[str] = frozenset()  # knobs that have the best value of each arm: no difference in what is compared
+    tuned: frozenset[str] = frozenset()  # knobs with the best value of each arm: arms are compared in spite of them
 
     @property
     def run_ids(self) -> tuple[str, ...]:
@@ -71,13 +71,16 @@ class Arm:
 
     @property
     def control(self) -> str:
-        """One of the words above; "" of an arm that is no control."""
-        reward, lr = self.first.knob("rollout.reward"), self.first.knob("lr")
-        return SEEDS if self.first.again else str(reward) if reward else STILL if lr == 0 else ""
+        """The kind of control: RANDOM, FLIPPED, SEEDS or STILL; "" for an arm that is no control."""
+        if self.first.again:
+            return SEEDS
+        if reward := self.first.knob("rollout.reward"):
+            return str(reward)
+        return STILL if self.first.knob("lr") == 0 else ""
 
     @property
     def own_group(self) -> str:
-        """The group id that its config has: the same arm under other seeds is a group of its own here."""
+        """The group id of the config, which an arm shares with its repetition under other seeds."""
         return self.group_id.removesuffix(AGAIN)
 
     @property
@@ -90,7 +93,7 @@ class Arm:
 
     @property
     def scales(self) -> str:
-        """`eta=0.5, beta=1`: those that it has."""
+        """`eta=0.5, beta=1`: the scales that the arm has."""
         return ", ".join(f"{name}={value:g}" for name, value in (("eta", self.eta), ("beta", self.beta)) if value > 0)
 
 
@@ -101,32 +104,32 @@ def arms(frames: Frames) -> list[Arm]:
     return frames.cache["arms"]
 
 
-def _with_tuned(frames: Frames, found: list[Arm]) -> list[Arm]:
-    """What was tuned is marked in arms that differ in more than that: where they do not, values are being compared."""
+def _with_tuned(frames: Frames, of_study: list[Arm]) -> list[Arm]:
+    """The arms with the tuned knobs marked. Not where arms differ in these alone: there the values are compared."""
     keys = frozenset((frames.newest("tune") or {}).get("keys", ()))
     if not keys:
-        return found
-    rest = [(arm.setting, *sorted((k, v) for k, v in arm.knobs.items() if k not in keys)) for arm in found]
-    return [replace(arm, tuned=keys) for arm in found] if len(set(rest)) == len(rest) else found
+        return of_study
+    others = [(arm.setting, *sorted((k, v) for k, v in arm.knobs.items() if k not in keys)) for arm in of_study]
+    return [replace(arm, tuned=keys) for arm in of_study] if len(set(others)) == len(others) else of_study
 
 
 def arms_of(runs: Sequence[Run]) -> list[Arm]:
-    """The same of any runs, planned ones too."""
+    """The arms of any runs, planned ones included, in the order of `arms`."""
     swept = words.swept_within(runs)
-    apart = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
-    settings = _settings(runs, apart)
-    found: list[Arm] = []
-    for setting, here in _parts(runs, lambda run: settings[run.run_id]).items():
+    setting_keys = [k for k in _differing(runs, _setting_keys(runs)) if not words.covers(swept, k)]
+    settings = _settings(runs, setting_keys)
+    of_runs: list[Arm] = []
+    for setting, of_setting in _parts(runs, lambda run: settings[run.run_id]).items():
         groups = {
-            i: tuple(sorted(part, key=lambda r: r.seed)) for i, part in _parts(here, lambda r: r.group_id).items()
+            i: tuple(sorted(part, key=lambda r: r.seed)) for i, part in _parts(of_setting, lambda r: r.group_id).items()
         }
         labels = words.labels({i: part[0] for i, part in groups.items()})
-        for loss, of_loss in _parts(here, lambda run: run.loss).items():
+        for loss, of_loss in _parts(of_setting, lambda run: run.loss).items():
             firsts = {r.group_id: groups[r.group_id][0] for r in of_loss}
-            variants = _variants(firsts, _own_keys(of_loss, apart))
+            variants = _variants(firsts, _own_keys(of_loss, setting_keys))
             for group_id, first in firsts.items():
                 label = labels[group_id]
-                found.append(
+                of_runs.append(
                     Arm(
                         group_id,
                         setting,
@@ -140,19 +143,19 @@ def arms_of(runs: Sequence[Run]) -> list[Arm]:
                         groups[group_id],
                     )
                 )
-    return sorted(found, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_last(a.eta), a.variant))
+    return sorted(of_runs, key=lambda a: (a.setting, a.loss, rank(a.divergence), -_nan_as_least(a.eta), a.variant))
 
 
-def _settings(runs: Sequence[Run], apart: Sequence[str]) -> dict[str, str]:
-    """By run, its setting in words; long values are cut where none other reads alike then."""
-    whole = {run.run_id: describe(run, apart, shown=words.whole) for run in runs}
-    cut = {run.run_id: describe(run, apart) for run in runs}
-    alike = Counter(cut[i] for i in {text: i for i, text in whole.items()}.values())
-    return {i: cut[i] if alike[cut[i]] == 1 else whole[i] for i in whole}
+def _settings(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, str]:
+    """By run, its setting in words. Long values are shortened unless two settings would then read alike."""
+    full = {run.run_id: describe(run, keys, shown=words.whole) for run in runs}
+    short = {run.run_id: describe(run, keys) for run in runs}
+    num_alike = Counter(short[i] for i in {text: i for i, text in full.items()}.values())
+    return {i: short[i] if num_alike[short[i]] == 1 else full[i] for i in full}
 
 
 def _parts(runs: Iterable[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
-    """By key, sorted; runs in their own order within one."""
+    """The runs by key, keys sorted; runs of one key keep their order."""
     parts: dict[str, list[Run]] = {}
     for run in runs:
         parts.setdefault(key(run), []).append(run)
@@ -164,102 +167,107 @@ def _setting_keys(runs: Sequence[Run]) -> list[str]:
     return sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
 
 
-def _own_keys(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
-    """The keys in which runs of one loss and setting differ, other than those that have fields of their own."""
-    keys = {k for run in runs for k in run.config if not k.startswith(_NAMED) and k not in apart}
+def _own_keys(runs: Sequence[Run], setting_keys: Sequence[str]) -> list[str]:
+    """The keys in which runs of one loss and setting differ, except those that fields of an arm contain."""
+    keys = {k for run in runs for k in run.config if not k.startswith(_NAMED) and k not in setting_keys}
     return _differing(runs, sorted(keys))
 
 
-def _variants(firsts: Mapping[str, Run], own: Sequence[str]) -> dict[str, str]:
-    """By group, what tells it from the others, without knobs that are off. Where several would read alike: with these;
-    then with the knobs that only some of them have, and which of them is another under other seeds; then by their ids.
+def _variants(firsts: Mapping[str, Run], own_keys: Sequence[str]) -> dict[str, str]:
+    """By group, the text that distinguishes it from the others, without knobs that are off.
+
+    Where several groups would read alike: with the knobs that are off; then with the knobs that only some of them have
+    and a mark of repetitions under other seeds; then by their ids.
     """
-    found = {i: describe(run, [k for k in own if not _off(k, run.config.get(k))]) for i, run in firsts.items()}
-    for alike in _alike(firsts, found):
-        found |= {i: describe(firsts[i], own) for i in alike}
-    for alike in _alike(firsts, found):
+    variants = {i: describe(run, [k for k in own_keys if not _off(k, run.config.get(k))]) for i, run in firsts.items()}
+    for alike in _alike(firsts, variants):
+        variants |= {i: describe(firsts[i], own_keys) for i in alike}
+    for alike in _alike(firsts, variants):
         known = {k for i in alike for k in firsts[i].config if not k.startswith(_NAMED)}
-        apart = [k for k in known if len({repr(firsts[i].config.get(k)) for i in alike}) > 1]
+        differing_keys = [k for k in known if len({repr(firsts[i].config.get(k)) for i in alike}) > 1]
         for i in alike:
             again = "control=seeds" if firsts[i].again else ""
-            found[i] = ", ".join(filter(None, (describe(firsts[i], {*own, *apart}), again)))
-    return found | {i: i for alike in _alike(firsts, found) for i in alike}
+            variants[i] = ", ".join(filter(None, (describe(firsts[i], {*own_keys, *differing_keys}), again)))
+    return variants | {i: i for alike in _alike(firsts, variants) for i in alike}
 
 
 def _alike(firsts: Mapping[str, Run], variants: Mapping[str, str]) -> list[list[str]]:
     """Groups of one divergence, η and β that have the same variant."""
-    named: dict[tuple[str, ...], list[str]] = {}
+    by_name: dict[tuple[str, ...], list[str]] = {}
     for i, run in firsts.items():
-        named.setdefault((run.divergence, str(run.eta), str(run.beta), variants[i]), []).append(i)
-    return [groups for groups in named.values() if len(groups) > 1]
+        by_name.setdefault((run.divergence, str(run.eta), str(run.beta), variants[i]), []).append(i)
+    return [groups for groups in by_name.values() if len(groups) > 1]
 
 
 def _off(key: str, value: Any) -> bool:
-    """An option of the trainer or the rollout that is not in use; a loss's own `none` is one choice among others."""
+    """Whether an option of the trainer or the rollout is off. A `none` of a loss is a choice like any other."""
     return key.startswith(("trainer.", "rollout.")) and str(value) in ("0", "0.0", "none")
 
 
 def rank(divergence: str) -> tuple[int, str]:
-    """Order of divergences everywhere: strict, weak, then whatever was added."""
+    """A sort key of divergences: the strict ones, the weak ones, then all others by name."""
     known = (*STRICT, *WEAK)
     return (known.index(divergence) if divergence in known else len(known), divergence)
 
 
 def differing(frames: Frames, without: tuple[str, ...]) -> list[str]:
-    """The config keys, but for these beginnings, in which the runs do not all agree: `lr`, and not `trainer.lr` too."""
+    """The config keys in which the runs do not all agree; only `lr` where `trainer.lr` repeats it.
+
+    without: prefixes of keys that are left out.
+    """
     keys = {k for run in frames.rows for k in run.config if not k.startswith(without)}
-    apart = _differing(frames.rows, sorted(keys))
-    return [k for k in apart if not _repeats(frames.rows, k)]
+    return [k for k in _differing(frames.rows, sorted(keys)) if not _repeats(frames.rows, k)]
 
 
 def _repeats(runs: Sequence[Run], key: str) -> bool:
-    """Whether a component's knob is what the shorthand of its name says, in every run."""
+    """Whether a component's knob has the value of the top-level key of its name in every run."""
     name = key.rpartition(".")[2]
     return key != name and all(name in run.config and run.config.get(key) == run.config[name] for run in runs)
 
 
 def _differing(runs: Sequence[Run], keys: Iterable[str]) -> list[str]:
-    """A run that is silent about a knob agrees with everyone."""
+    """The keys for which the runs that have them have different values."""
     return [k for k in keys if len({repr(run.config[k]) for run in runs if k in run.config}) > 1]
 
 
 def describe(run: Run, keys: Iterable[str], shown: Callable[[Any], str] = words.short) -> str:
-    """`lr=1e-05, task.size=17`: these keys of a run in words."""
-    told: dict[str, str] = {}
+    """`lr=1e-05, task.size=17`: the values of these keys in a run, with `shown` as their text."""
+    values: dict[str, str] = {}
     for key in sorted(k for k in keys if run.config.get(k) not in (None, "")):
         name, value = key, shown(run.config[key])
         if key.endswith("._target_"):
             name, value = key.removesuffix("._target_"), value.rpartition(".")[2]
-        told[name] = value
-    return ", ".join(f"{name}={value}" for name, value in told.items())
+        values[name] = value
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def told_apart(names: Mapping[Arm, str]) -> dict[Arm, str]:
-    """The same names; where several arms of one setting have one, with what it lacks of η, β and variant."""
+    """The names, and to a name that several arms have, the parts of each arm's η, β and variant that are not in it."""
     times = Counter(names.values())
-    found = dict(names)
+    distinct = dict(names)
     for arm, name in names.items():
-        more = [part for part in (*arm.scales.split(", "), *arm.variant.split(", ")) if part and part not in name]
-        if times[name] > 1 and more:
-            found[arm] = f"{name} ({', '.join(more)})"
-    return found
+        missing = [part for part in (*arm.scales.split(", "), *arm.variant.split(", ")) if part and part not in name]
+        if times[name] > 1 and missing:
+            distinct[arm] = f"{name} ({', '.join(missing)})"
+    return distinct
 
 
-def settings(found: Iterable[Arm]) -> list[str]:
-    return list(dict.fromkeys(a.setting for a in found))
+def settings(of_arms: Iterable[Arm]) -> list[str]:
+    """The distinct settings of arms, in their order."""
+    return list(dict.fromkeys(arm.setting for arm in of_arms))
 
 
 def grpo_command(setting: Iterable[Arm]) -> str:
-    """The command that would add the missing GRPO run to these arms: their overrides without what only LAD reads."""
+    """The command that adds the missing GRPO run to these arms: their common overrides without those of LAD alone."""
     shared: list[str] | None = None
     for run in (run for arm in setting for run in arm.runs):
-        kept = [o for o in run.typed if o.split("=")[0] not in _LAD_ONLY]
-        shared = kept if shared is None else [o for o in shared if o in kept]
+        general = [o for o in run.typed if o.split("=")[0] not in _LAD_ONLY]
+        shared = general if shared is None else [o for o in shared if o in general]
     return " ".join(["python -m rlvr.run", "loss=grpo", *(shared or [])])
 
 
 _LAD_ONLY = {"loss", "divergence", "eta", "beta", "study", "+study"}
 
 
-def _last(value: float) -> float:
+def _nan_as_least(value: float) -> float:
     return -math.inf if math.isnan(value) else value

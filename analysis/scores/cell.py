@@ -1,9 +1,9 @@
-"""A table's cell: what an arm scores on a benchmark, over its seeds, with its uncertainty or the reason it is empty."""
+"""A table's cell: the score of an arm on a benchmark over its seeds, with its uncertainty or the reason it is empty."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from analysis.scores.metric import Metric
 from rlvr.ledger.cause import State
 from rlvr.metrics import VALIDATION
 
-# Of several reasons for an empty cell the gravest is shown.
+# Of several reasons for an empty cell the first of these is shown.
 _GRAVEST_FIRST = (
     *(State.DIVERGED, State.FAILED, State.LOST, State.UNREADABLE, State.PREEMPTED, State.PRUNED),
     *(State.RUNNING, State.QUEUED, State.PLANNED, State.MISSING),
@@ -28,9 +28,10 @@ REASONS = (*(state.value for state in _GRAVEST_FIRST), "not evaluated")
 
 @dataclass(frozen=True)
 class Cell:
-    """The mean of the finished seeds, each at its own point of training. Without scores: `state` says why.
+    """The mean of the finished seeds, each at its own point of training.
 
-    state: ok | partial (some planned seed is not there) | one of REASONS. errors: samples whose verifier failed.
+    state: ok | partial (some planned seed is missing) | without scores one of REASONS. errors: samples whose verifier
+    failed. diverged: runs that diverged.
     """
 
     mean: float = math.nan
@@ -46,7 +47,7 @@ class Cell:
 
     @property
     def problems(self) -> int:
-        """Of each seed; 0: one number per run."""
+        """Number of problems of each seed; 0 for one number per run."""
         return len(self.scores.problems) if self.scores and self.scores.benchmark is not None else 0
 
     @property
@@ -55,16 +56,17 @@ class Cell:
 
     @property
     def alike(self) -> bool:
-        """Whether every problem scored alike."""
+        """Whether all problems have the same score."""
         return self.problems > 0 and self._complete is not None and self._complete.summary().alike
 
     @property
     def _complete(self) -> Scores | None:
         """The problems for which every seed has a value; None where there are none."""
-        kept = self.scores.complete() if self.scores else None
-        return kept if kept and kept.problems else None
+        complete = self.scores.complete() if self.scores else None
+        return complete if complete and complete.problems else None
 
     def record(self) -> dict[str, Any]:
+        """The cell as columns of a table's data."""
         low, high = self.interval()
         return {
             "mean": self.mean,
@@ -79,7 +81,8 @@ class Cell:
         }
 
     def interval(self) -> tuple[float, float]:
-        """95 %, about the mean; (NaN, NaN) where nothing repeats. With one seed it speaks of the runs."""
+        """The 95 % interval about the mean; (NaN, NaN) if nothing is repeated. With one seed it holds for these runs
+        alone, not for the arm."""
         if self._complete is None or self.empty:
             return math.nan, math.nan
         half = self._complete.summary().interval().half
@@ -87,11 +90,12 @@ class Cell:
 
 
 def cell(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Cell:
-    """What an arm scores at the last evaluation of its finished runs; several benchmarks weigh alike."""
-    return _kept(frames, ("cell", arm.group_id, metric, tuple(sources)), lambda: _last(frames, arm, metric, sources))
+    """The score of an arm at the last evaluation of its finished runs; benchmarks have equal weights."""
+    key = ("cell", arm.group_id, metric, tuple(sources))
+    return _cached(frames, key, lambda: _last_cell(frames, arm, metric, sources))
 
 
-def _last(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Cell:
+def _last_cell(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Cell:
     points = last_points(frames, arm)
     reasons = [run.state for run in arm.runs if run.state != State.FINISHED]
     reasons += ["not evaluated"] * (len(arm.runs) - len(reasons) - len(points))
@@ -101,12 +105,12 @@ def _last(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> C
 def last_points(frames: Frames, arm: Arm) -> dict[str, Point]:
     """The last evaluation of each finished run that was evaluated after step 0."""
     steps = {run.run_id: frames.digest.steps(run.run_id) for run in arm.runs if run.state == State.FINISHED}
-    return {run_id: at(found[-1]) for run_id, found in steps.items() if found and found[-1] > 0}
+    return {run_id: at(evaluated[-1]) for run_id, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
 
 
 def validated(frames: Frames, arm: Arm, metric: Metric) -> float:
-    """Mean over finished runs, and over the benchmarks of the validation split, of what their last evaluation measured
-    there; NaN where a run measured nothing."""
+    """The mean of a metric at the last evaluation of finished runs, over the runs and over the benchmarks of the
+    validation split; NaN if some run did not measure it there."""
     means: list[float] = []
     for run_id, point in last_points(frames, arm).items():
         names = [n for n in frames.digest.names(run_id) if n.startswith(VALIDATION) and n.endswith(f"/{metric.key}")]
@@ -116,21 +120,21 @@ def validated(frames: Frames, arm: Arm, metric: Metric) -> float:
 
 
 def base_cell(frames: Frames, arms: Sequence[Arm], metric: Metric, sources: Sequence[str]) -> Cell:
-    """What the base policy scores: evaluation at step 0, once per seed (runs of one seed evaluate the same policy)."""
+    """The score of the base policy: the evaluation at step 0 of one run per seed, since runs of one seed share it."""
     by_seed: dict[int, str | None] = {}
     for run in (run for arm in arms for run in arm.runs):
-        # Not finished runs count too: step 0 is the base policy whatever became of the run.
+        # Unfinished runs count too: at step 0 every run evaluates the base policy.
         if by_seed.get(run.seed) is None:
             by_seed[run.seed] = run.run_id if 0 in frames.digest.steps(run.run_id) else None
     points = {run_id: at(0) for run_id in by_seed.values() if run_id is not None}
     key = ("cell", "base", metric, tuple(sources), tuple(points))
     reasons = ["missing"] * (len(by_seed) - len(points))
-    return _kept(frames, key, lambda: cell_at(frames, metric, sources, points, planned=len(by_seed), reasons=reasons))
+    return _cached(frames, key, lambda: cell_at(frames, metric, sources, points, planned=len(by_seed), reasons=reasons))
 
 
-def _kept(frames: Frames, key: object, make: Any) -> Cell:
+def _cached(frames: Frames, key: object, compute: Callable[[], Cell]) -> Cell:
     if key not in frames.cache:
-        frames.cache[key] = make()
+        frames.cache[key] = compute()
     return frames.cache[key]
 
 
@@ -143,39 +147,41 @@ def cell_at(
     planned: int,
     reasons: Sequence[str],
 ) -> Cell:
-    """points: by run, those that count. reasons: why the others do not."""
+    """The score of runs of one arm, each at a point of training. points: by run that counts. reasons: why each of the
+    other planned runs does not count."""
     diverged = sum(reason == State.DIVERGED for reason in reasons)
     reason = next((r for r in REASONS if r in reasons), "missing")
     if not points:
         return Cell(planned=planned, state=reason, diverged=diverged)
-    found = scores(frames, metric, sources, points)
+    measured = scores(frames, metric, sources, points)
     errors = _errors(frames, sources, points) if metric.per_problem else 0
-    mean = math.nan if found is None else mean_of(found)
-    if found is None or not math.isfinite(mean):
+    mean = math.nan if measured is None else mean_of(measured)
+    if measured is None or not math.isfinite(mean):
         return Cell(planned=planned, errors=errors, state="not evaluated", diverged=diverged)
     state = "ok" if len(points) == planned else "partial"
-    return Cell(mean, found, planned, errors, state, diverged)
+    return Cell(mean, measured, planned, errors, state, diverged)
 
 
 def _errors(frames: Frames, sources: Sequence[str], points: Mapping[str, Point]) -> int:
     if not frames.judgements.num_errors:
         return 0
-    asked = [frames.judged(i, step, source) for i, p in points.items() for step, _ in p.parts for source in sources]
-    return sum(judged.errors for judged in asked if judged is not None)
+    evaluations = [
+        frames.judged(i, step, source) for i, point in points.items() for step, _ in point.parts for source in sources
+    ]
+    return sum(judged.errors for judged in evaluations if judged is not None)
 
 
-def mean_of(found: Scores) -> float:
-    """Mean over all defined cells of each benchmark, benchmarks alike; NaN if one has none."""
-    parts = by_benchmark(found.values, found.benchmark)
+def mean_of(measured: Scores) -> float:
+    """Mean over all defined values of each benchmark, benchmarks with equal weights; NaN if a benchmark has none."""
+    parts = by_benchmark(measured.values, measured.benchmark)
     if not all(np.isfinite(part).any() for part in parts):
         return math.nan
     return float(np.mean([np.nanmean(part) for part in parts]))
 
 
 def combine(cells: Sequence[Cell]) -> Cell:
-    """The plain mean of arms: over η, over a family. Empty if one of them is: a mean over fewer is another quantity.
-
-    The parts answered the same problems under the same seeds, and are averaged cell by cell.
+    """The plain mean of arms, over η or over a family. It is empty if one of the cells is, since a mean over fewer arms
+    is another quantity. Arms answered the same problems with the same seeds, and are averaged value by value.
     """
     if len(cells) == 1:
         return cells[0]
@@ -191,7 +197,7 @@ def combine(cells: Sequence[Cell]) -> Cell:
 
 
 def averaged(parts: Sequence[Scores], weights: Sequence[float] = ()) -> Scores | None:
-    """The mean, or weighted sum, of several arms on the seeds and problems that all have; None if there are none."""
+    """The mean, or weighted sum, of the scores of arms on the seeds and problems that all have; None without any."""
     shares = np.array(weights or [1 / len(parts)] * len(parts))
     first, *others = parts
     seeds = [s for s in first.seeds if all(s in other.seeds for other in others)]
@@ -199,12 +205,12 @@ def averaged(parts: Sequence[Scores], weights: Sequence[float] = ()) -> Scores |
     columns = np.array([i for i, p in enumerate(first.problems) if p in shared], dtype=np.int64)
     if not seeds or not len(columns):
         return None
-    kept = first.of_seeds(seeds).of_problems(columns)
-    aligned = [kept]
+    template = first.of_seeds(seeds).of_problems(columns)
+    aligned = [template]
     for other in others:
         place = {p: i for i, p in enumerate(other.problems)}
-        chosen = np.array([place[p] for p in kept.problems], dtype=np.int64)
-        aligned.append(other.of_seeds(seeds).of_problems(chosen))
+        other_columns = np.array([place[p] for p in template.problems], dtype=np.int64)
+        aligned.append(other.of_seeds(seeds).of_problems(other_columns))
     noises = [part.noise for part in aligned if part.noise is not None]
     noise = np.tensordot(shares**2, np.array(noises), 1) if len(noises) == len(aligned) else None
-    return replace(kept, values=np.tensordot(shares, np.array([part.values for part in aligned]), 1), noise=noise)
+    return replace(template, values=np.tensordot(shares, np.array([part.values for part in aligned]), 1), noise=noise)

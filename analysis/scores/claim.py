@@ -1,6 +1,6 @@
-"""What a study expects of its arms, as its YAML says it (key `claims`); verdict.py judges it.
+"""Claims: what a study expects of its arms, under the key `claims` of its YAML file; verdict.py judges them.
 
-It imports little: a launch checks claims too.
+This module imports little, because a launch checks claims too. The fields of a claim:
 
 says       the claim in a sentence; "Control: ..." where it follows from the mathematics and tests the study
 metric     avg, pass@8, entropy, ... as in --metrics
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from analysis.scores.comparison import Compared
 
 
-CLAIMS = "claims"  # in the place of a metric: what a study claims is to be decided
+CLAIMS = "claims"  # instead of a metric: the study's claims are to be decided
 
 
 class Where(StrEnum):
@@ -43,16 +43,16 @@ class Outcome(StrEnum):
     CONTRADICTED = "contradicted"
     UNDECIDED = "undecided"
     NOT_TESTED = "not tested"
-    # Of what is no claim (findings.py):
+    # Outcomes of findings that are no claims (findings.py):
     ABOVE = "above"
     BELOW = "below"
     WARNING = "warning"
 
 
 class Origin(StrEnum):
-    """Whose claim it is."""
+    """Who makes a claim."""
 
-    PAPER = "paper"  # it has a source
+    PAPER = "paper"  # the claim has a source
     CONTROL = "control"
     OWN = "own"
 
@@ -62,7 +62,7 @@ OF_CLAIMS = (Outcome.HOLDS, Outcome.CONTRADICTED, Outcome.UNDECIDED, Outcome.NOT
 
 @dataclass(frozen=True)
 class Claim:
-    """The fields above."""
+    """A claim, with the fields that the module's docstring lists."""
 
     says: str
     metric: str
@@ -82,28 +82,31 @@ class Claim:
 
     @property
     def margin(self) -> float:
-        """Of `~ MARGIN`; NaN of any other relation."""
+        """The margin of `~ MARGIN`; NaN for any other relation."""
         match = re.fullmatch(r"~\s*([\d.]+)", self.relation)
         return float(match[1]) if match else math.nan
 
     @property
     def knob(self) -> str:
-        """Of `rises with KNOB` and `falls with KNOB`; "" of any other relation."""
+        """The knob of `rises with KNOB` and `falls with KNOB`; "" for any other relation."""
         match = re.fullmatch(r"(?:rises|falls) with (\S+)", self.relation)
         return match[1] if match else ""
 
     @property
     def sign(self) -> int:
         """1 for > and rises, −1 for < and falls, 0 for ~."""
-        return 0 if self.relation.startswith("~") else 1 if self.relation.startswith((">", "rises")) else -1
+        if self.relation.startswith("~"):
+            return 0
+        return 1 if self.relation.startswith((">", "rises")) else -1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """found: what was measured. basis: what that rests on. more: what would decide it, or why it was not tested.
+    """The outcome of a claim, with its reasons in words.
 
-    setting: the name of the setting it was judged in; "" of the only one. margin: of an equivalence, as a share where
-    the metric is one; None of any other claim.
+    found: the measured difference. basis: seeds, problems and level on which the outcome rests. more: what would decide
+    the claim, or why it was not tested. setting: the name of the setting in which the claim was judged; "" for the only
+    one. margin: of an equivalence, as a share if the metric is one; None for any other claim.
     """
 
     claim: Claim
@@ -112,13 +115,13 @@ class Verdict:
     basis: str = ""
     more: str = ""
     groups: tuple[str, ...] = ()  # of the arms that take part, by group id
-    compared: tuple[Compared, ...] = ()  # the differences that it rests on; none of a trend
+    compared: tuple[Compared, ...] = ()  # the differences on which the outcome rests; none for a trend
     setting: str = ""
     margin: float | None = None
 
 
 def read(content: Any) -> Claim:
-    """Of a mapping of the fields. Raises ValueError: which field is wrong, and what is allowed."""
+    """The claim in a mapping of its fields. Raises ValueError with the wrong field and what is allowed."""
     if not isinstance(content, Mapping):
         raise ValueError(f"a claim is fields and their values, as in `metric: avg`; got {content!r}.")
     text = {str(key): str(value) for key, value in content.items()}

@@ -1,4 +1,4 @@
-"""What may be compared: the arms of one setting (problems, base policy, length, evaluation) and what they report."""
+"""What may be compared: the arms of one setting (problems, base policy, length, evaluation) and their metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from analysis.scores.metric import AVERAGE, Metric, benchmarks, widest
 
 @dataclass(frozen=True)
 class Comparable:
-    """`name` says how the setting differs from the others of the study; "" if it is the only one."""
+    """The arms of one setting. name: how it differs from the study's other settings; "" if it is the only one."""
 
     name: str
     arms: tuple[Arm, ...]
@@ -21,17 +21,17 @@ class Comparable:
 
     @property
     def lad(self) -> list[Arm]:
-        """LAD with an η, by divergence and ascending 1/η; no controls."""
+        """The arms of LAD with an η, by divergence and ascending 1/η, without controls."""
         return [a for a in self.arms if a.loss == "lad" and a.eta > 0 and not a.control]
 
     @property
     def grpo(self) -> list[Arm]:
-        """No controls."""
+        """The arms of GRPO, without controls."""
         return [a for a in self.arms if a.loss == "grpo" and not a.control]
 
     @property
     def overall(self) -> str:
-        """The column that sums a row up: the average, or the only benchmark."""
+        """The column that summarises a row: the average, or the only benchmark."""
         return AVERAGE if len(self.sources) > 1 else self.sources[0]
 
     @property
@@ -43,24 +43,25 @@ class Comparable:
 
 
 def by_setting(frames: Frames, chosen: Iterable[Arm] | None = None, *, on_problems: bool = True) -> list[Comparable]:
-    """The settings of all arms, or of those chosen. on_problems: only those in which problems were evaluated, which a
-    bandit has none of.
+    """The settings of all arms, or of the chosen ones. on_problems: only settings in which problems were evaluated,
+    which excludes bandits.
     """
     everything = arms(frames) if chosen is None else list(chosen)
-    found: list[Comparable] = []
+    comparables: list[Comparable] = []
     for name in settings(everything):
-        here = tuple(a for a in everything if a.setting == name)
-        sources, metrics = benchmarks(frames, [i for a in here for i in a.run_ids])
+        of_setting = tuple(arm for arm in everything if arm.setting == name)
+        sources, metrics = benchmarks(frames, [i for arm in of_setting for i in arm.run_ids])
         if metrics or not on_problems:
-            found.append(Comparable(name, here, sources, metrics))
-    return found
+            comparables.append(Comparable(name, of_setting, sources, metrics))
+    return comparables
 
 
 def lad_settings(frames: Frames, *, etas: int = 1) -> list[Comparable]:
-    """Those in which LAD ran with at least so many η."""
+    """The settings in which LAD ran with at least so many values of η."""
     return [c for c in by_setting(frames) if len({a.eta for a in c.lad}) >= etas]
 
 
-def shown(found: Sequence[Comparable]) -> tuple[str, ...]:
-    """The metrics that tables over these settings print, avg@n first."""
-    return tuple(map(str, sorted({m for c in found for m in c.shown}, key=lambda m: (m.kind, m.k))))
+def shown(of_settings: Sequence[Comparable]) -> tuple[str, ...]:
+    """The names of the metrics that tables over these settings print, avg@n first."""
+    metrics = {metric for setting in of_settings for metric in setting.shown}
+    return tuple(map(str, sorted(metrics, key=lambda m: (m.kind, m.k))))

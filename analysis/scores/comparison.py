@@ -1,4 +1,4 @@
-"""Arms against a reference: the difference of each, judged alone and with its family, and what would decide it."""
+"""Arms against a reference: the difference of each, judged alone and in its family, and what would decide it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from analysis.scores.family import Judged, family
 
 K = TypeVar("K", bound=Hashable)
 
-# Verdict marks: decided in the family, or alone only.
+# Marks of verdicts: decided in the family, or only alone.
 ABOVE, BELOW, PERHAPS_ABOVE, PERHAPS_BELOW = "▲", "▼", "△", "▽"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """An arm's difference to its reference. size: of its family; alpha: level of each test that makes 5 % of all."""
+    """An arm's difference to its reference. size: of its family; alpha: level of each test with which the family has
+    5 %."""
 
     difference: Difference
     judged: Judged
@@ -35,7 +36,7 @@ class Compared:
 
     @property
     def decided(self) -> bool:
-        """In the family."""
+        """Whether the difference is decided in the family."""
         return self.judged.simultaneous.excludes(0)
 
     @property
@@ -48,7 +49,7 @@ class Compared:
 
     @property
     def of_runs(self) -> bool:
-        """One seed: it says that these runs differ, not that the arms do."""
+        """Whether there is only one seed: then these two runs are compared, not the arms."""
         return len(self.difference.seeds) == 1
 
     @cached_property
@@ -62,11 +63,12 @@ class Compared:
         return detectable(self.judged.summary, alpha=self.alpha)
 
     def record(self) -> dict[str, Any]:
-        plain, both, left = self.judged.plain, self.judged.simultaneous, self.difference.left_out
+        """The difference as columns of a table's data."""
+        plain, simultaneous, left_out = self.judged.plain, self.judged.simultaneous, self.difference.left_out
         return {
             "difference": self.effect,
-            "difference_low": both.low,
-            "difference_high": both.high,
+            "difference_low": simultaneous.low,
+            "difference_high": simultaneous.high,
             "plain_low": plain.low,
             "plain_high": plain.high,
             "p": self.judged.p,
@@ -75,8 +77,8 @@ class Compared:
             "verdict": self.mark,
             "paired_seeds": len(self.difference.seeds),
             "paired_problems": self.difference.summary.num_problems,
-            "unpaired_seeds": " ".join(map(str, (*left.arm_seeds, *left.reference_seeds))),
-            "unpaired_problems": left.problems,
+            "unpaired_seeds": " ".join(map(str, (*left_out.arm_seeds, *left_out.reference_seeds))),
+            "unpaired_problems": left_out.problems,
             "per_seed": " ".join(f"{d:.6g}" for d in self.difference.per_seed),
             "improvement": self.difference.improvement,
             "detectable": self.detectable,
@@ -88,36 +90,38 @@ class Compared:
 
 
 def cheapest(compared: Compared, run_hours: float, evaluation_hours: float) -> str:
-    """The kind of `needed` that costs the least time: seeds train both arms again, more problems or samples evaluate
-    the trained ones again. "" where it is decided, nothing would decide it, or times are not known."""
-    wanted, S, P = compared.needed, len(compared.difference.seeds), compared.difference.summary.num_problems
-    again = evaluation_hours * 2 * S
+    """The kind of `needed` that costs the least time: `seeds`, `problems` or `samples`. More seeds train both arms
+    again; more problems or samples only evaluate the trained policies again. "" if the difference is decided, nothing
+    would decide it, or times are not known."""
+    counts, S, P = compared.needed, len(compared.difference.seeds), compared.difference.summary.num_problems
+    evaluation = evaluation_hours * 2 * S  # of all runs of both arms
     hours = {
-        "seeds": ((wanted.seeds or math.nan) - S) * 2 * (run_hours + evaluation_hours),
-        "problems": ((wanted.problems or math.nan) / P - 1) * again if P else math.nan,
-        "samples": ((wanted.samples or math.nan) / compared.samples - 1) * again if compared.samples else math.nan,
+        "seeds": ((counts.seeds or math.nan) - S) * 2 * (run_hours + evaluation_hours),
+        "problems": ((counts.problems or math.nan) / P - 1) * evaluation if P else math.nan,
+        "samples": ((counts.samples or math.nan) / compared.samples - 1) * evaluation if compared.samples else math.nan,
     }
-    known = {kind: spent for kind, spent in hours.items() if not math.isnan(spent)}
+    known = {kind: cost for kind, cost in hours.items() if not math.isnan(cost)}
     return "" if compared.decided or not known else min(known, key=lambda kind: known[kind])
 
 
 def compare(
     cells: Mapping[K, Cell], references: Mapping[K, Cell], samples: int, level: float = LEVEL
 ) -> dict[K, Compared]:
-    """Each arm against its reference (one for all, or its own); without results in common, none.
+    """Each arm against its reference, one for all or one for each arm. Arms without common results are left out.
 
-    Differences over one seed, which speak of runs, and over several are families of their own. samples: per problem.
-    level: of the intervals, of each alone and of the family.
+    Differences over one seed, which hold for single runs, and over several are separate families. samples: per problem.
+    level: of the intervals of each difference alone, and of the family.
     """
-    pairs = {key: (own.scores, references[key].scores) for key, own in cells.items() if key in references}
-    found = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
-    known = {key: d for key, d in found.items() if d is not None and math.isfinite(d.effect)}
+    pairs = {key: (cell.scores, references[key].scores) for key, cell in cells.items() if key in references}
+    differences = {key: difference(a, b) for key, (a, b) in pairs.items() if a is not None and b is not None}
+    known = {key: d for key, d in differences.items() if d is not None and math.isfinite(d.effect)}
     compared: dict[K, Compared] = {}
-    for alone in (True, False):
-        part = {key: d for key, d in known.items() if (len(d.seeds) == 1) == alone}
+    for single_seed in (True, False):
+        part = {key: d for key, d in known.items() if (len(d.seeds) == 1) == single_seed}
         if part:
             one_reference = len({id(references[key].scores) for key in part}) == 1
-            judged = family(list(part.values()), level, one_reference=one_reference)
-            for (key, d), one in zip(part.items(), judged.judged, strict=True):
-                compared[key] = Compared(d, one, len(part), judged.alpha, samples if d.benchmark is not None else 0)
+            of_family = family(list(part.values()), level, one_reference=one_reference)
+            for (key, d), judged in zip(part.items(), of_family.judged, strict=True):
+                num_samples = samples if d.benchmark is not None else 0
+                compared[key] = Compared(d, judged, len(part), of_family.alpha, num_samples)
     return {key: compared[key] for key in cells if key in compared}

@@ -1,4 +1,4 @@
-"""Is one arm above another, is it the same, and how many more seeds would tell? Arrays in, arrays out.
+"""Whether one arm is above another or the same, and how many more seeds would decide it. Arrays in, arrays out.
 
 Arms of an ablation answer the same test problems, with the same sampling noise, after training on the same problems in
 the same order, seed by seed: what they share drops out of d[s, p] = score(arm) − score(reference), whose mean, variance
@@ -20,15 +20,15 @@ from analysis.scores.crossed import LEVEL, Crossed, by_benchmark, crossed, weigh
 Array = NDArray[np.float64]
 
 POWER = 0.8
-MOST = 1000  # times as many seeds, problems or samples: beyond it "more" is no advice
+MOST = 1000  # the largest factor of seeds, problems or samples that is advised
 
 
 @dataclass(frozen=True)
 class Scores:
     """values [S, P] of one arm: a row per seed, a column per problem (NaN: not judged) or one for a number per run.
 
-    benchmark [P]: whose problem it is; None for a number per run. noise [S, P]: the variance that the finite samples of
-    a problem give each value; None where it is not known.
+    benchmark [P]: the benchmark of each problem; None for a number per run. noise [S, P]: the variance of each value
+    that is due to the finite samples of a problem; None if it is not known.
     """
 
     seeds: tuple[int, ...]
@@ -43,7 +43,7 @@ class Scores:
         return replace(self, seeds=tuple(seeds), values=self.values[rows], noise=noise)
 
     def of_problems(self, columns: NDArray[np.int64]) -> Scores:
-        """The problems in these places, in this order."""
+        """The scores on the problems at these indices, in this order."""
         if len(columns) == len(self.problems) and np.array_equal(columns, np.arange(len(columns))):
             return self
         return replace(
@@ -55,23 +55,23 @@ class Scores:
         )
 
     def complete(self) -> Scores:
-        """The problems for which every seed has a value."""
+        """The scores on the problems for which every seed has a value."""
         return self.of_problems(np.flatnonzero(np.isfinite(self.values).all(0)))
 
     def by_seed(self) -> Scores:
-        """One number per run: the mean over its complete problems, benchmarks alike."""
-        kept = self.complete()
-        return Scores(self.seeds, ("",), weighted(kept.values, kept.benchmark)[:, None])
+        """One number per run: the mean over the complete problems, benchmarks with equal weights."""
+        complete = self.complete()
+        return Scores(self.seeds, ("",), weighted(complete.values, complete.benchmark)[:, None])
 
     def summary(self) -> Crossed:
         """Mean and variance over the complete problems."""
-        kept = self.complete()
-        return crossed(kept.values, kept.benchmark)
+        complete = self.complete()
+        return crossed(complete.values, complete.benchmark)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What has no partner: seeds that one side lacks, problems that some common seed of either side lacks."""
+    """What cannot be paired: seeds that one side lacks, number of problems that some common seed of a side lacks."""
 
     arm_seeds: tuple[int, ...] = ()
     reference_seeds: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Difference:
-    """Arm − reference over what both have: values [S, P], their summary, and what was left out.
+    """Arm − reference over common seeds and problems: values [S, P], their summary, and what was left out.
 
     sampling: the part of the variance of the mean that the finite number of samples causes; NaN if not known. The two
     arms' noises are taken as independent: where arms share it, it is less.
@@ -106,24 +106,24 @@ class Difference:
 
     @property
     def per_seed(self) -> Array:
-        """[S] the difference of each pair of runs, benchmarks alike."""
+        """[S] the difference of each pair of runs, benchmarks with equal weights."""
         return weighted(self.values, self.benchmark)
 
 
 def difference(arm: Scores, reference: Scores) -> Difference | None:
-    """Pair what both have, seed by seed and problem by problem; None if that is nothing.
+    """The paired difference over common seeds and problems; None if there are none.
 
     A problem counts if every common seed of both has a value for it.
     """
     seeds = tuple(s for s in arm.seeds if s in set(reference.seeds))
-    own, other = _shared(arm.problems, reference.problems)
-    if not seeds or not len(own):
+    in_arm, in_reference = _shared(arm.problems, reference.problems)
+    if not seeds or not len(in_arm):
         return None
-    a, b = arm.of_seeds(seeds).of_problems(own), reference.of_seeds(seeds).of_problems(other)
-    both = np.flatnonzero(np.isfinite(a.values).all(0) & np.isfinite(b.values).all(0))
-    if not len(both):
+    a, b = arm.of_seeds(seeds).of_problems(in_arm), reference.of_seeds(seeds).of_problems(in_reference)
+    complete = np.flatnonzero(np.isfinite(a.values).all(0) & np.isfinite(b.values).all(0))
+    if not len(complete):
         return None
-    a, b = a.of_problems(both), b.of_problems(both)
+    a, b = a.of_problems(complete), b.of_problems(complete)
     values = a.values - b.values
     return Difference(
         seeds=seeds,
@@ -136,22 +136,22 @@ def difference(arm: Scores, reference: Scores) -> Difference | None:
         left_out=LeftOut(
             tuple(s for s in arm.seeds if s not in seeds),
             tuple(s for s in reference.seeds if s not in seeds),
-            max(len(arm.problems), len(reference.problems)) - len(both),
+            max(len(arm.problems), len(reference.problems)) - len(complete),
         ),
     )
 
 
 def _shared(arm: tuple[Hashable, ...], reference: tuple[Hashable, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(places of the common problems in the arm's, in the reference's)."""
+    """(indices of the common problems in the arm, their indices in the reference)."""
     if arm == reference:
         return np.arange(len(arm)), np.arange(len(arm))
     place = {p: i for i, p in enumerate(reference)}
-    own = [i for i, p in enumerate(arm) if p in place]
-    return np.array(own, np.int64), np.array([place[arm[i]] for i in own], np.int64)
+    in_arm = [i for i, p in enumerate(arm) if p in place]
+    return np.array(in_arm, np.int64), np.array([place[arm[i]] for i in in_arm], np.int64)
 
 
 def _sampling(scores: Scores) -> float:
-    """The variance that finite samples give the mean of complete scores; NaN where it is not known."""
+    """The variance of the mean of complete scores that is due to finite samples; NaN if it is not known."""
     if scores.noise is None:
         return math.nan
     parts = by_benchmark(scores.noise, scores.benchmark)
@@ -159,37 +159,42 @@ def _sampling(scores: Scores) -> float:
 
 
 def improvement(arm: Array, reference: Array) -> float:
-    """[S], [S'] scores of runs → the share of pairs in which the arm's is higher, ties half; NaN for fewer than two."""
+    """The share of pairs of runs in which the arm's score is higher, ties count half; NaN for fewer than two runs.
+
+    arm [S], reference [S']: scores of runs.
+    """
     if min(len(arm), len(reference)) < 2:
         return math.nan
     gap = arm[:, None] - reference[None, :]
     return float((gap > 0).mean() + (gap == 0).mean() / 2)
 
 
-# --- the same? ---
+# --- equivalence ---
 
 
 def equivalence(summary: Crossed, margin: float) -> float:
-    """p of two one-sided t tests (TOST): small where the true mean lies within ± margin. ValueError for no margin."""
+    """p of two one-sided t tests (TOST): small if the true mean lies within ± margin. Raises ValueError for a margin
+    of 0 or less."""
     if margin <= 0:
         raise ValueError(f"equivalence needs a margin above 0, got {margin}")
     if summary.alike or not summary.repeats:
         return 1.0
-    sides = [student.above((margin + sign * summary.mean) / summary.error, summary.df) for sign in (1, -1)]
-    return float(np.max(sides))
+    p_values = [student.above((margin + sign * summary.mean) / summary.error, summary.df) for sign in (1, -1)]
+    return float(np.max(p_values))
 
 
 def equivalent_within(summary: Crossed, level: float = LEVEL) -> float:
-    """The smallest margin at which TOST at 1 − level says "the same": so none need be named beforehand."""
+    """The smallest margin at which TOST at 1 − level finds equivalence: so none need be chosen beforehand."""
     interval = summary.interval(2 * level - 1)
     return max(abs(interval.low), abs(interval.high))
 
 
-# --- how much would be seen, and how many more would decide ---
+# --- power: the smallest difference that would be decided, and the numbers that would decide a given one ---
 
 
 def detectable(summary: Crossed, *, alpha: float = 1 - LEVEL, power: float = POWER) -> float:
-    """The smallest true mean that is told from 0 with this power by a two-sided test at alpha; NaN without a spread."""
+    """The smallest true mean that a two-sided test at alpha finds to differ from 0 with this power; NaN without a
+    spread."""
     if not summary.repeats or summary.alike:
         return math.nan
     df = float(summary.df)
@@ -199,9 +204,10 @@ def detectable(summary: Crossed, *, alpha: float = 1 - LEVEL, power: float = POW
 
 @dataclass(frozen=True)
 class Needed:
-    """How many in all, of one kind alone, would decide a difference of the size seen; None: no number tried would.
+    """The total numbers that would decide a difference of the observed size, each with the other two as they are; None:
+    no number tried would.
 
-    seeds are None with one seed too: the luck of training has not been seen.
+    seeds is None also with one seed: it does not show the luck of training.
     """
 
     seeds: int | None
@@ -218,18 +224,18 @@ def needed(
     power: float = POWER,
     effect: float | None = None,
 ) -> Needed:
-    """From the components of variance of a difference, up to MOST times as many as today.
+    """The numbers that would decide, by the components of variance of a difference, up to MOST times today's numbers.
 
     sampling: the part of the variance of the mean that finite samples cause (NaN: not known); samples: per problem;
-    effect: what is to be seen, by default the difference found.
+    effect: the difference to be decided, by default the observed one.
     """
     S, P = summary.num_seeds, summary.num_problems
     effect = abs(float(summary.mean)) if effect is None else effect
     if not summary.repeats or summary.alike or effect <= 0:
         return Needed(None, None, None)
 
-    def enough(grown: Crossed) -> bool:
-        return detectable(grown, alpha=alpha, power=power) <= effect
+    def enough(expected: Crossed) -> bool:
+        return detectable(expected, alpha=alpha, power=power) <= effect
 
     def first(count: int, grow: Callable[[float], Crossed]) -> int | None:
         return _first(lambda n: enough(grow(n / count)), count, MOST * count)
@@ -243,7 +249,7 @@ def needed(
 
 
 def _first(enough: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest number of [low, high] that is enough, where more than enough is enough."""
+    """The smallest number in [low, high] that is enough; None if `high` is not. `enough` must be monotone."""
     if not enough(high):
         return None
     while low < high:
@@ -255,9 +261,10 @@ def _first(enough: Callable[[int], bool], low: int, high: int) -> int | None:
 def grown(
     summary: Crossed, sampling: float, *, seeds: float = 1.0, problems: float = 1.0, samples: float = 1.0
 ) -> Crossed:
-    """The summary to expect from so many times as many, with today's components of variance (none below 0)."""
-    whole = summary.cell if summary.num_seeds > 1 else summary.problem  # the part that samples are in
-    noise = min(sampling, float(whole))
+    """The summary to expect with these factors of seeds, problems and samples, from today's components of variance
+    (none below 0)."""
+    with_noise = summary.cell if summary.num_seeds > 1 else summary.problem  # the component that contains sampling
+    noise = min(sampling, float(with_noise))
     cell = (float(summary.cell) - noise + noise / samples) / seeds / problems if summary.num_seeds > 1 else 0.0
     seed = max(float(summary.seed - summary.cell), 0.0) / seeds + cell
     problem = max(float(summary.problem - summary.cell), 0.0) / problems + cell

@@ -1,4 +1,4 @@
-"""Arms held against their controls: random rewards, flipped ones, none at all, and chance (`controls=`)."""
+"""Arms compared to their controls (`controls=`): random rewards, flipped rewards, no learning, and other seeds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ IN_WORDS = {RANDOM: "random rewards", FLIPPED: "flipped rewards", STILL: "no lea
 
 @dataclass(frozen=True)
 class Held:
-    """An arm against one control, in one metric. passed: it is decidedly above; for the noise floor (SEEDS): its
-    difference to the reference is larger than that of the reference to itself under other seeds."""
+    """An arm against one control, in one metric.
+
+    passed: the arm is decidedly above the control; for the noise floor (SEEDS): its difference to the reference is
+    larger than that of the reference to itself with other seeds.
+    """
 
     arm: str
     control: str
@@ -30,7 +33,7 @@ class Held:
     effect: float
     interval: Interval
     seeds: int
-    floor: float = math.nan  # of SEEDS alone: what the reference differs from itself
+    floor: float = math.nan  # for SEEDS only: the difference of the reference to itself with other seeds
 
     @property
     def passed(self) -> bool:
@@ -40,54 +43,55 @@ class Held:
 
 
 def held(frames: Frames) -> list[Held]:
-    """Every arm against each of its controls, in the first metric shown; [] where there are none."""
-    found: list[Held] = []
+    """Every arm against each of its controls, in the first metric that tables show; [] without controls."""
+    against_controls: list[Held] = []
     for setting in by_setting(frames):
-        ours = [arm for arm in setting.arms if not arm.control and not arm.borrowed]
+        arms = [arm for arm in setting.arms if not arm.control and not arm.borrowed]
         for control in (arm for arm in setting.arms if arm.control):
-            found += _of_control(frames, setting, control, ours)
-    return found
+            against_controls += _against_control(frames, setting, control, arms)
+    return against_controls
 
 
-def _of_control(frames: Frames, setting: Comparable, control: Arm, ours: Sequence[Arm]) -> Iterable[Held]:
+def _against_control(frames: Frames, setting: Comparable, control: Arm, arms: Sequence[Arm]) -> Iterable[Held]:
     if control.control == SEEDS:
-        yield from _above_the_floor(frames, setting, control, ours)
+        yield from _against_noise_floor(frames, setting, control, arms)
         return
-    for arm in ours if control.control == STILL else [arm for arm in ours if _same_but_for_rewards(arm, control)]:
-        found = _difference(frames, setting, arm, control)
-        if found is not None:
-            yield _held(frames, setting, arm, control.control, found)
+    for arm in arms if control.control == STILL else [arm for arm in arms if _same_but_for_rewards(arm, control)]:
+        to_control = _difference(frames, setting, arm, control)
+        if to_control is not None:
+            yield _held(frames, setting, arm, control.control, to_control)
 
 
-def _above_the_floor(frames: Frames, setting: Comparable, control: Arm, ours: Sequence[Arm]) -> Iterable[Held]:
-    """The seeds of the control stand for those of the reference, in their order: all are independent."""
-    reference = next((arm for arm in ours if arm.group_id == control.own_group), None)
+def _against_noise_floor(frames: Frames, setting: Comparable, control: Arm, arms: Sequence[Arm]) -> Iterable[Held]:
+    """Each arm against the difference of its reference to itself, which `control` repeats with other seeds."""
+    reference = next((arm for arm in arms if arm.group_id == control.own_group), None)
     floor = _difference(frames, setting, control, reference, other_seeds=True) if reference is not None else None
     if reference is None or floor is None:
         return
-    against = default_reference(ours, study.baseline(frames))
-    for arm in (a for a in ours if against.get(a.group_id) is reference):
-        found = _difference(frames, setting, arm, reference)
-        if found is not None:
-            yield replace(_held(frames, setting, arm, SEEDS, found), floor=floor.effect)
+    against = default_reference(arms, study.baseline(frames))
+    for arm in (arm for arm in arms if against.get(arm.group_id) is reference):
+        to_reference = _difference(frames, setting, arm, reference)
+        if to_reference is not None:
+            yield replace(_held(frames, setting, arm, SEEDS, to_reference), floor=floor.effect)
 
 
-def _held(frames: Frames, setting: Comparable, arm: Arm, control: str, found: Difference) -> Held:
-    interval = found.summary.interval(study.level(frames))
-    return Held(arm.label, control, setting.shown[0], found.effect, interval, len(found.seeds))
+def _held(frames: Frames, setting: Comparable, arm: Arm, control: str, measured: Difference) -> Held:
+    interval = measured.summary.interval(study.level(frames))
+    return Held(arm.label, control, setting.shown[0], measured.effect, interval, len(measured.seeds))
 
 
 def _difference(
     frames: Frames, setting: Comparable, arm: Arm, control: Arm, *, other_seeds: bool = False
 ) -> Difference | None:
-    own, theirs = (cell(frames, one, setting.shown[0], setting.sources).scores for one in (arm, control))
-    if own is None or theirs is None:
+    """arm − control. other_seeds: pair the seeds of the two in their order, which is sound as all are independent."""
+    of_arm, of_control = (cell(frames, side, setting.shown[0], setting.sources).scores for side in (arm, control))
+    if of_arm is None or of_control is None:
         return None
     if other_seeds:
-        common = min(len(own.seeds), len(theirs.seeds))
-        own, theirs = own.of_seeds(own.seeds[:common]), theirs.of_seeds(theirs.seeds[:common])
-        own = replace(own, seeds=theirs.seeds)
-    return difference(own, theirs)
+        count = min(len(of_arm.seeds), len(of_control.seeds))
+        of_arm, of_control = of_arm.of_seeds(of_arm.seeds[:count]), of_control.of_seeds(of_control.seeds[:count])
+        of_arm = replace(of_arm, seeds=of_control.seeds)
+    return difference(of_arm, of_control)
 
 
 def _same_but_for_rewards(arm: Arm, control: Arm) -> bool:

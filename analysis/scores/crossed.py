@@ -1,12 +1,12 @@
-"""The mean of scores over crossed seeds and problems, and how sure it is. Arrays in, arrays out.
+"""The mean of scores over crossed seeds and problems, and its uncertainty. Arrays in, arrays out.
 
 Notation: values [..., S, P], S seeds (training runs), P problems that all seeds answered; leading axes are independent
-repetitions. Seeds and problems are crossed random effects: the luck of training moves a whole row, the choice of the
-test set a whole column, and what is left (a seed's luck on one problem, the noise of its n samples) a single cell. A
-percentile bootstrap over three seeds covers 84 % where it promises 95 (seeds 3 points apart); this covers 94.
+repetitions. Seeds and problems are crossed random effects: the luck of training moves a row, the choice of the test set
+a column, and the residual (a seed's luck on one problem, the noise of its n samples) a single cell. A percentile
+bootstrap over three seeds has a coverage of 84 % at a nominal 95 % (seeds 3 points apart); this interval has 94 %.
 
-Benchmarks weigh alike: with several, a problem of benchmark b weighs 1/(B·P_b), and problems and cells vary within
-their benchmark.
+Benchmarks have equal weights: with B of them, a problem of benchmark b weighs 1/(B·P_b), and problems and cells vary
+within their benchmark.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from analysis.scores import student
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
-LEAST_SEEDS = 3  # fewer show the luck of training too little to speak of arms
-ROUNDING = 1e-18  # a variance below it is that of equal numbers
+LEAST_SEEDS = 3  # fewer show too little of the luck of training for a verdict on arms
+ROUNDING = 1e-18  # a variance below it is due to rounding of equal numbers
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Crossed:
-    """A mean and the variance of it, by source: arrays [...].
+    """A mean and the components of its variance: arrays [...].
 
     seed, problem, cell: MS_s, MS_p and MS_e of the two-way layout without repetition, each divided by S·P. `problem` is
-    0 for one number per run; `seed` and `cell` are 0 for one seed: then the mean speaks of these runs alone.
+    0 for one number per run; `seed` and `cell` are 0 for one seed: then the mean holds for these runs alone.
     """
 
     mean: Array
@@ -53,7 +53,7 @@ class Crossed:
     num_seeds: int
     sizes: tuple[int, ...]  # problems of each benchmark; () if the values are one number per run
     df_seed: float  # degrees of freedom of `seed`: S − 1, more where it was pooled over arms
-    df_problem: Array  # of `problem`: P − 1; over several benchmarks as Welch and Satterthwaite have it
+    df_problem: Array  # of `problem`: P − 1; over several benchmarks by Welch and Satterthwaite
 
     @property
     def num_problems(self) -> int:
@@ -61,7 +61,7 @@ class Crossed:
 
     @property
     def repeats(self) -> bool:
-        """Whether anything was repeated, so that there is a spread to judge by."""
+        """Whether there are several seeds or problems, so that a spread can be estimated."""
         return self.num_seeds > 1 or self.num_problems > 1
 
     @property
@@ -89,13 +89,13 @@ class Crossed:
 
     @property
     def alike(self) -> bool:
-        """Whether all values (of a single mean) are equal, so that their spread says nothing."""
+        """Whether all values (of a single mean) are equal, so that their spread is no estimate."""
         return self.repeats and bool(self.variance < ROUNDING)
 
     def interval(self, level: float = LEVEL) -> Interval:
-        """Of a single mean; (NaN, NaN) where nothing repeats.
+        """The interval of a single mean; (NaN, NaN) if there is no repetition.
 
-        Where all problems scored alike, shares in [−1, 1] get `unseen` to either side, and numbers per run NaN.
+        If all values are equal, shares in [−1, 1] get `unseen` to either side, and numbers per run NaN.
         """
         mean = float(self.mean)
         if self.alike:
@@ -105,24 +105,24 @@ class Crossed:
         return Interval(mean - half, mean + half)
 
     def p_value(self, null: float = 0.0) -> float:
-        """Two-sided, of a single mean being `null`; 1 where there is no spread to judge by."""
+        """Two-sided p-value of the hypothesis that a single mean is `null`; 1 without a spread."""
         if not self.repeats or self.alike:
             return 1.0
         return float(student.two_sided((self.mean - null) / self.error, self.df))
 
 
 def unseen(num_problems: int, level: float = LEVEL) -> float:
-    """Largest plausible share of problems unlike the P seen, which were all alike.
+    """Upper bound of the share of problems that differ from the P observed ones, which were all alike.
 
-    Beta-Binomial: 0 of P under a uniform prior leaves Beta(1, P + 1), whose `level` quantile is
-    1 − (1 − level)^(1/(P+1)): the rule of three, about 3/P. Such a problem moves a share by at most 1, so this bounds
-    what unseen problems do to a mean.
+    Beta-Binomial: 0 of P under a uniform prior gives the posterior Beta(1, P + 1), whose `level` quantile is
+    1 − (1 − level)^(1/(P+1)): the rule of three, about 3/P. One such problem moves a share by at most 1, so this bounds
+    the effect of unseen problems on a mean.
     """
     return 1 - (1 - level) ** (1 / (num_problems + 1))
 
 
 def weighted(values: Array, benchmark: NDArray[np.int64] | None) -> Array:
-    """[..., P] → [...] mean over problems, benchmarks alike. benchmark [P]: whose problem it is."""
+    """[..., P] → [...] mean over problems, benchmarks with equal weights. benchmark [P]: of each problem."""
     return np.mean([part.mean(-1) for part in by_benchmark(values, benchmark)], axis=0)
 
 
@@ -134,9 +134,9 @@ def by_benchmark(values: Array, benchmark: NDArray[np.int64] | None) -> list[Arr
 
 
 def crossed(values: Array, benchmark: NDArray[np.int64] | None = None) -> Crossed:
-    """values [..., S, P] without gaps. benchmark [P]: whose problem it is; None with P = 1: one number per run.
+    """values [..., S, P] without gaps. benchmark [P]: of each problem; None with P = 1: one number per run.
 
-    Raises ValueError for undefined values: leave problems out that some seed lacks.
+    Raises ValueError for undefined values: leave out problems that some seed lacks.
     """
     if not np.isfinite(values).all():
         raise ValueError("a mean over crossed seeds and problems needs every cell; some value is undefined")
@@ -145,9 +145,9 @@ def crossed(values: Array, benchmark: NDArray[np.int64] | None = None) -> Crosse
     zero = np.zeros(values.shape[:-2])
     problem, cell, squares = zero, zero, zero
     for part in parts:
-        own_problem, own_cell = (x / len(parts) ** 2 for x in _within(part))
-        problem, cell = problem + own_problem, cell + own_cell
-        squares = squares + own_problem**2 / max(part.shape[-1] - 1, 1)
+        part_problem, part_cell = (component / len(parts) ** 2 for component in _within(part))
+        problem, cell = problem + part_problem, cell + part_cell
+        squares = squares + part_problem**2 / max(part.shape[-1] - 1, 1)
     rows = weighted(values, benchmark)
     return Crossed(
         mean=rows.mean(-1),

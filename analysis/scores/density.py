@@ -1,4 +1,4 @@
-"""Densities over the arms of a bandit: what a policy learned, what LAD wants, and how far they are apart."""
+"""Densities over the arms of a bandit: that of a learned policy, LAD's target, and the distance between them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def target_density(advantage: Array, eta: float) -> Array:
 
 
 def basins(reward: Array) -> list[slice]:
-    """The stretch of arms around each mode: between the lowest points that separate the peaks of the reward."""
+    """The slice of arms around each mode, bounded by the lowest points between the peaks of the reward."""
     floor = PROMINENCE * float(np.ptp(reward))
     peaks: list[int] = []
     for i in range(len(reward)):
@@ -53,16 +53,16 @@ def total_variation(learned: Array, target: Array) -> Array:
 
 
 def modes_covered(learned: Array, target: Array, reward: Array) -> Array:
-    """[...] modes of the reward [K] where P_π [..., K] has at least half the mass of P_A [..., K]."""
+    """[...] number of modes of the reward [K] where P_π [..., K] has at least half the mass of P_A [..., K]."""
     share = [learned[..., b].sum(-1) >= COVERED * target[..., b].sum(-1) for b in basins(reward)]
     return np.sum(share, axis=0).astype(float)
 
 
 def temperature(run: Run) -> float:
-    """η of the target P_A ∝ e^{A/η} that is a run's optimum; NaN where it has none.
+    """η of the target P_A ∝ e^{A/η} that is a run's optimum; NaN without such a target.
 
-    LAD's own η; 1/β of FlowRL; of others the coefficient of the KL penalty, as if that were exact: with its estimator
-    k3 the optimum is another.
+    It is η for LAD, 1/β for FlowRL, and for other losses the coefficient of the KL penalty, as if that were exact: with
+    its estimator k3 the optimum is another one.
     """
     if run.eta > 0:
         return run.eta

@@ -1,4 +1,4 @@
-"""Policies that were not trained but sampled (`python -m rlvr.evaluate`): which arms they are, and their diversity."""
+"""Policies that were only sampled, not trained (`python -m rlvr.evaluate`): their arms, names and diversity."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from analysis.scores.cell import Cell, mean_of
 from analysis.scores.contrast import Scores
 from rlvr.ledger import layout
 
-BASE = "base"  # the name of the policy that the others started from
+BASE = "base"  # the name of the policy from which the others started
 
 
 def evaluations(frames: Frames) -> list[Arm]:
-    """Arms that were not trained but sampled."""
+    """The arms that were only sampled, not trained."""
     return [arm for arm in arms(frames) if is_evaluation(arm.first)]
 
 
@@ -27,28 +27,28 @@ def is_evaluation(run: Run) -> bool:
 
 
 def label(arm: Arm) -> str:
-    """The name of the policy, and what else was swept."""
+    """The name of an arm's policy, and the other knobs that were swept."""
     others = [f"{key}={value}" for key, value in arm.knobs.items() if key != "policy"]
     return " ".join([policy_of(arm.first), *others])
 
 
 def policy_of(run: Run) -> str:
-    """The name under which it was launched."""
+    """The policy that a run evaluates, as it was named at the launch."""
     return next((word.partition("=")[2] for word in run.typed if word.startswith("policy=")), run.name)
 
 
 def diversity(frames: Frames, arm: Arm) -> dict[str, dict[str, Cell]]:
-    """By benchmark and measure, what `python -m rlvr.diagnostics.diversity` measured of an evaluation's runs."""
+    """By benchmark and measure, the results of `python -m rlvr.diagnostics.diversity` on an evaluation's runs."""
     if frames.home is None:
         return {}
     files = {run.seed: layout.diversity(layout.run(frames.home, run.run_id)) for run in arm.runs}
     parts = [pd.read_parquet(file).assign(seed=seed) for seed, file in files.items() if file.exists()]
     if not parts:
         return {}
-    found: dict[str, dict[str, Cell]] = {}
+    cells: dict[str, dict[str, Cell]] = {}
     for (source, measure), rows in pd.concat(parts).groupby(["source", "measure"], sort=False):
-        found.setdefault(str(source), {})[str(measure)] = _cell(rows, len(arm.runs))
-    return found
+        cells.setdefault(str(source), {})[str(measure)] = _cell(rows, len(arm.runs))
+    return cells
 
 
 def _cell(rows: pd.DataFrame, planned: int) -> Cell:

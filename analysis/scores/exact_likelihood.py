@@ -1,4 +1,4 @@
-"""Studies in which exact likelihood (loss cross_entropy) ran beside objectives that see rewards alone."""
+"""Studies in which exact likelihood (loss cross_entropy) ran beside objectives that only use rewards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXACT = "cross_entropy"
 
 @dataclass(frozen=True)
 class Learner:
-    """An arm and what tells it from the others here: its objective and its rollouts per prompt."""
+    """An arm with its objective and its rollouts per prompt, in which the arms of a contest differ."""
 
     arm: Arm
     objective: str
@@ -33,32 +33,34 @@ class Contest:
 
     @property
     def exact(self) -> list[Learner]:
-        return [x for x in self.learners if x.objective == EXACT]
+        return [learner for learner in self.learners if learner.objective == EXACT]
 
     @property
     def rewarded(self) -> list[Learner]:
-        return [x for x in self.learners if x.objective != EXACT]
+        return [learner for learner in self.learners if learner.objective != EXACT]
 
     @property
     def objectives(self) -> list[str]:
-        return objective.ordered(x.objective for x in self.learners)
+        return objective.ordered(learner.objective for learner in self.learners)
 
 
 def contests(frames: Frames) -> list[Contest]:
-    """A contest per setting in which exact likelihood and something else ran, and were evaluated."""
-    found: list[Contest] = []
+    """A contest per setting in which exact likelihood and some other objective ran and were evaluated."""
+    of_settings: list[Contest] = []
     for setting in by_setting(frames, [arm for arm in arms(frames) if not arm.control]):
         learners = [_learner(arm) for arm in setting.arms]
-        order = objective.ordered(x.objective for x in learners)
-        learners.sort(key=lambda x: (order.index(x.objective), x.samples))
-        average = [m for m in setting.metrics if m.kind == Kind.AVG]
-        if average:
-            contest = Contest(setting.arms[0].first.task, tuple(learners), setting.sources[0], average[-1])
-            found += [contest] if contest.exact and contest.rewarded else []
-    return found
+        order = objective.ordered(learner.objective for learner in learners)
+        learners.sort(key=lambda learner: (order.index(learner.objective), learner.samples))
+        averages = [m for m in setting.metrics if m.kind == Kind.AVG]
+        if not averages:
+            continue
+        contest = Contest(setting.arms[0].first.task, tuple(learners), setting.sources[0], averages[-1])
+        if contest.exact and contest.rewarded:
+            of_settings.append(contest)
+    return of_settings
 
 
 def _learner(arm: Arm) -> Learner:
-    """0 rollouts where a planned run left nothing but its name."""
+    """The arm as a learner, with 0 samples if only the name of a planned run is known."""
     samples = arm.first.knob("rollout.samples")
     return Learner(arm, objective.objective(arm.loss, arm.first.advantage), int(samples or 0))

@@ -1,4 +1,4 @@
-"""Which samples a page shows: of a few arms, the problems on which they differ most, with a few responses each."""
+"""The samples that a page shows: of a few arms, the problems on which they differ most, with a few responses each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Problem = tuple[str, str]  # benchmark, id
 
 @dataclass(frozen=True)
 class Shown:
-    """One run of an arm. right: (correct, judged) samples of each problem; responses: some of them."""
+    """One run of an arm. right: by problem, the numbers of (correct, judged) samples; responses: a few of them."""
 
     arm: Arm
     name: str
@@ -30,7 +30,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Of the runs of one setting. problems: those that flipped most between an arm and the first one, first."""
+    """The samples of one setting. problems: those on which an arm differs most from the first arm come first."""
 
     setting: str
     problems: tuple[Problem, ...]
@@ -38,15 +38,18 @@ class Excerpt:
 
 
 def excerpts(frames: Frames) -> list[Excerpt]:
-    """One for each setting of which the samples are at hand."""
-    found = [_of_setting(frames, setting) for setting in by_setting(frames)]
-    return [excerpt for excerpt in found if excerpt is not None]
+    """One excerpt for each setting whose samples are available."""
+    of_settings = [_of_setting(frames, setting) for setting in by_setting(frames)]
+    return [excerpt for excerpt in of_settings if excerpt is not None]
 
 
 def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
     counted = {arm.group_id: _counted(frames, arm, setting.sources) for arm in setting.arms}
-    chosen = [arm for arm in _first_the_reference(frames, setting.arms) if counted[arm.group_id] is not None][:ARMS]
-    rows = [(arm, *found) for arm in chosen if (found := counted[arm.group_id]) is not None]
+    rows: list[tuple[Arm, str, int, dict[Problem, tuple[int, int]]]] = []
+    for arm in _references_first(frames, setting.arms):
+        count = counted[arm.group_id]
+        if count is not None and len(rows) < ARMS:
+            rows.append((arm, *count))
     problems = flipped([right for _, _, _, right in rows])
     if not problems:
         return None
@@ -55,13 +58,13 @@ def _of_setting(frames: Frames, setting: Comparable) -> Excerpt | None:
         responses: dict[Problem, list[Response]] = {}
         for response in frames.responses(run_id, step, problems):
             responses.setdefault((response.source, response.problem_id), []).append(response)
-        kept = {problem: _varied(found) for problem, found in responses.items()}
+        varied = {problem: _varied(of_problem) for problem, of_problem in responses.items()}
         name = next(run.name for run in arm.runs if run.run_id == run_id)
-        shown.append(Shown(arm, name, step, {p: right[p] for p in problems if p in right}, kept))
+        shown.append(Shown(arm, name, step, {p: right[p] for p in problems if p in right}, varied))
     return Excerpt(setting.name, tuple(problems), tuple(shown)) if any(s.responses for s in shown) else None
 
 
-def _first_the_reference(frames: Frames, arms: Sequence[Arm]) -> list[Arm]:
+def _references_first(frames: Frames, arms: Sequence[Arm]) -> list[Arm]:
     references = {arm.group_id for arm in default_reference(arms, baseline(frames)).values()}
     return sorted(ordered(arms, swept(frames)), key=lambda arm: arm.group_id not in references)
 
@@ -69,7 +72,7 @@ def _first_the_reference(frames: Frames, arms: Sequence[Arm]) -> list[Arm]:
 def _counted(
     frames: Frames, arm: Arm, sources: Sequence[str]
 ) -> tuple[str, int, dict[Problem, tuple[int, int]]] | None:
-    """(run, step, correct and judged samples by problem) of the last evaluation of an arm's first finished run."""
+    """(run, step, by problem its correct and judged samples) of an arm's first finished run at its last evaluation."""
     for run_id, point in last_points(frames, arm).items():
         right: dict[Problem, tuple[int, int]] = {}
         for source in sources:
@@ -83,13 +86,19 @@ def _counted(
 
 
 def flipped(rights: Sequence[dict[Problem, tuple[int, int]]]) -> list[Problem]:
-    """The problems on which some arm lies furthest from the first one, in turn for each arm."""
+    """The problems on which an arm differs most from the first one, taken from each arm in turn.
+
+    rights: of each arm, by problem its correct and judged samples.
+    """
     if not rights:
         return []
     first, *others = rights
     shares = {p: c / n for p, (c, n) in first.items() if n}
-    ranked = [sorted(shares, key=lambda p, own=own: (-abs(_share(own, p) - shares[p]), p)) for own in others or [first]]
-    turns = (problem for place in zip(*ranked, strict=True) for problem in place)
+    ranked = [
+        sorted(shares, key=lambda p, other=other: (-abs(_share(other, p) - shares[p]), p))
+        for other in others or [first]
+    ]
+    turns = (problem for turn in zip(*ranked, strict=True) for problem in turn)
     return list(dict.fromkeys(turns))[:PROBLEMS]
 
 

@@ -16,17 +16,17 @@ from analysis.scores.crossed import LEVEL, Crossed, Interval, by_benchmark, weig
 
 Array = NDArray[np.float64]
 
-DRAWS = 20_000  # of the largest |t| of a family: its 5 % are known to ± 0.3 %
-BEYOND = 0.99
+DRAWS = 20_000  # of the largest |t| of a family: the error at a level of 5 % is ± 0.3 %
+BEYOND = 0.99  # levels above it use Bonferroni's correction: too few draws lie that far out
 SEED = 20260220  # any constant: the same data gives the same interval
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One difference tested at 5 % by itself (plain, p), and so that the whole family is (simultaneous, p_family).
+    """One difference, tested at 5 % by itself (plain, p) and at 5 % for its family (simultaneous, p_family).
 
-    Both rest on `summary`, whose spread between seeds is the family's, or its own where that is larger: then the plain
-    interval has its own degrees of freedom, too. It is never the wider one.
+    Both use `summary`, whose spread between seeds is the family's, or the difference's own if that is larger: then the
+    plain interval has its own degrees of freedom, too. The plain interval is never the wider one.
     """
 
     plain: Interval
@@ -38,29 +38,29 @@ class Judged:
 
 @dataclass(frozen=True)
 class Family:
-    """alpha: level of each test that makes 5 % for all."""
+    """alpha: the level of each test with which all tests together have 5 %."""
 
     judged: tuple[Judged, ...]
     alpha: float
 
 
 def family(differences: Sequence[Difference], level: float = LEVEL, *, one_reference: bool = True) -> Family:
-    """Simultaneous intervals of differences to one reference, single-step max-|t|: an interval excludes 0 where its
-    verdict is given (Holm's steps would give more verdicts, and intervals that contradict them).
+    """Simultaneous intervals of differences to one reference, single-step max-|t|: a difference is decided exactly if
+    its interval excludes 0 (Holm's steps would decide more, with intervals that contradict the verdicts).
 
-    S seeds leave S − 1 degrees of freedom to a difference's own spread between seeds. In the far tail that a family
+    S seeds give S − 1 degrees of freedom to a difference's own spread between seeds. In the far tail that a family
     needs, Satterthwaite's approximation then errs (a family of nine has 17 % false positives at S = 2 and 9 % at 3,
     seeds 3 points apart). So the spread is pooled over the arms as in Dunnett's test, with (S − 1)·K degrees of freedom
     for K differences: the largest of a difference's own, the mean of all, and the residual mean square of seeds × arms.
-    Arms may lack other seeds than each other: each difference adds its own S − 1, and the table has gaps. Simulated
-    with ten equal arms it keeps 5 %, and with one arm or the reference whose seeds lie six times as far apart 8 % at
-    S = 3. With two seeds that last case has 18 %: no two seeds show it.
+    Arms may lack different seeds: each difference adds its own S − 1, and the table has gaps. In simulations the family
+    has 5 % false positives with ten equal arms, and 8 % at S = 3 if the seeds of one arm or of the reference lie six
+    times as far apart. With two seeds that last case has 18 %, which two seeds cannot show.
 
-    Correlations: ½ between seeds, as a common reference makes them (0 without one, which is the wider); as measured
-    between problems.
+    Correlations: ½ between seeds, due to the common reference (0 without one, which gives wider intervals); between
+    problems as measured.
 
-    Do not mix differences over one seed (which speak of runs) and over several. A single difference is a family of one:
-    its own spread, and a simultaneous interval that is the plain one.
+    Do not mix differences over one seed (which hold for single runs) and over several. A single difference is a family
+    of one: it has its own spread, and its simultaneous interval is the plain one.
     """
     alone = [d.summary for d in differences]
     if len(alone) < 2:
@@ -69,34 +69,37 @@ def family(differences: Sequence[Difference], level: float = LEVEL, *, one_refer
         )
     pooled, df_seed = _pooled(differences, one_reference)
     summaries = [_widened(s, pooled, df_seed) if df_seed else s for s in alone]
-    # A spread that is the largest of several does not have the degrees of freedom of all.
+    # A difference whose own spread is the largest has only its own degrees of freedom.
     plain = [replace(w, df_seed=s.df_seed) if w.seed == s.seed else w for w, s in zip(summaries, alone, strict=True)]
     df = min(float(s.df) for s in summaries)
     largest = _largest_t(_correlation(differences, pooled, one_reference), df)
-    far = level > BEYOND  # too few draws lie there: Bonferroni's level, which is the wider
-    alpha = (1 - level) / len(alone) if far else float(student.two_sided(np.quantile(largest, level), df))
-    judged = (_judged(one, s, largest, df, alpha, level) for one, s in zip(plain, summaries, strict=True))
+    if level > BEYOND:
+        alpha = (1 - level) / len(alone)  # Bonferroni's, with wider intervals
+    else:
+        alpha = float(student.two_sided(np.quantile(largest, level), df))
+    judged = (_judged(single, s, largest, df, alpha, level) for single, s in zip(plain, summaries, strict=True))
     return Family(tuple(judged), alpha)
 
 
-def _judged(one: Crossed, summary: Crossed, largest: Array, df: float, alpha: float, level: float) -> Judged:
-    """one: by itself. summary: in the family, of which df are the fewest degrees of freedom, at which `largest` was
-    drawn.
+def _judged(single: Crossed, summary: Crossed, largest: Array, df: float, alpha: float, level: float) -> Judged:
+    """One difference, judged by itself (`single`) and in the family (`summary`).
+
+    largest: draws of the largest |t| at df degrees of freedom, the fewest of the family.
     """
-    plain, p = one.interval(level), one.p_value()
+    plain, p = single.interval(level), single.p_value()
     if summary.alike or not summary.repeats:
-        return Judged(plain, plain, p, p, one)
+        return Judged(plain, plain, p, p, single)
     as_extreme = -float(student.quantile(summary.p_value() / 2, df))
-    family = summary.interval(1 - alpha)
-    simultaneous = family if family.half > plain.half else plain
-    return Judged(plain, simultaneous, p, max(float((largest >= as_extreme).mean()), p), one)
+    of_family = summary.interval(1 - alpha)
+    simultaneous = of_family if of_family.half > plain.half else plain
+    return Judged(plain, simultaneous, p, max(float((largest >= as_extreme).mean()), p), single)
 
 
 def _pooled(differences: Sequence[Difference], one_reference: bool) -> tuple[float, int]:
-    """(variance of a difference of two runs from the luck of training, its degrees of freedom).
+    """(variance of a difference of two runs due to the luck of training, its degrees of freedom).
 
-    The larger of 2·MS_res of the table seeds × arms, the reference being an arm, and the mean of the differences' own
-    variances; (NaN, 0) where no difference has two seeds.
+    The variance is the larger of 2·MS_res of the table seeds × arms, with the reference as an arm, and the mean of the
+    differences' own variances; (NaN, 0) if no difference has two seeds.
     """
     df = sum(len(d.seeds) - 1 for d in differences)
     if not df:
@@ -106,24 +109,24 @@ def _pooled(differences: Sequence[Difference], one_reference: bool) -> tuple[flo
 
 
 def _residual(differences: Sequence[Difference]) -> float:
-    """Sum of squares that arms and seeds leave, by least squares: not every arm need have every seed.
+    """Residual sum of squares of the table arms × seeds, by least squares, as not every arm need have every seed.
 
-    Scores are relative to the reference's, which are 0. The degrees of freedom are the cells less arms and seeds, plus
-    one: Σ(S_k − 1), since the reference has every seed.
+    Scores are relative to the reference's, which are 0. The degrees of freedom are the number of cells minus arms and
+    seeds, plus one: Σ(S_k − 1), since the reference has every seed.
     """
     seeds = sorted({seed for d in differences for seed in d.seeds})
     table = np.full((1 + len(differences), len(seeds)), np.nan)
     table[0] = 0
     for row, d in zip(table[1:], differences, strict=True):
         row[[seeds.index(seed) for seed in d.seeds]] = d.per_seed
-    there = np.isfinite(table).astype(float)
-    shares = there / there.sum(1, keepdims=True)
+    present = np.isfinite(table).astype(float)
+    shares = present / present.sum(1, keepdims=True)
     scores = np.nan_to_num(table)
-    centred = there * (scores - (shares * scores).sum(1, keepdims=True))
-    # Without arms: the normal equations of the seeds alone, which are few.
-    seed = np.linalg.pinv(np.diag(there.sum(0)) - shares.T @ there) @ centred.sum(0)
-    left = centred - there * (seed - (shares @ seed)[:, None])
-    return float((left**2).sum())
+    centred = present * (scores - (shares * scores).sum(1, keepdims=True))
+    # The effects of arms are eliminated: these are the normal equations of the seeds alone, which are few.
+    seed = np.linalg.pinv(np.diag(present.sum(0)) - shares.T @ present) @ centred.sum(0)
+    residual = centred - present * (seed - (shares @ seed)[:, None])
+    return float((residual**2).sum())
 
 
 def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:
@@ -132,7 +135,8 @@ def _widened(summary: Crossed, pooled: float, df: int) -> Crossed:
 
 
 def _correlation(differences: Sequence[Difference], pooled: float, one_reference: bool) -> Array:
-    """[K, K] of the estimates, over the cells that all differences have; the identity (wider) where there are none."""
+    """[K, K] correlation of the estimates, over the cells that all differences have; without such cells the identity,
+    which gives wider intervals."""
     common = _common(differences)
     if common is None:
         return np.eye(len(differences))
@@ -174,8 +178,8 @@ def _common(differences: Sequence[Difference]) -> tuple[Array, NDArray[np.int64]
 def _largest_t(correlation: Array, df: float) -> Array:
     """[DRAWS] the largest |t| of correlated normals over one common spread of df degrees of freedom."""
     values, vectors = np.linalg.eigh((correlation + correlation.T) / 2)
-    # The symmetric root: where eigenvalues are equal, as those of arms with one reference are, each machine has other
-    # vectors, and with them other draws.
+    # The symmetric root does not depend on the choice of eigenvectors. Arms with one reference have equal eigenvalues;
+    # their eigenvectors, and with them the draws, would differ between machines.
     root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
     root /= np.sqrt((root**2).sum(1, keepdims=True))
     normal = np.abs(_normals(len(correlation)) @ root.T).max(1)

@@ -1,5 +1,5 @@
-"""What a report says beside its tables and the claims: a baseline that no arm has, the looks of a stopping rule, tuning
-at an edge, controls."""
+"""Findings of a report besides its tables and claims: a baseline that no arm has, the looks of a stopping rule, tuning
+at an edge of the grid, arms that are not above their controls."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from analysis.scores.tuning import Tuned, tuned
 
 
 def findings(frames: Frames) -> list[Verdict]:
-    """In the form of verdicts: what is said, how it stands, what was measured, what that rests on, what would help."""
+    """The findings in the form of verdicts, so that reports print them like those on claims."""
     return [
         *_without_baseline(frames),
         *_looks(study.stopping_rule(frames)),
-        *(found for one in tuned(frames) for found in _edges(one)),
+        *(edge for tuning in tuned(frames) for edge in _edges(tuning)),
         *_failed(frames),
     ]
 
 
 def _without_baseline(frames: Frames) -> Iterable[Verdict]:
-    """Tables compare to another arm then: what they compare to is not what the study asked for."""
-    asked, found = study.baseline(frames), arms(frames)
-    if not asked or not found or select(found, asked):
+    """A warning if no arm is the study's baseline: the tables then compare to another arm than the study wants."""
+    baseline, of_study = study.baseline(frames), arms(frames)
+    if not baseline or not of_study or select(of_study, baseline):
         return
-    of_settings = (default_reference([a for a in found if a.setting == name], asked) for name in settings(found))
+    of_settings = (
+        default_reference([arm for arm in of_study if arm.setting == name], baseline) for name in settings(of_study)
+    )
     instead = words.together([arm.label for references in of_settings for arm in references.values()])
-    told = f"arms are compared to {instead} instead" if instead else "arms are compared to nothing"
-    yield Verdict(_says(f"no arm has the study's baseline, {asked}: {told}"), Outcome.WARNING)
+    consequence = f"arms are compared to {instead} instead" if instead else "arms are compared to nothing"
+    yield Verdict(_statement(f"no arm has the study's baseline, {baseline}: {consequence}"), Outcome.WARNING)
 
 
 def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:
-    """Each difference as its last look found it; those of claims stand with the claims."""
+    """The outcome of each difference at its last look. Looks at claims are reported with the claims."""
     if not rule or rule["about"] == CLAIMS:
         return
     newest: dict[str, tuple[int, Mapping[str, Any], Mapping[str, Any]]] = {}
@@ -46,7 +48,8 @@ def _looks(rule: Mapping[str, Any]) -> Iterable[Verdict]:
     for name, (number, look, question) in newest.items():
         level = f"nominal level {look['level']:.2g}, {100 * rule['alpha']:.0f} % over all looks and differences"
         basis = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, {level}"
-        yield Verdict(_says(name), Outcome(question["outcome"]), question["measured"], basis, _more(rule, question))
+        more = _more(rule, question)
+        yield Verdict(_statement(name), Outcome(question["outcome"]), question["measured"], basis, more)
 
 
 def _more(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
@@ -55,29 +58,33 @@ def _more(rule: Mapping[str, Any], question: Mapping[str, Any]) -> str:
     return "the budget is spent" if rule["stopped"] else f"looks go on, to {rule['seeds'][-1]} seeds"
 
 
-def _edges(found: Tuned) -> Iterable[Verdict]:
-    picked = found.picked
-    for knob in found.edge if picked is not None else ():
-        assert picked is not None
-        tried = ", ".join(f"{one.value}: {100 * one.mean:.1f} %" for one in found.values)
-        says = f"{found.arm}: the best {knob}, {picked.knobs[knob]}, is at the edge of what was tried"
+def _edges(tuning: Tuned) -> Iterable[Verdict]:
+    """A warning for each knob whose picked value is at the edge of the grid."""
+    picked = tuning.picked
+    if picked is None:
+        return
+    tried = ", ".join(f"{value.value}: {100 * value.mean:.1f} %" for value in tuning.values)
+    for knob in tuning.edge:
+        text = f"{tuning.arm}: the best {knob}, {picked.knobs[knob]}, is at the edge of what was tried"
         more = "a better one may lie beyond: tune wider"
-        yield Verdict(_says(says), Outcome.WARNING, tried, "validation split", more)
+        yield Verdict(_statement(text), Outcome.WARNING, tried, "validation split", more)
 
 
 def _failed(frames: Frames) -> Iterable[Verdict]:
-    """The arms that are not above their controls."""
-    for one in (each for each in held(frames) if not each.passed):
-        measured = one.metric.difference(one.effect, one.interval)
-        basis = f"{one.metric}, {one.seeds} seed{'s' * (one.seeds > 1)}{' (of these runs)' * (one.seeds == 1)}"
-        if one.control == SEEDS:
-            floor = f"{one.metric.scale * one.floor:+.3g} {one.metric.of_differences}".rstrip().replace("-", "−")
-            says = f"{one.arm} differs from the reference no more than the reference from itself under other seeds"
-            yield Verdict(_says(says), Outcome.WARNING, measured, f"{basis}; the reference from itself: {floor}")
+    """A warning for each arm that is not above its control."""
+    for failed in (against for against in held(frames) if not against.passed):
+        metric, seeds = failed.metric, failed.seeds
+        measured = metric.difference(failed.effect, failed.interval)
+        basis = f"{metric}, {seeds} seed{'s' * (seeds > 1)}{' (of these runs)' * (seeds == 1)}"
+        if failed.control == SEEDS:
+            floor = f"{metric.scale * failed.floor:+.3g} {metric.of_differences}".rstrip().replace("-", "−")
+            text = f"{failed.arm} differs from the reference no more than the reference from itself under other seeds"
+            yield Verdict(_statement(text), Outcome.WARNING, measured, f"{basis}; the reference from itself: {floor}")
         else:
-            says = f"{one.arm} is not decidedly above its control, {IN_WORDS[one.control]}"
-            yield Verdict(_says(says), Outcome.WARNING, measured, basis)
+            text = f"{failed.arm} is not decidedly above its control, {IN_WORDS[failed.control]}"
+            yield Verdict(_statement(text), Outcome.WARNING, measured, basis)
 
 
-def _says(text: str) -> Claim:
+def _statement(text: str) -> Claim:
+    """A claim that is only a text."""
     return Claim(text, metric="", arm="", relation="")

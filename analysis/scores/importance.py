@@ -1,4 +1,4 @@
-"""Which knobs matter: the share of the variance of results between runs that goes along with one knob alone."""
+"""The importance of knobs: the share of the variance of results between runs that one knob alone explains."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlvr.ledger.cause import State
 from rlvr.metrics import EVALUATION, VALIDATION, accuracy
 
 LEAST_RUNS = 6
-MOST_VALUES = 6  # of a knob of numbers: more are put into so many groups of equal size
+MOST_VALUES = 6  # of a numeric knob: more values are put into so many groups of equal size
 
 
 @dataclass(frozen=True)
 class Explored:
-    """The finished runs of a study that varied two knobs or more. values: of each knob, as text; result: avg@n, of the
-    validation split where that was measured."""
+    """The finished runs of a study that varied two knobs or more. values: of each knob, as text; results: avg@n, on the
+    validation split if that was measured."""
 
     knobs: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -55,14 +55,14 @@ def _result(frames: Frames, run: Run) -> float:
     steps = frames.digest.steps(run.run_id)
     names = [n for n in frames.digest.names(run.run_id) if n.startswith((EVALUATION, VALIDATION))]
     last = {name: frames.digest.logged(run.run_id, name, steps[-1]) for name in names} if steps else {}
-    found = accuracy({name: value for name, value in last.items() if math.isfinite(value)})
-    return math.nan if found is None else found
+    result = accuracy({name: value for name, value in last.items() if math.isfinite(value)})
+    return math.nan if result is None else result
 
 
 def explained(values: Sequence[str], results: Sequence[float]) -> float:
     """The adjusted R² of one-way analysis of variance: 1 − (MS within)/(MS total), not below 0; NaN if undefined.
 
-    values: of a knob; numbers of many values are grouped by rank.
+    values: of a knob, by run; if there are more than MOST_VALUES different numbers, they are grouped by rank.
     """
     groups = _groups(values)
     y, codes = np.asarray(results, float), np.unique(groups, return_inverse=True)[1]

@@ -37,7 +37,7 @@ def avg_noise(n: Counts, c: Counts) -> Array:
 def pass_noise(n: Counts, c: Counts, k: int) -> Array:
     """Variance of the pass@k estimate from the draw of the samples; NaN where fewer than k were judged.
 
-    Of pass@k under c' ~ Binomial(n, (c + ½)/(n + 1)): k of n samples leave no unbiased estimate unless n ≥ 2k.
+    It is the variance under c' ~ Binomial(n, (c + ½)/(n + 1)), since no unbiased estimate exists unless n ≥ 2k.
     """
     n, c = np.asarray(n), np.asarray(c)
     noise = np.full(n.shape, np.nan)
@@ -48,7 +48,7 @@ def pass_noise(n: Counts, c: Counts, k: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _pass_noise(n: int, k: int) -> Array:
-    """[n + 1] by c."""
+    """[n + 1] the variance for each count c of correct samples."""
     drawn = np.arange(n + 1)
     rate = (drawn + 0.5) / (n + 1)
     choose = np.cumsum(np.log(np.maximum(drawn, 1)))  # log of the factorials

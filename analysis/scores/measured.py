@@ -23,7 +23,7 @@ Problem = tuple[str, str]  # benchmark, id
 
 @dataclass(frozen=True)
 class Point:
-    """A point of training between two evaluations: `weight` of the later one."""
+    """A point of training between two evaluations. weight: of the later one, in [0, 1]."""
 
     before: int
     after: int
@@ -35,19 +35,20 @@ class Point:
 
     @property
     def parts(self) -> list[tuple[int, float]]:
-        """(step, its weight) of the evaluations that count."""
+        """(step, weight) of the evaluations with a weight above 0."""
         both = ((self.before, 1 - self.weight), (self.after, self.weight))
         return [(step, weight) for step, weight in both if weight > 0]
 
 
 def at(step: int) -> Point:
+    """The point at an evaluation."""
     return Point(step, step)
 
 
 def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]) -> Scores | None:
-    """One metric of runs of one arm, a row each, in the order of their seeds; None where some run lacks it.
+    """One metric of runs of one arm, a row per run in the order of their seeds; None if some run lacks the metric.
 
-    sources: the benchmarks; several are averaged, weighing alike. points: by run. LookupError: two runs share a seed.
+    sources: the benchmarks, which have equal weights. points: by run. Raises LookupError if two runs share a seed.
     """
     run_ids = sorted(points, key=lambda i: (frames.seeds[i], i))
     seeds = tuple(frames.seeds[i] for i in run_ids)
@@ -56,9 +57,11 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
     if len(set(seeds)) < len(seeds):
         check_seeds(run for run in frames.rows if run.run_id in points)
     if metric.per_problem:
-        found = _of_problems(frames, metric, sources, {i: points[i] for i in run_ids})
-        if found is not None or metric.kind == Kind.TEXT:
-            return None if found is None else replace(found, seeds=seeds)
+        by_problem = _of_problems(frames, metric, sources, {i: points[i] for i in run_ids})
+        if by_problem is not None:
+            return replace(by_problem, seeds=seeds)
+        if metric.kind == Kind.TEXT:
+            return None
         return _logged(frames, [f"evaluation/{source}/{metric.key}" for source in sources], seeds, run_ids, points)
     if metric.kind == Kind.EVALUATION:
         return _logged(frames, [metric.key], seeds, run_ids, points)
@@ -72,7 +75,7 @@ def scores(frames: Frames, metric: Metric, sources: Sequence[str], points: Mappi
 
 
 def _scores(seeds: tuple[int, ...], values: ArrayLike) -> Scores | None:
-    """Of one number per run, [S, 1]; None where some run lacks it."""
+    """The scores of one number per run, [S, 1]; None if some run lacks it."""
     table = np.asarray(values, float)
     return Scores(seeds, ("",), table) if np.isfinite(table).all() else None
 
@@ -82,7 +85,8 @@ def _between(point: Point, read: Callable[[int], float]) -> float:
 
 
 def _of_problems(frames: Frames, metric: Metric, sources: Sequence[str], points: Mapping[str, Point]) -> Scores | None:
-    """Seeds are 0, 1, …: the caller knows them. None unless every run has the samples of every benchmark."""
+    """Scores by problem, with 0, 1, … in place of the seeds, which the caller sets. None unless every run has the
+    samples of every benchmark."""
     blocks: list[Scores] = []
     for number, source in enumerate(sources):
         rows = [_row(frames, metric, source, run_id, point) for run_id, point in points.items()]
@@ -125,7 +129,7 @@ def _stacked(rows: Sequence[_Row], problems: tuple[Problem, ...], read: Callable
 
 
 def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point) -> _Row | None:
-    """The scores of one run on one benchmark, between two evaluations where the point is."""
+    """The scores of one run on one benchmark, interpolated if the point lies between two evaluations."""
     parts = [(weight, _evaluated(frames, metric, source, run_id, step)) for step, weight in point.parts]
     rows = [(weight, row) for weight, row in parts if row is not None]
     if len(rows) < len(parts) or any(row.problems != rows[0][1].problems for _, row in rows):
@@ -138,7 +142,7 @@ def _row(frames: Frames, metric: Metric, source: str, run_id: str, point: Point)
 
 
 def _evaluated(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
-    """Kept: levels and curves ask for the same evaluations many times."""
+    """Cached, because levels and curves read the same evaluations many times."""
     key = ("row", metric, source, run_id, step)
     if key not in frames.cache:
         frames.cache[key] = _row_of(frames, metric, source, run_id, step)
@@ -157,7 +161,7 @@ def _row_of(frames: Frames, metric: Metric, source: str, run_id: str, step: int)
 
 
 def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) -> _Row | None:
-    """What a metric of texts says of each problem's responses."""
+    """A metric of texts on each problem's responses."""
 
     def summary(texts: TextsOfProblems) -> dict[str, float]:
         if metric == RIGHT_ANSWERS:
@@ -165,15 +169,15 @@ def _texts(frames: Frames, metric: Metric, source: str, run_id: str, step: int) 
             return {problem: float(len(answers)) for problem, answers in right.items()}
         return {p: distinct_n([text.split() for text, _ in answers], metric.k) for p, answers in texts.items()}
 
-    found = frames.of_texts(metric.name, run_id, step, source, summary)
-    if not found:
+    by_problem = frames.of_texts(metric.name, run_id, step, source, summary)
+    if not by_problem:
         return None
-    values = np.array(list(found.values()), float)
-    return _Row(tuple((source, p) for p in found), values, np.full(len(values), np.nan))
+    values = np.array(list(by_problem.values()), float)
+    return _Row(tuple((source, p) for p in by_problem), values, np.full(len(values), np.nan))
 
 
 def joined(blocks: Sequence[Scores]) -> Scores:
-    """Several benchmarks of the same runs side by side."""
+    """The scores of the same runs on several benchmarks, side by side."""
     if len(blocks) == 1:
         return blocks[0]
     first = blocks[0]
@@ -189,21 +193,21 @@ def joined(blocks: Sequence[Scores]) -> Scores:
 def _logged(
     frames: Frames, keys: Sequence[str], seeds: tuple[int, ...], run_ids: Sequence[str], points: Mapping[str, Point]
 ) -> Scores | None:
-    """What evaluations logged, averaged over keys."""
+    """The values that evaluations logged, averaged over keys."""
     read = frames.digest.logged
     values = [[_between(points[i], lambda step, i=i, key=key: read(i, key, step)) for key in keys] for i in run_ids]
     return _scores(seeds, np.array(values, float).mean(1, keepdims=True))
 
 
 def _so_far(frames: Frames, metric: Metric, run_id: str, step: int) -> float:
-    """Of a metric of training, its mean over the last tenth of the steps up to this one; of hours, steps and
-    evaluations up to it: set-up, and steps done again after a crash, are not in them."""
+    """For a metric of training its mean over the last tenth of the steps up to this one; else the hours up to it,
+    without set-up and steps that were repeated after a crash."""
     if metric.kind == Kind.TRAINING:
         return frames.digest.mean(run_id, metric.key, step)
     return hours(frames, run_id, step)
 
 
 def hours(frames: Frames, run_id: str, step: int) -> float:
-    """Of the steps up to this one and of their evaluations."""
+    """Hours that the steps up to this one and their evaluations took."""
     steps, evaluations = (frames.digest.sum(run_id, key, step) for key in ("time/step_s", "time/evaluation_s"))
     return (steps + (0.0 if math.isnan(evaluations) else evaluations)) / 3600

@@ -1,4 +1,4 @@
-"""What a column of a table measures: its name, where its values come from, its unit, and whether more is better."""
+"""The metric of a table's column: its name, the source of its values, its unit, and whether more is better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from analysis.frames.frames import Frames
     from analysis.scores.crossed import Interval
 
-AVERAGE = "Average"  # of the benchmarks, in the place of a benchmark's name
+AVERAGE = "Average"  # stands for the mean of the benchmarks where a benchmark's name is expected
 
 
 class Kind(StrEnum):
@@ -25,13 +25,13 @@ class Kind(StrEnum):
     TEXT = "text"  # of the responses to a problem
     EVALUATION = "evaluation"  # a number per run, logged by an evaluation
     TRAINING = "training"  # a number per run, logged at every step
-    HOURS = "hours"  # a number per run: time spent so far
-    POLICY = "policy"  # a number per run: of a bandit's last policy
+    HOURS = "hours"  # a number per run: time spent up to an evaluation
+    POLICY = "policy"  # a number per run: a property of a bandit's last policy
 
 
 @dataclass(frozen=True)
 class Metric:
-    """`key`: the name under which runs log it; of AVG and PASS, what follows `evaluation/<benchmark>/`."""
+    """key: the name under which runs log the metric; for AVG and PASS the part after `evaluation/<benchmark>/`."""
 
     kind: Kind
     name: str
@@ -45,16 +45,16 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """Of values to what is printed: shares are printed in per cent, their differences in points."""
+        """The factor from values to printed numbers: shares are printed in per cent, their differences in points."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def of_differences(self) -> str:
-        """Their unit."""
+        """The unit of differences."""
         return "points" if self.unit == "%" else self.unit
 
     def difference(self, effect: float, interval: Interval) -> str:
-        """`+1.2 [−0.3, 2.7] points`, as it is printed; `+1.2 without a spread` where no interval can be had."""
+        """A difference as it is printed: `+1.2 [−0.3, 2.7] points`, or `+1.2 without a spread` without an interval."""
         low, high = self.scale * interval.low, self.scale * interval.high
         spread = "without a spread" if math.isnan(low) else f"[{low:.3g}, {high:.3g}]"
         number = f"{self.scale * effect:+.3g} {spread}".replace("-", "−")
@@ -78,7 +78,7 @@ LENGTH = Metric(Kind.TRAINING, "length", "response/length", unit="tokens")
 HOURS = Metric(Kind.HOURS, "hours", unit="hours", better=-1)
 RIGHT_ANSWERS = Metric(Kind.TEXT, "right answers", unit="per problem", better=1)
 
-# Of a bandit, against the target of the run's own η (density.py).
+# Of a bandit's policy, compared to the target at the run's own η (density.py).
 TOTAL_VARIATION = Metric(Kind.POLICY, "total variation", better=-1)
 MODES_COVERED = Metric(Kind.POLICY, "modes covered", better=1)
 
@@ -90,24 +90,25 @@ def distinct(n: int) -> Metric:
 
 def benchmarks(frames: Frames, run_ids: Iterable[str]) -> tuple[list[str], list[Metric]]:
     """(benchmarks, metrics) that evaluations of these runs report: every avg@n, then every pass@k, by k."""
-    return _judged(evaluated(frames, run_ids))
+    return _judged_metrics(evaluated(frames, run_ids))
 
 
-def _judged(evaluations: Iterable[str]) -> tuple[list[str], list[Metric]]:
+def _judged_metrics(evaluations: Iterable[str]) -> tuple[list[str], list[Metric]]:
+    """(benchmarks, metrics) as in `benchmarks`, from the names that evaluations logged."""
     matches = [re.fullmatch(r"evaluation/(.+)/(avg|pass)_at_(\d+)", name) for name in evaluations]
-    found = [(m[1], m[2], int(m[3])) for m in matches if m]
-    metrics = {avg(k) if kind == "avg" else pass_at(k) for _, kind, k in found}
-    return sorted({source for source, _, _ in found}), sorted(metrics, key=lambda m: (m.kind, m.k))
+    parts = [(m[1], m[2], int(m[3])) for m in matches if m]
+    metrics = {avg(k) if kind == "avg" else pass_at(k) for _, kind, k in parts}
+    return sorted({source for source, _, _ in parts}), sorted(metrics, key=lambda m: (m.kind, m.k))
 
 
 def widest(metrics: Iterable[Metric]) -> list[Metric]:
-    """The widest avg@n and pass@k: what papers print."""
-    found = {m.kind: m for m in sorted(metrics, key=lambda m: m.k)}
-    return [found[kind] for kind in (Kind.AVG, Kind.PASS) if kind in found]
+    """The avg@n and the pass@k with the largest n and k, which papers print."""
+    by_kind = {m.kind: m for m in sorted(metrics, key=lambda m: m.k)}
+    return [by_kind[kind] for kind in (Kind.AVG, Kind.PASS) if kind in by_kind]
 
 
 def usual(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
-    """The columns that a table has unless others are asked for: those of these that some run measured."""
+    """The columns that a table has by default: of the usual metrics those that some run measured."""
     ids = list(run_ids)
     _, judged = benchmarks(frames, ids)
     others = [_evaluation(key) for key in evaluated(frames, ids) if _is_result(key)]
@@ -118,12 +119,12 @@ def usual(frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
 
 
 def evaluated(frames: Frames, run_ids: Iterable[str]) -> list[str]:
-    """Names that evaluations of these runs logged."""
+    """The names of metrics that evaluations of these runs logged."""
     return sorted({n for i in run_ids for n in frames.digest.names(i) if n.startswith(EVALUATION)})
 
 
 def trained(frames: Frames, run_ids: Iterable[str]) -> list[str]:
-    """Names that their training logged."""
+    """The names of metrics that the training of these runs logged."""
     return sorted({n for i in run_ids for n in frames.digest.names(i) if not n.startswith((EVALUATION, VALIDATION))})
 
 
@@ -136,12 +137,13 @@ def _evaluation(key: str) -> Metric:
     return Metric(Kind.EVALUATION, key.removeprefix(EVALUATION), key, better=1 if of_rewards else 0)
 
 
-def parse(asked: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
-    """`avg,pass@4,entropy,policy/kl_base` to metrics. LookupError names what is not measured and what is."""
-    return [_one(name.strip(), frames, list(run_ids)) for name in asked.split(",") if name.strip()]
+def parse(names: str, frames: Frames, run_ids: Iterable[str]) -> list[Metric]:
+    """The metrics of `avg,pass@4,entropy,policy/kl_base`. Raises LookupError for a metric that no run measured, with
+    the names of those that were measured."""
+    return [_named(name.strip(), frames, list(run_ids)) for name in names.split(",") if name.strip()]
 
 
-def _one(name: str, frames: Frames, run_ids: list[str]) -> Metric:
+def _named(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     _, judged = benchmarks(frames, run_ids)
     steps, evaluations = trained(frames, run_ids), evaluated(frames, run_ids)
     known = {str(m): m for m in (*judged, ENTROPY, LENGTH, HOURS, RIGHT_ANSWERS, TOTAL_VARIATION, MODES_COVERED)}
@@ -151,7 +153,7 @@ def _one(name: str, frames: Frames, run_ids: list[str]) -> Metric:
     if match := re.fullmatch(r"distinct-(\d+)", name):
         return distinct(int(match[1]))
     match = re.fullmatch(r"pass@(\d+)", name)
-    if match and 1 <= int(match[1]) <= frames.judgements.most_samples:  # not logged, but the samples are there
+    if match and 1 <= int(match[1]) <= frames.judgements.most_samples:  # not logged, but computed from samples
         return pass_at(int(match[1]))
     if name in evaluations:
         return _evaluation(name)
@@ -167,14 +169,14 @@ def _not_measured(name: str, names: list[str]) -> LookupError:
 
 
 def check_ahead(name: str, evaluations: Sequence[str], samples: int) -> None:
-    """LookupError for a metric that a run which has not begun will not measure. Names of training steps, such as
-    policy/kl_base, the first step shows.
+    """Raises LookupError for a metric that a run which has not begun will not measure. Names of training metrics, such
+    as policy/kl_base, are not checked: only the first step shows which there are.
 
-    evaluations: names that it logs; samples: of a problem.
+    evaluations: names that the run's evaluations log; samples: per problem.
     """
     if "/" in name and not name.startswith((EVALUATION, VALIDATION)):
         return
-    _, judged = _judged(evaluations)
+    _, judged = _judged_metrics(evaluations)
     ks = [pass_at(k) for k in range(1, samples + 1)] if judged else []
     of_task = [RIGHT_ANSWERS, *map(distinct, range(1, 10))] if judged else [TOTAL_VARIATION, MODES_COVERED]
     kinds = [str(metric.kind) for metric in widest(judged)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-# Losses whose first update after a rollout is the plain policy gradient: their advantage is what tells them apart.
+# Losses whose first update after a rollout is the plain policy gradient: they differ by their advantage alone.
 PLAIN = frozenset({"reinforce", "rloo", "dr_grpo", "grpo", "maxrl", "pkpo"})
 NAMES = {
     "cross_entropy": "cross-entropy",
@@ -21,9 +21,10 @@ NAMES = {
 
 
 def objective(loss: str, advantage: str) -> str:
-    """What a run optimises: the advantage of a plain policy gradient, else the loss, with a strange advantage named.
+    """The objective of a run: the advantage of a plain policy gradient, else the loss. An advantage of no loss in PLAIN
+    is added to the loss.
 
-    advantage: "" where a planned run left only its loss.
+    advantage: "" if only the loss of a planned run is known.
     """
     if loss in PLAIN and advantage:
         return advantage if advantage in PLAIN else f"{loss} + {advantage}"
@@ -31,16 +32,17 @@ def objective(loss: str, advantage: str) -> str:
 
 
 def with_objectives(frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame with columns loss and advantage, and what they make: `objective`."""
+    """A frame with columns loss and advantage, with the column `objective` added."""
     pairs = zip(frame["loss"], frame["advantage"], strict=True)
     return frame.assign(objective=pd.Series([objective(*p) for p in pairs], index=frame.index, dtype=object))
 
 
-def ordered(found: Iterable[str]) -> list[str]:
-    """Known objectives first, in the order of NAMES, then all others."""
-    names = set(found)
-    return [*(n for n in NAMES if n in names), *sorted(names - set(NAMES))]
+def ordered(objectives: Iterable[str]) -> list[str]:
+    """Known objectives first, in the order of NAMES, then all others by name."""
+    distinct = set(objectives)
+    return [*(known for known in NAMES if known in distinct), *sorted(distinct - set(NAMES))]
 
 
 def name(objective: str) -> str:
+    """The name of an objective in tables and figures."""
     return NAMES.get(objective, objective)

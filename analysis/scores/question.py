@@ -1,4 +1,5 @@
-"""What a sweep wants decided, and whether it is: the claims of its study, or each arm's difference to its reference."""
+"""The questions that a sweep is to decide, and their state: the claims of its study, or each arm's difference to its
+reference."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ NAME_ANOTHER = " Name a metric that they measured: until=decided:METRIC."
 
 @dataclass(frozen=True)
 class Question:
-    """outcome: `above`, `below`, a claim's outcome, or `undecided`; measured: the difference and interval.
+    """A question of a sweep.
 
-    groups: ids of the arms that more seeds would have to be of. margin: of an equivalence, in the units of `compared`.
+    outcome: `above`, `below`, a claim's outcome, or `undecided`. measured: the difference and its interval in words.
+    groups: group ids of the arms that need more seeds. margin: of an equivalence, in the units of `compared`.
     """
 
     name: str
@@ -41,21 +43,24 @@ class Question:
         return self.outcome == Outcome.UNDECIDED
 
     def chances(self, seeds: Sequence[int], nominal: Sequence[float]) -> list[float]:
-        """The chance that it is decided by each look, if all is as it looks now; NaN where that cannot be told."""
-        each = [
-            chances(one.judged.summary, one.difference.sampling, seeds, nominal, self.margin) for one in self.compared
+        """The chance that the question is decided by each look, if differences are as measured so far; NaN: unknown."""
+        by_difference = [
+            chances(c.judged.summary, c.difference.sampling, seeds, nominal, self.margin) for c in self.compared
         ]
-        return [min(column) for column in zip(*each, strict=True)] if each else [math.nan] * len(seeds)
+        if not by_difference:
+            return [math.nan] * len(seeds)
+        return [min(of_look) for of_look in zip(*by_difference, strict=True)]
 
 
 def questions(frames: Frames, about: str, level: float, closed: Collection[str] = ()) -> list[Question]:
-    """How each stands at this level of confidence. about: CLAIMS, a metric's name, or "" for the first of the usual.
+    """The questions of a sweep at this level of confidence. about: CLAIMS, a metric's name, or "" for the first default
+    column of tables.
 
-    closed: names of those that were decided before; they stay what they were and are left out. LookupError for a metric
-    that no run measured, or that no two arms can be compared by.
+    closed: names of questions decided before, which keep their outcome and are left out. Raises LookupError for a
+    metric that no run measured, or that cannot compare any two arms.
     """
-    found = _of_claims(frames, level) if about == CLAIMS else _of_differences(frames, about, level)
-    return [question for question in found if question.name not in closed]
+    of_sweep = _of_claims(frames, level) if about == CLAIMS else _of_differences(frames, about, level)
+    return [question for question in of_sweep if question.name not in closed]
 
 
 def _of_claims(frames: Frames, level: float) -> list[Question]:
@@ -73,33 +78,33 @@ def _of_claims(frames: Frames, level: float) -> list[Question]:
 
 
 def _outcome(verdict: Verdict) -> Outcome:
-    """A claim that too few seeds have tested is as open as one that they left undecided."""
-    waits = verdict.outcome == Outcome.NOT_TESTED and verdict.groups
-    return Outcome.UNDECIDED if waits else verdict.outcome
+    """The outcome, with a claim that was not tested for lack of seeds as undecided: more seeds may decide it."""
+    needs_seeds = verdict.outcome == Outcome.NOT_TESTED and verdict.groups
+    return Outcome.UNDECIDED if needs_seeds else verdict.outcome
 
 
 def _of_differences(frames: Frames, about: str, level: float) -> list[Question]:
-    """Each at this level by itself: its share of the 5 % is the caller's business."""
+    """Each arm's difference, tested at this level by itself: the caller divides the 5 % among the differences."""
     ids = [run.run_id for run in frames.rows]
     measured = parse(about, frames, ids) if about else usual(frames, ids)
     if not measured:
         raise LookupError(f"nothing to decide: no run measured avg or pass.{NAME_ANOTHER}")
     metric = measured[0]
     settings = by_setting(frames, on_problems=metric.per_problem)
-    found = [question for setting in settings for question in _of_setting(frames, setting, metric, level)]
-    if not found:
+    questions = [question for setting in settings for question in _of_setting(frames, setting, metric, level)]
+    if not questions:
         raise LookupError(f"nothing to decide: no setting has two arms that measured {metric}.{NAME_ANOTHER}")
-    return found
+    return questions
 
 
 def _of_setting(frames: Frames, setting: Comparable, metric: Metric, level: float) -> list[Question]:
-    here = ordered([arm for arm in setting.arms if not arm.borrowed], study.swept(frames))
-    against = default_reference(here, study.baseline(frames))
-    arms = [arm for arm in here if arm.group_id in against]
-    own = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
-    theirs = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
-    counted = metric.kind in (Kind.AVG, Kind.PASS) and not frames.judgements.empty
-    compared = compare(own, theirs, frames.judgements.most_samples if counted else 0, level)
+    of_study = ordered([arm for arm in setting.arms if not arm.borrowed], study.swept(frames))
+    against = default_reference(of_study, study.baseline(frames))
+    arms = [arm for arm in of_study if arm.group_id in against]
+    cells = {arm.group_id: cell(frames, arm, metric, setting.sources) for arm in arms}
+    references = {arm.group_id: cell(frames, against[arm.group_id], metric, setting.sources) for arm in arms}
+    has_samples = metric.kind in (Kind.AVG, Kind.PASS) and not frames.judgements.empty
+    compared = compare(cells, references, frames.judgements.most_samples if has_samples else 0, level)
     return [_question(arm, against[arm.group_id], compared.get(arm.group_id), metric, setting) for arm in arms]
 
 

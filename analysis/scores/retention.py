@@ -1,4 +1,4 @@
-"""What training keeps of the base policy (DPH-RL, arXiv:2509.07430): solved prompts, and the styles of answers."""
+"""How much of the base policy training keeps (DPH-RL, arXiv:2509.07430): solved prompts, and the styles of answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 TASK = "styles"  # the task whose responses name their style in the first word
 PENALTY = "trainer.kl"  # the coefficient of the reverse KL that any loss can have
 SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
-NAMES = {  # from no pull over reverse to forward KL
+NAMES = {  # from no penalty over reverse to forward KL
     "dph_none": "none",
     "dph_reverse_kl": "reverse KL",
     "dph_reverse_kl_pef": "reverse KL, D_pef",
@@ -39,7 +39,7 @@ KEEP, EXPLORE, SURVIVING, EFFECTIVE = "keep rate", "exploration rate", "styles s
 
 @dataclass(frozen=True)
 class Retention:
-    """One arm at the last evaluation of its finished runs. `cells` by column; shares: mean share of each style."""
+    """One arm at the last evaluation of its finished runs. cells: by column; shares: mean share of each style."""
 
     label: str
     coef: float
@@ -48,13 +48,13 @@ class Retention:
 
     @property
     def strong(self) -> bool:
-        """Whether the pull is of the size of the objective; the paper's coefficients are 0.01 and, for JS, 0.2."""
+        """Whether the penalty is of the size of the objective; the paper's coefficients are 0.01 and, for JS, 0.2."""
         return self.coef >= 1
 
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """Of one run: values per problem (NaN: not counted), numbers of the run, and the share of each style."""
+    """One run: values per problem (NaN: not counted), numbers per run, and the share of each style."""
 
     seed: int
     problems: tuple[tuple[str, str], ...]
@@ -64,24 +64,24 @@ class _Evaluation:
 
 
 def retentions(frames: Frames) -> list[Retention]:
-    """The base policy, then the arms of DPH-RL's losses and of GRPO with a KL penalty, which they are compared to, by
-    coefficient and divergence; [] without an arm of these losses."""
-    found = [a for a in arms(frames) if (a.loss.startswith("dph_") or _penalised(a)) and not a.control]
-    if all(map(_penalised, found)) or frames.judgements.empty:
+    """The base policy, then the arms of DPH-RL's losses and, for comparison, of GRPO with a KL penalty, by coefficient
+    and divergence; [] without an arm of DPH-RL's losses."""
+    compared = [a for a in arms(frames) if (a.loss.startswith("dph_") or _penalised(a)) and not a.control]
+    if all(map(_penalised, compared)) or frames.judgements.empty:
         return []
-    sources, judged = benchmarks(frames, [i for a in found for i in a.run_ids])
+    sources, judged = benchmarks(frames, [i for a in compared for i in a.run_ids])
     metrics = widest(judged)
-    each = {arm: _of_arm(frames, arm, sources, metrics) for arm in found}
-    alike = Counter((one.label, one.coef) for one in each.values())
+    by_arm = {arm: _of_arm(frames, arm, sources, metrics) for arm in compared}
+    num_alike = Counter((retention.label, retention.coef) for retention in by_arm.values())
     of_arms: list[Retention] = []
-    for arm, one in sorted(each.items(), key=lambda item: _order(item[1])):
-        about = (arm.variant, arm.setting) if alike[one.label, one.coef] > 1 else ()
-        of_arms.append(replace(one, label=", ".join(filter(None, (one.label, *about)))))
-    first = next((run for a in found for run in a.runs if frames.judged(run.run_id, 0, sources[0])), None)
+    for arm, retention in sorted(by_arm.items(), key=lambda item: _order(item[1])):
+        details = (arm.variant, arm.setting) if num_alike[retention.label, retention.coef] > 1 else ()
+        of_arms.append(replace(retention, label=", ".join(filter(None, (retention.label, *details)))))
+    first = next((run for a in compared for run in a.runs if frames.judged(run.run_id, 0, sources[0])), None)
     if first is None:
         return of_arms
     base = _evaluation(frames, first, 0, sources, metrics)
-    cells = {name: own for name, own in _cells([base], 1, "ok").items() if name not in (KEEP, EXPLORE)}
+    cells = {name: cell for name, cell in _cells([base], 1, "ok").items() if name not in (KEEP, EXPLORE)}
     return [Retention("base policy", math.nan, cells, base.shares), *of_arms]
 
 
@@ -89,12 +89,12 @@ def _penalised(arm: Arm) -> bool:
     return arm.loss == "grpo" and bool(arm.first.knob(PENALTY))
 
 
-def _order(found: Retention) -> tuple[bool, int, float, str, float]:
-    """The weak coefficients first, then from no pull over reverse to forward KL."""
-    name, _, number = found.label.partition(" = ")
+def _order(retention: Retention) -> tuple[bool, int, float, str, float]:
+    """Sort key: weak coefficients first, then in the order of NAMES."""
+    name, _, number = retention.label.partition(" = ")
     rank = next((i for i, known in enumerate(NAMES.values()) if known == name), len(NAMES))
-    coef = 0.0 if math.isnan(found.coef) else found.coef
-    return (found.strong, rank, float(number or 0), found.label, coef)
+    coef = 0.0 if math.isnan(retention.coef) else retention.coef
+    return (retention.strong, rank, float(number or 0), retention.label, coef)
 
 
 def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[Metric]) -> Retention:
@@ -104,7 +104,10 @@ def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[
     done = {run: evaluated[-1] for run, evaluated in steps.items() if evaluated and evaluated[-1] > 0}
     states = [run.state for run in arm.runs if run not in done]
     reason = next((r for r in REASONS if r in states), "not evaluated")
-    state = reason if not done else "partial" if states else "ok"
+    if not done:
+        state = reason
+    else:
+        state = "partial" if states else "ok"
     runs = [_evaluation(frames, run, step, sources, metrics) for run, step in done.items()]
     cells = _cells(runs, len(arm.runs), state)
     shares = Counter[str]()
@@ -116,18 +119,18 @@ def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[
 
 
 def _cells(runs: Sequence[_Evaluation], planned: int, state: str) -> dict[str, Cell]:
-    """By column: a value per problem, or a number per run."""
+    """By column, the cell of a value per problem or a number per run."""
     if not runs:
         return {}
     seeds = tuple(run.seed for run in runs)
     problems = runs[0].problems
     benchmark = np.zeros(len(problems), dtype=np.int64)  # a share of all prompts, as the paper counts
-    found = {
+    columns = {
         name: Scores(seeds, problems, np.stack([run.values[name] for run in runs]), benchmark)
         for name in runs[0].values
     }
-    found |= {name: Scores(seeds, ("",), np.array([[run.numbers[name]] for run in runs])) for name in runs[0].numbers}
-    return {name: _cell(scores, planned, state) for name, scores in found.items()}
+    columns |= {name: Scores(seeds, ("",), np.array([[run.numbers[name]] for run in runs])) for name in runs[0].numbers}
+    return {name: _cell(scores, planned, state) for name, scores in columns.items()}
 
 
 def _cell(scores: Scores, planned: int, state: str) -> Cell:
@@ -140,8 +143,8 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
     n, c = np.concatenate([judged.n for judged in now]), np.concatenate([judged.c for judged in now])
     problems = tuple(p for judged in now for p in judged.problems)
     values = {str(m): avg_values(n, c) if m.kind == Kind.AVG else pass_values(n, c, m.k) for m in metrics}
-    solved = np.where(n > 0, c > 0, np.nan)  # of a problem without a judged sample nobody knows
-    # DPH-RL's rates: of the problems that the base policy solves, the share still solved; of the others, now solved.
+    solved = np.where(n > 0, c > 0, np.nan)  # NaN: not known without a judged sample
+    # DPH-RL's rates: of the problems that the base policy solves the share still solved, of the others that now solved.
     before = _correct_at_first(frames, run, sources, problems)
     values[KEEP] = np.where(before > 0, solved, np.nan)
     values[EXPLORE] = np.where(before == 0, solved, np.nan)
@@ -156,7 +159,7 @@ def _evaluation(frames: Frames, run: Run, step: int, sources: Sequence[str], met
 
 
 def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems: Sequence[tuple[str, str]]) -> Array:
-    """Correct samples of the base policy, by problem; NaN where none of its samples was judged."""
+    """By problem, the number of correct samples of the base policy; NaN if none of its samples was judged."""
     first = [judged for source in sources if (judged := frames.judged(run.run_id, 0, source)) is not None]
     rows = [row for judged in first for row in zip(judged.problems, judged.n.tolist(), judged.c.tolist(), strict=True)]
     correct = {problem: right for problem, judged, right in rows if judged}
@@ -164,14 +167,14 @@ def _correct_at_first(frames: Frames, run: Run, sources: Sequence[str], problems
 
 
 def styles(frames: Frames, run_id: str, step: int, sources: Sequence[str]) -> dict[str, float]:
-    """Share of each style, the first word, among the correct responses of an evaluation; {} if none is at hand."""
-    found = Counter[str]()
+    """Share of each style, the first word, among the correct responses of an evaluation; {} if none is available."""
+    counts = Counter[str]()
     for source in sources:
-        found.update(frames.of_texts("styles", run_id, step, source, _styles))
-    return {style: count / found.total() for style, count in sorted(found.items())}
+        counts.update(frames.of_texts("styles", run_id, step, source, _styles))
+    return {style: count / counts.total() for style, count in sorted(counts.items())}
 
 
 def _styles(texts: TextsOfProblems) -> dict[str, float]:
-    """Correct responses by their first word."""
+    """Number of correct responses by their first word."""
     right = (text for answers in texts.values() for text, outcome in answers if outcome == "correct")
     return dict(Counter[str](text.partition(" ")[0] for text in right))

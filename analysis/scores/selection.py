@@ -1,4 +1,4 @@
-"""Which arms a user means: `loss=grpo`, `divergence=tv,hd eta = 0.5`, and what each arm is compared to."""
+"""The arms that a selector names, as in `loss=grpo` or `divergence=tv,hd eta = 0.5`, and the reference of each arm."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ BASE = "base"  # the base policy, as a reference
 
 
 def select(arms: Iterable[Arm], selector: str) -> list[Arm]:
-    """The arms with all of these knobs, typed or by default; several values of one are alternatives. Controls are left
-    out, unless the knob is named that makes them.
+    """The arms with all of these knobs, typed or by default; several values of a knob are alternatives. Controls are
+    only selected if the selector names the knob that makes them controls.
 
-    Raises ValueError for a selector that is none.
+    Raises ValueError for an ill-formed selector.
     """
     wanted = {key: value.split(",") for key, value in words.parse(selector).items()}
-    found = [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
-    return [arm for arm in found if not arm.control or CONTROL_KNOBS[arm.control] in wanted]
+    matching = [arm for arm in arms if all(_has(arm, key, values) for key, values in wanted.items())]
+    return [arm for arm in matching if not arm.control or CONTROL_KNOBS[arm.control] in wanted]
 
 
 def _has(arm: Arm, key: str, values: Sequence[str]) -> bool:
-    own = value_of(arm, key)
-    return own is not None and any(words.equal(own, value) for value in values)
+    value_of_arm = value_of(arm, key)
+    return value_of_arm is not None and any(words.equal(value_of_arm, value) for value in values)
 
 
 def value_of(arm: Arm, key: str) -> str | None:
-    """What holds for a knob of this arm, as text; None where it has none."""
+    """The value of a knob of this arm, typed or by default, as text; None if it has none."""
     if key in arm.knobs:
         return arm.knobs[key]
     value = arm.first.knob(key)
@@ -36,32 +36,35 @@ def value_of(arm: Arm, key: str) -> str | None:
 
 
 def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
-    """By group, the arm that each one is compared to. One of several arms that the selector names is chosen: the one
-    with nothing else about it, else for each arm that which agrees with it in every other knob. {} where it names none.
+    """By group, the arm that each arm is compared to; {} if the selector names none.
+
+    If the selector names several arms, it is the single one of them without further knobs; else, for each arm, the one
+    that agrees with it in every other knob.
     """
     candidates = select(arms, selector)
-    named = set(words.parse(selector))
-    plain = [arm for arm in candidates if set(arm.knobs) <= named | arm.tuned]
-    one = candidates if len(candidates) == 1 else plain if len(plain) == 1 else []
-    if one:
-        return {arm.group_id: one[0] for arm in arms if arm is not one[0]}
-    found: dict[str, Arm] = {}
-    for arm in (a for a in arms if a not in candidates):
-        alike = [c for c in candidates if _rest(c, arm, named)]
-        if len(alike) == 1:
-            found[arm.group_id] = alike[0]
-    return found
+    selector_keys = set(words.parse(selector))
+    plain = [arm for arm in candidates if set(arm.knobs) <= selector_keys | arm.tuned]
+    for unique in (candidates, plain):
+        if len(unique) == 1:
+            return {arm.group_id: unique[0] for arm in arms if arm is not unique[0]}
+    by_group: dict[str, Arm] = {}
+    for arm in (arm for arm in arms if arm not in candidates):
+        agreeing = [candidate for candidate in candidates if _agree_otherwise(candidate, arm, selector_keys)]
+        if len(agreeing) == 1:
+            by_group[arm.group_id] = agreeing[0]
+    return by_group
 
 
-def _rest(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
-    """Whether both agree in every knob of either, but for those named and those that the candidate cannot have."""
+def _agree_otherwise(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
+    """Whether both agree in every knob of either, except the named ones and those that the candidate cannot have."""
     keys = {*candidate.knobs, *arm.knobs} - set(named) - candidate.tuned
     pairs = [(value_of(candidate, key), value_of(arm, key)) for key in keys]
     return all(a is None or (b is not None and words.equal(a, b)) for a, b in pairs)
 
 
 def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:
-    """The baseline that the study names, else GRPO, else the first arm; {} for one arm alone."""
+    """By group, the arm that each arm is compared to: the study's baseline, else GRPO, else the first arm; {} for a
+    single arm."""
     for selector in filter(None, (baseline, "loss=grpo")):
         if found := references(arms, selector):
             return found
@@ -69,20 +72,22 @@ def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:
     return {arm.group_id: first for arm in arms if first is not None and arm is not first}
 
 
-def reference_of(arms: Sequence[Arm], asked: str, baseline: str) -> dict[str, Arm]:
-    """By group, the arm that each is compared to: the one asked for, "" for the default. LookupError: no selector."""
+def reference_of(arms: Sequence[Arm], selector: str, baseline: str) -> dict[str, Arm]:
+    """By group, the arm that each arm is compared to: `selector`, a selector, or "" for the default. Raises LookupError
+    for an ill-formed selector."""
     try:
-        return references(arms, asked) if asked else default_reference(arms, baseline)
+        return references(arms, selector) if selector else default_reference(arms, baseline)
     except ValueError as error:
         raise LookupError(f"--against: {error}") from None
 
 
 def ordered(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]]) -> list[Arm]:
-    """By the values of their knobs: numbers ascending, words as they were typed; an arm without a knob comes first."""
-    found = list(arms)
-    keys = list(dict.fromkeys([*swept, *(key for arm in found for key in arm.knobs)]))
-    listed = {
-        key: list(dict.fromkeys([*swept.get(key, ()), *(a.knobs[key] for a in found if key in a.knobs)]))
+    """The arms by the values of their knobs: numbers ascending, words in the order in which they were typed; an arm
+    without a knob comes first."""
+    unordered = list(arms)
+    keys = list(dict.fromkeys([*swept, *(key for arm in unordered for key in arm.knobs)]))
+    values_of = {
+        key: list(dict.fromkeys([*swept.get(key, ()), *(a.knobs[key] for a in unordered if key in a.knobs)]))
         for key in keys
     }
 
@@ -91,6 +96,6 @@ def ordered(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]]) -> list[Arm
         if value is None:
             return (-1.0,)
         number = words.number(value)
-        return (1.0, listed[key].index(value)) if math.isnan(number) else (0.0, number)
+        return (1.0, values_of[key].index(value)) if math.isnan(number) else (0.0, number)
 
-    return sorted(found, key=lambda arm: [place(arm, key) for key in keys])
+    return sorted(unordered, key=lambda arm: [place(arm, key) for key in keys])

@@ -1,14 +1,14 @@
-"""Looking several times at a growing sweep, and still being wrong in at most 5 % of cases. Numbers in, numbers out.
+"""Repeated looks at a growing sweep with at most 5 % wrong decisions in all. Numbers in, numbers out.
 
-A test at 5 % after each wave of seeds would find a difference between equal arms in one case of seven. A rule shares
-the 5 % out over the looks before the first of them: this one with the spending function of O'Brien and Fleming's type
-(Lan and DeMets 1983), which spends little early and keeps nearly all for the last look.
+A test at 5 % after each wave of seeds would find a difference between equal arms in one case of seven. A stopping rule
+divides the 5 % among the looks before the first of them: this one with the spending function of O'Brien and Fleming's
+type (Lan and DeMets 1983), which spends little early and keeps nearly all for the last look.
 
 Each look is a test at its own nominal level, applied to the p-value of Student's t (the significance level approach,
-Jennison and Turnbull 2000, section 4.4). The levels are those of a Brownian motion. Seeds are its information; the part
-of the variance that the choice of the test problems causes does not shrink with more seeds, which makes the looks more
-alike than assumed: the rule errs less often then, not more. Several differences share the 5 % evenly (Bonferroni), each
-with a rule of its own, so that one may stop while the others go on.
+Jennison and Turnbull 2000, section 4.4). The levels are those of a Brownian motion, whose information is the number of
+seeds. The part of the variance that the choice of the test problems causes does not shrink with more seeds, so the
+looks are more alike than assumed: the rule then errs less often, not more. Several differences share the 5 % evenly
+(Bonferroni), each with a rule of its own, so that one may stop while the others go on.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from analysis.scores.crossed import LEAST_SEEDS, LEVEL, Crossed
 
 Array = NDArray[np.float64]
 
-LOOKS = 5  # more gain next to nothing
+LOOKS = 5  # more looks gain almost nothing
 GRID = 1001  # points of the numerical integral
-FAR = 12.0  # standard deviations
-NORMAL = math.inf  # degrees of freedom of Student's t that is the normal
+FAR = 12.0  # standard deviations, the upper end of the search for a bound
+NORMAL = math.inf  # degrees of freedom at which Student's t is the normal distribution
 
 
 def schedule(first: int, last: int, looks: int = LOOKS) -> list[int]:
-    """Seeds at each look, evenly from the first to the last. ValueError if there is no look to be had."""
+    """Number of seeds at each look, evenly from the first to the last. Raises ValueError if no look is possible."""
     if first < LEAST_SEEDS or last < first:
         raise ValueError(f"a stopping rule looks at {LEAST_SEEDS} seeds or more: {first} to {last} are none")
     return sorted({round(s) for s in np.linspace(first, last, min(looks, last - first + 1))})
 
 
 def spent(fraction: float, alpha: float) -> float:
-    """The part of alpha (two-sided) that is spent once this fraction of the information is there."""
+    """The part of alpha (two-sided) that is spent at this fraction of the information."""
     return float(2 * student.two_sided(-student.quantile(alpha / 4, NORMAL) / math.sqrt(fraction), NORMAL))
 
 
 def levels(seeds: Sequence[int], alpha: float = 1 - LEVEL) -> list[float]:
-    """The nominal two-sided level of each look, at these numbers of seeds; the last is the most there will be.
+    """The nominal two-sided level of each look, at these numbers of seeds, of which the last is the maximum.
 
     By recursive integration of the density of the paths that have crossed no bound (Armitage, McPherson and Rowe 1969).
     """
     fractions = [s / seeds[-1] for s in seeds]
     bounds: list[float] = []
-    paths, density = np.zeros(1), np.ones(1)  # z-values of what goes on, and the mass at each
-    before, gone = 0.0, 0.0
+    paths, density = np.zeros(1), np.ones(1)  # z-values of the paths that go on, and the mass at each
+    before, spent_before = 0.0, 0.0
     for fraction in fractions:
-        share, gone = spent(fraction, alpha) - gone, spent(fraction, alpha)
+        share, spent_before = spent(fraction, alpha) - spent_before, spent(fraction, alpha)
         keep = math.sqrt(before / fraction)
         spread = math.sqrt(1 - before / fraction)
 
@@ -83,15 +83,16 @@ def _root(falling: Callable[[float], float], value: float) -> float:
 def chances(
     summary: Crossed, sampling: float, seeds: Sequence[int], nominal: Sequence[float], margin: float | None = None
 ) -> list[float]:
-    """The chance to be decided by each look, if the difference and its components of variance are those seen so far.
+    """The chance that a difference is decided by each look if it and its components of variance are as measured so far.
 
-    That of the look itself, which for these rules is nearly that of any look up to it. NaN without a spread. margin: of
-    an equivalence, which two one-sided tests decide, or a difference beyond it; None: it is to be told from 0.
+    It is the chance of the look itself, which for these rules is nearly that of any look up to it; NaN without a
+    spread. margin: of an equivalence, which two one-sided tests, or a difference beyond the margin, decide; None: the
+    difference is tested against 0.
     """
     if not summary.repeats or summary.alike or summary.num_seeds < 2:
         return [math.nan] * len(seeds)
     noise = 0.0 if math.isnan(sampling) else sampling
-    found: list[float] = []
+    by_look: list[float] = []
     for count, level in zip(seeds, nominal, strict=True):
         then = grown(summary, noise, seeds=count / summary.num_seeds)
         critical, df = float(student.quantile(1 - level / 2, then.df)), float(then.df)
@@ -102,5 +103,5 @@ def chances(
             one_sided = float(student.quantile(1 - level, then.df))
             within = sum(student.power((margin + side) / error, one_sided, df) for side in (mean, -mean)) - 1
             power = max(0.0, within) + student.power((mean - margin) / error, critical, df)
-        found.append(max([power, *found[-1:]]))
-    return found
+        by_look.append(max([power, *by_look[-1:]]))
+    return by_look

@@ -1,4 +1,4 @@
-"""Student's t: the few functions that intervals need, typed. The only file here that imports scipy."""
+"""Student's t: the few functions that intervals need, with types. The only file of `analysis` that imports scipy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
 Array = NDArray[np.float64]
-_scipy: Any = special  # it has no types
+_scipy: Any = special  # scipy has no types
 
 
 def quantile(p: Array | float, df: Array | float) -> Array:
-    """The t with P(T ≤ t) = p at df degrees of freedom (not whole numbers alone)."""
+    """The t with P(T ≤ t) = p at df degrees of freedom, which need not be a whole number."""
     return np.asarray(_scipy.stdtrit(df, p), float)
 
 
@@ -30,11 +30,12 @@ def above(t: Array | float, df: Array | float) -> Array:
 def noncentrality(power: float, critical: float, df: float) -> float:
     """The δ at which a noncentral T(df, δ) exceeds `critical` with probability `power`.
 
-    A true mean of δ standard errors is told from zero this often by a two-sided test (whose other tail is negligible).
+    With this probability a two-sided test, whose other tail is negligible, decides that a true mean of δ standard
+    errors is not zero.
     """
     return float(_scipy.nctdtrinc(df, 1 - power, critical))
 
 
 def power(noncentrality: float, critical: float, df: float) -> float:
-    """P(T > critical) of a noncentral T(df, noncentrality): how often a mean of so many standard errors is seen."""
+    """P(T > critical) of a noncentral T(df, noncentrality): how often a mean of so many standard errors is detected."""
     return 1 - float(_scipy.nctdtr(df, noncentrality, critical))

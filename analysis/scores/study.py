@@ -1,4 +1,4 @@
-"""What a study says of itself: its baseline, its claims, what it varied; as its launches recorded them."""
+"""The properties of a study that its launches recorded: the knobs it varied, its baseline, claims and stopping rule."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from analysis.scores.crossed import LEVEL
 
 
 def swept(frames: Frames) -> dict[str, list[str]]:
-    """The knobs that the sweeps behind these runs varied, with their values as typed, in their order."""
-    found: dict[str, list[str]] = {}
+    """The knobs that the sweeps of these runs varied, except the seed, with their values as typed, in their order."""
+    values_of: dict[str, list[str]] = {}
     for sweep in frames.sweeps:
         for key, values in cast(Mapping[str, Sequence[str]], sweep.info.get("swept") or {}).items():
-            found.setdefault(key, []).extend(v for v in values if v not in found[key])
-    return {key: values for key, values in found.items() if key != "seed"}
+            values_of.setdefault(key, []).extend(v for v in values if v not in values_of[key])
+    return {key: values for key, values in values_of.items() if key != "seed"}
 
 
 def baseline(frames: Frames) -> str:
-    """The arm that the study compares others to, as a selector; "" if it names none."""
+    """The selector of the arm that the study compares others to; "" if it names none."""
     return str(frames.newest("baseline") or "")
 
 
 def claims(frames: Frames) -> list[Mapping[str, Any]]:
-    """The claims of the study, as they stood in its file when it was last launched."""
+    """The claims of the study, as in its file at the last launch."""
     return list(frames.newest("claims") or [])
 
 
 def stopping_rule(frames: Frames) -> Mapping[str, Any]:
-    """Of the newest sweep that was run until something was decided (`until=`), with its looks; {} if none was."""
+    """The stopping rule, with its looks, of the newest sweep that has one (`until=`); {} if none has."""
     return frames.newest("until") or {}
 
 
 def level(frames: Frames) -> float:
-    """The level of confidence at which this study's intervals stand: 95 %; where it was looked at several times, what
-    the stopping rule leaves to its newest look, for all that share it.
+    """The level of confidence of this study's intervals: 95 %, or under a stopping rule the level of its newest look,
+    over all differences that share it.
     """
     rule = stopping_rule(frames)
     if not rule or not rule["looks"]:

@@ -1,8 +1,8 @@
-"""Arms along training: where each run stands at an equal accuracy, an equal number of tokens, an equal time.
+"""Arms along training: the point of each run at an equal accuracy, an equal number of tokens, an equal time.
 
 At a fixed step diversity is confounded with speed: an arm that has not learned keeps the pass@k of its base policy. So
-pass@k and entropy are compared where both arms are equally accurate too. Between two evaluations everything is
-interpolated: scores problem by problem, so that pairs stay pairs, with the weight that puts the run at the level.
+pass@k and entropy are also compared where both arms are equally accurate. Between two evaluations everything is
+interpolated with the weight that puts the run at the level; scores problem by problem, so that they stay paired.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from analysis.scores.measured import Point, at, scores
 from analysis.scores.metric import Kind, Metric
 from rlvr.ledger.cause import State
 
-LEAST = 3  # evaluations that make a curve
+LEAST = 3  # the fewest evaluations of a curve
 TOKENS, SECONDS = "tokens/rollout", "time/step_s"
 
 
 @dataclass(frozen=True)
 class Level:
-    """Where two arms are compared: at `value` of what `where` says, in which every run of both has a point.
+    """Where arms are compared: at `value` of the quantity that `where` names, which every run of them reaches.
 
-    points: by run. why: the reason where there is no such level; then points are empty. leans: why what is interpolated
-    is no fair comparison, "" where it is. lowest: at an accuracy, the run that reached no more, by its arm and seed.
+    points: by group and run. why: the reason if there is no such level; then there are no points. leans: the reason if
+    interpolation makes the comparison unfair, else "". lowest: for an accuracy, the arm and seed of the run that
+    reached no more.
     """
 
     where: Where
     value: float = math.nan
-    points: dict[str, dict[str, Point]] | None = None  # by group
+    points: dict[str, dict[str, Point]] | None = None
     why: str = ""
     leans: str = ""
     lowest: str = ""
 
 
 def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sources: Sequence[str]) -> Level:
-    """The level that all finished runs of these arms reach, and each run's point there. judge: the avg@n meant."""
+    """The highest level that all finished runs of these arms reach, and each run's point there. judge: the avg@n by
+    which accuracy is measured."""
     if where == Where.LAST:
         return Level(where, points={arm.group_id: last_points(frames, arm) for arm in arms})
     curves = {arm.group_id: _curves(frames, arm, where, judge, sources) for arm in arms}
@@ -58,29 +60,30 @@ def level(frames: Frames, arms: Sequence[Arm], where: Where, judge: Metric, sour
     if value <= begun:
         slowest = min(arms, key=lambda a: min(max(x for _, x in c) for c in curves[a.group_id].values()))
         return Level(where, why=f"{slowest.label} has a run that never rises above where the others begin")
-    found = {group: {i: crossing(curve, value) for i, curve in of_arm.items()} for group, of_arm in curves.items()}
-    points = {g: {i: p for i, p in of.items() if p is not None} for g, of in found.items()}
+    crossings = {group: {i: crossing(curve, value) for i, curve in of_arm.items()} for group, of_arm in curves.items()}
+    points = {
+        group: {i: point for i, point in of_arm.items() if point is not None} for group, of_arm in crossings.items()
+    }
     if where != Where.ACCURACY:
         return Level(where, value, points)
-    last = [
+    highest = [
         (max(x for _, x in c), f"{a.label}, seed {_seed(a, i)}") for a in arms for i, c in curves[a.group_id].items()
     ]
-    lowest = min(last)[1]
-    leans = _leans(arms, points, f"the {100 * value:.1f} % of {lowest}")
+    _, lowest = min(highest)
+    leans = _early_warning(arms, points, f"the {100 * value:.1f} % of {lowest}")
     return Level(where, value, points, leans=leans, lowest=lowest)
 
 
-def _leans(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]], told: str) -> str:
+def _early_warning(arms: Sequence[Arm], points: Mapping[str, Mapping[str, Point]], reached: str) -> str:
     """A warning if the level lies between step 0 and the first evaluation after it. A straight line there cuts off the
     curve of an arm that learns in between: two arms with one frontier then seem to differ by a point and more, which
-    seeds do not show. told: the level.
+    the spread of seeds does not show. reached: the level in words.
     """
     early = [arm.label for arm in arms if any(_is_early(p) for p in points[arm.group_id].values())]
     if not early:
         return ""
-    return (
-        f"{' and '.join(early)} reached {told}, before the first evaluation after the base policy; evaluate more often"
-    )
+    arms_in_words = " and ".join(early)
+    return f"{arms_in_words} reached {reached}, before the first evaluation after the base policy; evaluate more often"
 
 
 def _is_early(point: Point) -> bool:
@@ -92,7 +95,7 @@ def _seed(arm: Arm, run_id: str) -> str:
 
 
 def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
-    """Where (step, x) first reaches `value`, between two evaluations; None if it never does, or begins above."""
+    """The point at which a curve of (step, x) first reaches `value`; None if it never does, or begins above it."""
     if curve[0][1] >= value:
         return at(curve[0][0]) if curve[0][1] == value else None
     for (before, low), (after, high) in pairwise(curve):
@@ -104,7 +107,7 @@ def crossing(curve: Sequence[tuple[int, float]], value: float) -> Point | None:
 def _curves(
     frames: Frames, arm: Arm, where: Where, judge: Metric, sources: Sequence[str]
 ) -> dict[str, list[tuple[int, float]]]:
-    """(step, x) at every evaluation, by finished run."""
+    """By finished run, (step, x) at every evaluation. x: the quantity that `where` names."""
     return {
         run_id: [(step, _x(frames, run_id, step, where, judge, sources)) for step in frames.digest.steps(run_id)]
         for run_id in last_points(frames, arm)
@@ -112,7 +115,7 @@ def _curves(
 
 
 def _x(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
-    key = ("x", where, judge, tuple(sources), run_id, step)  # a reference is asked for each arm
+    key = ("x", where, judge, tuple(sources), run_id, step)  # needed again for each arm with the same reference
     if key not in frames.cache:
         frames.cache[key] = _measured(frames, run_id, step, where, judge, sources)
     return frames.cache[key]
@@ -120,8 +123,8 @@ def _x(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sour
 
 def _measured(frames: Frames, run_id: str, step: int, where: Where, judge: Metric, sources: Sequence[str]) -> float:
     if where == Where.ACCURACY:
-        found = scores(frames, judge, sources, {run_id: at(step)})
-        return math.nan if found is None else mean_of(found)
+        measured = scores(frames, judge, sources, {run_id: at(step)})
+        return math.nan if measured is None else mean_of(measured)
     if step == 0:
         return 0.0
     if where == Where.TOKENS:
@@ -130,16 +133,16 @@ def _measured(frames: Frames, run_id: str, step: int, where: Where, judge: Metri
 
 
 def devices(frames: Frames, run_id: str) -> int:
-    """Processes that train a run: its GPU-seconds per token, times tokens, over its seconds."""
+    """Number of processes that train a run: its GPU-seconds per token, times tokens, over its seconds."""
     step = frames.digest.last(run_id)
     per_token = frames.digest.mean(run_id, "throughput/gpu_s_per_token", step)
     ratio = per_token * frames.digest.mean(run_id, TOKENS, step) / frames.digest.mean(run_id, SECONDS, step)
     return max(1, round(ratio)) if math.isfinite(ratio) else 1
 
 
-def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], found: Level) -> Cell:
-    """What an arm scores at a level."""
-    points = (found.points or {}).get(arm.group_id, {})
+def cell_of(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str], level: Level) -> Cell:
+    """The score of an arm at a level."""
+    points = (level.points or {}).get(arm.group_id, {})
     absent = [run.state for run in arm.runs if run.run_id not in points]
     reasons = ["not evaluated" if state == State.FINISHED else state for state in absent]
     return cell_at(frames, metric, sources, points, planned=len(arm.runs), reasons=reasons)
@@ -166,7 +169,7 @@ class Curve:
 
 
 def curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> Curve:
-    """Runs count whatever became of them, while all of the arm's are there."""
+    """The curve of an arm, with unfinished runs, at the steps at which all of its evaluated runs were evaluated."""
     key = ("curve", arm.group_id, metric, tuple(sources))
     if key not in frames.cache:
         frames.cache[key] = _curve(frames, arm, metric, sources)
@@ -180,17 +183,17 @@ def _curve(frames: Frames, arm: Arm, metric: Metric, sources: Sequence[str]) -> 
     for step in shared:
         if metric.kind == Kind.TRAINING and step == 0:
             continue
-        found = cell_at(frames, metric, sources, dict.fromkeys(evaluated, at(step)), planned=len(arm.runs), reasons=[])
-        if found.scores is not None and not found.empty:
-            rows.append((step, found.mean, *over_seeds(found)))
+        cell = cell_at(frames, metric, sources, dict.fromkeys(evaluated, at(step)), planned=len(arm.runs), reasons=[])
+        if cell.scores is not None and not cell.empty:
+            rows.append((step, cell.mean, *over_seeds(cell)))
     steps, mean, low, high = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Curve(steps, mean, low, high)
 
 
 def over_seeds(cell: Cell) -> tuple[float, float]:
-    """The ends of a 95 % t interval over seeds alone, the problems taken as they are.
+    """The ends of a 95 % t interval over seeds alone, for these problems.
 
-    (NaN, NaN) for fewer than three: that of two is nine times as wide as they lie apart.
+    (NaN, NaN) for fewer than three seeds: the interval of two is 12.7 times as wide as they lie apart.
     """
     if cell.scores is None or cell.seeds < LEAST_SEEDS:
         return math.nan, math.nan

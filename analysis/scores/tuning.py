@@ -1,4 +1,4 @@
-"""What each arm's tuning measured: the values tried, their scores on the validation split, and the one picked."""
+"""The tuning of each arm: the values tried, their scores on the validation split, and the value picked."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rlvr.metrics import VALIDATION
 
 @dataclass(frozen=True)
 class Tried:
-    """One value of one arm. scores: of its runs by seed, NaN for one without a result."""
+    """One value tried for one arm. scores: of its runs by seed, NaN for a run without a result."""
 
-    value: str  # in words: `lr = 1e-5`
+    value: str  # as it is printed: `lr = 1e-5`
     knobs: Mapping[str, str]
     scores: tuple[float, ...]
     picked: bool
@@ -44,13 +44,13 @@ class Tuned:
 
     @property
     def picked(self) -> Tried | None:
-        return next((one for one in self.values if one.picked), None)
+        return next((value for value in self.values if value.picked), None)
 
 
 def judge(frames: Frames | None) -> Metric | None:
-    """What values are judged by: the widest avg@n of the validation split; None where nothing was measured there.
+    """The metric that picks values: the avg@n of the validation split with the largest n; None if none was measured.
 
-    frames: of tuning, as `tuning_runs` has them.
+    frames: of the tuning runs (`tuning_runs`).
     """
     if frames is None:
         return None
@@ -60,12 +60,13 @@ def judge(frames: Frames | None) -> Metric | None:
 
 
 def run_scores(frames: Frames) -> dict[str, float]:
-    """By run, the mean over validation benchmarks at its last evaluation; NaN where it has none. frames: of tuning."""
+    """By run, the mean over validation benchmarks at its last evaluation; NaN for a run without one. frames: of the
+    tuning runs."""
     metric = judge(frames)
     if metric is None:
         return {run.run_id: math.nan for run in frames.rows}
-    by_run = {run.run_id: arm for arm in arms(frames) for run in arm.runs}
-    return {run_id: _score(frames, arm, run_id, metric) for run_id, arm in by_run.items()}
+    arm_of = {run.run_id: arm for arm in arms(frames) for run in arm.runs}
+    return {run_id: _score(frames, arm, run_id, metric) for run_id, arm in arm_of.items()}
 
 
 def _score(frames: Frames, arm: Arm, run_id: str, metric: Metric) -> float:
@@ -78,7 +79,7 @@ def _score(frames: Frames, arm: Arm, run_id: str, metric: Metric) -> float:
 
 
 def tuning_runs(frames: Frames) -> Frames | None:
-    """The frames of the runs that chose a value. None where they are not at hand: a bundle has the reported runs."""
+    """The frames of the tuning runs. None if they are not available: a bundle holds only the reported runs."""
     if frames.tuned is not None:
         return frames.tuned
     tried = {run["run_id"] for sweep in frames.sweeps for run in sweep.runs if run.get("stage") == TUNING}
@@ -92,16 +93,17 @@ def tuned(frames: Frames) -> list[Tuned]:
     if not rule or source is None:
         return []
     scores, keys = run_scores(source), list(rule["keys"])
-    by_arm: dict[str, list[Arm]] = {}
+    by_name: dict[str, list[Arm]] = {}
     for arm in arms(source):
-        rest = {key: value for key, value in arm.knobs.items() if key not in keys}
-        by_arm.setdefault(words.text(rest) or arm.method, []).append(arm)
-    return [_of_arm(name, own, rule, scores) for name, own in by_arm.items()]
+        other_knobs = {key: value for key, value in arm.knobs.items() if key not in keys}
+        by_name.setdefault(words.text(other_knobs) or arm.method, []).append(arm)
+    return [_of_arm(name, of_values, rule, scores) for name, of_values in by_name.items()]
 
 
-def _of_arm(name: str, own: Sequence[Arm], rule: Mapping[str, Any], scores: Mapping[str, float]) -> Tuned:
+def _of_arm(name: str, of_values: Sequence[Arm], rule: Mapping[str, Any], scores: Mapping[str, float]) -> Tuned:
+    """of_values: the arms in the tuning runs that become one arm, one for each value tried."""
     keys, order = list(rule["keys"]), [words.parse(value) for value in rule["values"]]
-    by_value = [(value, arm) for value in order for arm in own if _is(arm, value)]
+    by_value = [(value, arm) for value in order for arm in of_values if _has_values(arm, value)]
     means = {i: float(np.mean([scores[r] for r in arm.run_ids])) for i, (_, arm) in enumerate(by_value)}
     known = [i for i, mean in means.items() if math.isfinite(mean)]
     best = max(known, key=lambda i: means[i]) if rule["picks"] and known else None
@@ -113,8 +115,8 @@ def _of_arm(name: str, own: Sequence[Arm], rule: Mapping[str, Any], scores: Mapp
     return Tuned(name, values, tuple(key for key in keys if picked and _at_edge(picked[key], key, order)))
 
 
-def _is(arm: Arm, value: Mapping[str, str]) -> bool:
-    return all(key in arm.knobs and words.equal(arm.knobs[key], one) for key, one in value.items())
+def _has_values(arm: Arm, knobs: Mapping[str, str]) -> bool:
+    return all(key in arm.knobs and words.equal(arm.knobs[key], value) for key, value in knobs.items())
 
 
 def _at_edge(picked: str, key: str, order: Sequence[Mapping[str, str]]) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the runs of a study bear its claims out: each holds, is contradicted, undecided, or could not be tested."""
+"""Verdicts on the claims of a study from its runs: a claim holds, is contradicted, is undecided, or was not tested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from analysis.scores.sides import NotTested, reference_of, sides, trend
 from analysis.scores.trajectory import Level, cell_of
 from analysis.scores.trajectory import level as level_of
 
-SATURATED = 0.03  # nearer to 0 or 1 than this a share has no room to differ
+SATURATED = 0.03  # shares closer than this to 0 or 1 leave no room for a difference
 
 
 def verdicts(
@@ -34,27 +34,27 @@ def verdicts(
 ) -> list[Verdict]:
     """A verdict on each claim of the study, in every setting with its arms. An ill-formed claim is not tested.
 
-    level: of its intervals and tests; None: that of the study's stopping rule at its last look, else 95 %.
-    claims: others than those that the study's newest launch recorded.
+    level: of intervals and tests; None: that of the study's stopping rule at its last look, else 95 %. claims: None:
+    those that the study's newest launch recorded.
     """
     level = study.level(frames) if level is None else level
     settings = by_setting(frames, on_problems=False)
-    found: list[Verdict] = []
+    judged: list[Verdict] = []
     for content in study.claims(frames) if claims is None else claims:
         try:
             claim = read(content)
             for selector in filter(None, (claim.arm, claim.against or study.baseline(frames))):
                 words.parse(selector)
         except ValueError as error:
-            found.append(Verdict(_as_written(content), Outcome.NOT_TESTED, more=str(error)))
+            judged.append(Verdict(_as_written(content), Outcome.NOT_TESTED, more=str(error)))
         else:
-            found += _of(frames, claim, settings, level)
-    return [_as_looked(study.stopping_rule(frames), verdict) for verdict in found]
+            judged += _in_settings(frames, claim, settings, level)
+    return [_with_past_looks(study.stopping_rule(frames), verdict) for verdict in judged]
 
 
 def measure(frames: Frames) -> None:
-    """Have every arm measured in what the claims are of. A bundle may hold a part of a study, whose claims are judged
-    together with the other parts: its arms need not be those that a claim can be judged of here.
+    """Compute the metrics of the claims for every arm, so that a bundle stores their data. A bundle may hold a part of
+    a study, whose claims are judged together with other parts: they may need arms that no claim can be judged on here.
     """
     for setting in by_setting(frames, on_problems=False):
         for content in study.claims(frames):
@@ -65,7 +65,7 @@ def measure(frames: Frames) -> None:
 
 
 def _as_written(content: Mapping[str, Any]) -> Claim:
-    """A claim that cannot be read, in the words of its fields: it counts as the claim of whom it is of."""
+    """A claim that cannot be read, with the texts of its fields, so that its origin is known."""
     metric, arm, relation, printed, source = (
         str(content.get(key) or "") for key in ("metric", "arm", "relation", "printed", "source")
     )
@@ -73,45 +73,46 @@ def _as_written(content: Mapping[str, Any]) -> Claim:
 
 
 def name_of(verdict: Verdict) -> str:
-    """What tells it from the others of its study: the claim, and the setting where there are several."""
+    """The name of a verdict, unique in its study: the claim, and the setting if there are several."""
     claim = verdict.claim
     name = f"{claim.says} ({claim.metric}, {claim.arm} {claim.relation})"
     return f"{name}, {verdict.setting}" if verdict.setting else name
 
 
-def _as_looked(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
-    """What a look of a stopping rule decided stays decided, whatever seeds others got since."""
+def _with_past_looks(rule: Mapping[str, Any], verdict: Verdict) -> Verdict:
+    """The verdict, or that of the first look of a stopping rule that decided it: more seeds since do not change it."""
     looks: Sequence[Mapping[str, Any]] = rule.get("looks", ())
     for number, look in enumerate(looks, start=1):
-        decided = [each for each in look["questions"] if each["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)]
-        for question in (each for each in decided if each["name"] == name_of(verdict)):
-            at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
-            return replace(verdict, outcome=Outcome(question["outcome"]), found=question["measured"], basis=at)
+        for question in look["questions"]:
+            is_decided = question["outcome"] in (Outcome.HOLDS, Outcome.CONTRADICTED)
+            if is_decided and question["name"] == name_of(verdict):
+                at = f"look {number} of at most {len(rule['seeds'])}, {look['seeds']} seeds, level {look['level']:.2g}"
+                return replace(verdict, outcome=Outcome(question["outcome"]), found=question["measured"], basis=at)
     return verdict
 
 
-def _of(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
-    here = [setting for setting in settings if select(setting.arms, claim.arm)]
-    if not here:
+def _in_settings(frames: Frames, claim: Claim, settings: Sequence[Comparable], level: float) -> list[Verdict]:
+    with_arms = [setting for setting in settings if select(setting.arms, claim.arm)]
+    if not with_arms:
         return [Verdict(claim, Outcome.NOT_TESTED, more=f"no arm has {claim.arm}")]
-    return [replace(_in(frames, claim, setting, level), setting=setting.name) for setting in here]
+    return [replace(_in_setting(frames, claim, setting, level), setting=setting.name) for setting in with_arms]
 
 
-def _in(frames: Frames, claim: Claim, setting: Comparable, level: float) -> Verdict:
+def _in_setting(frames: Frames, claim: Claim, setting: Comparable, level: float) -> Verdict:
     try:
         test = _Test.of(frames, claim, setting, level)
-    except NotTested as why:
-        return Verdict(claim, Outcome.NOT_TESTED, more=str(why))
+    except NotTested as error:
+        return Verdict(claim, Outcome.NOT_TESTED, more=str(error))
     try:
         return test.verdict()
-    except NotTested as why:
-        groups = test.groups() if why.seeds else ()
-        return Verdict(claim, Outcome.NOT_TESTED, more=str(why), groups=groups)
+    except NotTested as error:
+        groups = test.groups() if error.seeds else ()
+        return Verdict(claim, Outcome.NOT_TESTED, more=str(error), groups=groups)
 
 
 @dataclass(frozen=True)
 class _Test:
-    """A claim in one setting."""
+    """The test of a claim in one setting."""
 
     frames: Frames
     claim: Claim
@@ -138,29 +139,29 @@ class _Test:
         outcome = self._outcome(judged)
         if outcome == Outcome.UNDECIDED:
             self._check_room([cell for pair in pairs.values() for cell in pair])
-        # An equivalence may be of two arms at an end, where another arm shows that there was room.
+        # Two equivalent arms may both be saturated if another arm of the setting shows that there was room.
         if outcome == Outcome.HOLDS and not self.claim.sign:
-            every = [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
-            self._check_room([cell for cell in every if not cell.empty])
+            all_cells = [last_cell(self.frames, arm, self.metric, self.setting.sources) for arm in self.setting.arms]
+            self._check_room([cell for cell in all_cells if not cell.empty])
         if outcome != Outcome.UNDECIDED:
             self._check_survivors(pairs, judged)
         more = self._more(judged) if outcome == Outcome.UNDECIDED else ""
-        wanted = max(min(cell.planned for cell in pair) for pair in pairs.values())
+        planned = max(min(cell.planned for cell in pair) for pair in pairs.values())
         diverged = max(cell.diverged for pair in pairs.values() for cell in pair)
-        found, basis = self._found(judged), self._basis(judged, wanted, diverged)
+        measured, basis = self._measured(judged), self._basis(judged, planned, diverged)
         compared = tuple(judged.values())
         margin = None if self.claim.sign else self._margin
-        return Verdict(self.claim, outcome, found, basis, more, self.groups(), compared, margin=margin)
+        return Verdict(self.claim, outcome, measured, basis, more, self.groups(), compared, margin=margin)
 
     def groups(self) -> tuple[str, ...]:
-        """Group ids of the arms that the claim speaks of, and of those that they are compared to."""
-        own = select(self.setting.arms, self.claim.arm)
+        """Group ids of the claim's arms and of the arms that they are compared to."""
+        claimed = select(self.setting.arms, self.claim.arm)
         if self.claim.knob:
-            return tuple(arm.group_id for arm in own)
-        found = references(self.setting.arms, self._reference)
-        others = select(self.setting.arms, self._reference) if self.claim.of == "mean" else ()
-        against = [found[arm.group_id] for arm in own if arm.group_id in found]
-        return tuple(dict.fromkeys(arm.group_id for arm in (*own, *against, *others)))
+            return tuple(arm.group_id for arm in claimed)
+        reference = references(self.setting.arms, self._reference)
+        against = [reference[arm.group_id] for arm in claimed if arm.group_id in reference]
+        of_mean = select(self.setting.arms, self._reference) if self.claim.of == "mean" else ()
+        return tuple(dict.fromkeys(arm.group_id for arm in (*claimed, *against, *of_mean)))
 
     @property
     def _reference(self) -> str:
@@ -170,19 +171,19 @@ class _Test:
         return sides(self.claim, self._reference, self.setting.arms)
 
     def _pairs(self) -> dict[str, tuple[Cell, Cell]]:
-        """What the two sides of each comparison score."""
-        found: dict[str, tuple[Cell, Cell]] = {}
-        for label, (own, others) in self._sides().items():
-            cells = self._cells([*own, *others])
-            found[label] = (combine(cells[: len(own)]), combine(cells[len(own) :]))
-        return found
+        """By label, the scores of the two sides of each comparison."""
+        pairs: dict[str, tuple[Cell, Cell]] = {}
+        for label, (arms, reference_arms) in self._sides().items():
+            cells = self._cells([*arms, *reference_arms])
+            pairs[label] = (combine(cells[: len(arms)]), combine(cells[len(arms) :]))
+        return pairs
 
     def _cells(self, arms: Sequence[Arm]) -> list[Cell]:
-        """What arms score at the point of training that the claim names."""
-        found = self._level(arms)
-        if found.why or found.leans:
-            raise NotTested(f"the arms are not at {self.claim.at}: {found.why or found.leans}")
-        cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, found) for arm in arms]
+        """The scores of arms at the point of training that the claim names."""
+        level = self._level(arms)
+        if level.why or level.leans:
+            raise NotTested(f"the arms are not at {self.claim.at}: {level.why or level.leans}")
+        cells = [cell_of(self.frames, arm, self.metric, self.setting.sources, level) for arm in arms]
         for arm, cell in zip(arms, cells, strict=True):
             if cell.empty:
                 raise NotTested(f"{arm.label} has no result: {_states(arm)}")
@@ -196,103 +197,112 @@ class _Test:
         return level_of(self.frames, arms, self.claim.at, judge, self.setting.sources)
 
     def _compared(self, pairs: Mapping[str, tuple[Cell, Cell]]) -> dict[str, Compared]:
-        counted = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
-        samples = self.frames.judgements.most_samples if counted else 0
+        has_samples = self.metric.kind in (Kind.AVG, Kind.PASS) and not self.frames.judgements.empty
+        samples = self.frames.judgements.most_samples if has_samples else 0
         judged = compare(
             {k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()}, samples, self.level
         )
         if len(judged) < len(pairs):
             raise NotTested("some arm has no seed, or no problem, in common with what it is compared to")
-        fewest = min(len(one.difference.seeds) for one in judged.values())
+        fewest = min(len(compared.difference.seeds) for compared in judged.values())
         if fewest < LEAST_SEEDS:
             of_runs = " of these runs" if fewest == 1 else ""
-            why = f"too few seeds, {fewest} of at least {LEAST_SEEDS} (seen{of_runs}: {self._found(judged)})"
+            why = f"too few seeds, {fewest} of at least {LEAST_SEEDS} (seen{of_runs}: {self._measured(judged)})"
             raise NotTested(why, seeds=True)
         return judged
 
     def _check_room(self, cells: Sequence[Cell]) -> None:
+        """Raises NotTested if all scores are so close to 0 or to 1 that they could not differ."""
         means = [cell.mean for cell in cells]
         if self.metric.scale > 1 and (min(means) > 1 - SATURATED or max(means) < SATURATED):
             low, high = 100 * min(means), 100 * max(means)
             raise NotTested(f"saturated: {low:.1f} to {high:.1f} % leave no room to differ")
 
     def _check_survivors(self, pairs: Mapping[str, tuple[Cell, Cell]], judged: Mapping[str, Compared]) -> None:
-        """NotTested where runs that diverged may be why a claim is decided: those that are left had more luck. The side
-        that is found more accurate must have lost none; of other numbers, and of equality, neither side.
+        """Raises NotTested if a claim may be decided because some runs diverged: the remaining runs were the luckier
+        ones. For shares, the side with the higher score must have no diverged run; for other numbers, and for an
+        equivalence, neither side may have one.
         """
-        against = [key for key, one in judged.items() if self._contradicts(one)]
-        lost: dict[str, int] = {}
-        for key in against or judged:
-            own, other = (cell.diverged for cell in pairs[key])
-            better = own if judged[key].effect > 0 else other
-            lost[key] = better if self.claim.sign and self.metric.scale > 1 else own + other
-        enough = min(lost.values()) == 0 if against else not any(lost.values())  # one arm contradicts, all must agree
+        contradicting = [key for key, compared in judged.items() if self._contradicts(compared)]
+        num_diverged: dict[str, int] = {}
+        for key in contradicting or judged:
+            of_arms, of_reference = (cell.diverged for cell in pairs[key])
+            of_better = of_arms if judged[key].effect > 0 else of_reference
+            num_diverged[key] = of_better if self.claim.sign and self.metric.scale > 1 else of_arms + of_reference
+        # One arm suffices to contradict a claim; for a claim that holds all arms must be without such runs.
+        enough = min(num_diverged.values()) == 0 if contradicting else not any(num_diverged.values())
         if not enough:
-            raise NotTested(f"{_diverged(max(lost.values()))} (of the others: {self._found(judged)})")
+            raise NotTested(f"{_diverged(max(num_diverged.values()))} (of the others: {self._measured(judged)})")
 
-    # --- what follows ---
+    # --- the outcome ---
 
     def _outcome(self, judged: Mapping[str, Compared]) -> Outcome:
-        """It holds if it does for every arm by itself (an intersection of claims needs no correction); it is
+        """The claim holds if it holds for every arm by itself (an intersection of claims needs no correction); it is
         contradicted if any arm contradicts it within the family.
         """
-        if all(self._settled(one) for one in judged.values()):
+        if all(self._holds(compared) for compared in judged.values()):
             return Outcome.HOLDS
-        return Outcome.CONTRADICTED if any(self._contradicts(one) for one in judged.values()) else Outcome.UNDECIDED
+        if any(self._contradicts(compared) for compared in judged.values()):
+            return Outcome.CONTRADICTED
+        return Outcome.UNDECIDED
 
-    def _contradicts(self, one: Compared) -> bool:
-        """Whether the opposite is decided of this arm, or that it lies beyond the margin."""
+    def _contradicts(self, compared: Compared) -> bool:
+        """Whether this difference is decidedly of the opposite sign or, for an equivalence, beyond the margin."""
         if self.claim.sign:
-            return one.decided and self._opposite(one)
-        both = one.judged.simultaneous
-        return both.low > self._margin or both.high < -self._margin
+            return compared.decided and self._is_opposite(compared)
+        interval = compared.judged.simultaneous
+        return interval.low > self._margin or interval.high < -self._margin
 
     @property
     def _margin(self) -> float:
-        """Of an equivalence, as a share where the metric is one."""
+        """The margin of an equivalence, as a share if the metric is one."""
         return self.claim.margin / self.metric.scale
 
-    def _opposite(self, one: Compared) -> bool:
-        return self.claim.sign * one.effect < 0
+    def _is_opposite(self, compared: Compared) -> bool:
+        return self.claim.sign * compared.effect < 0
 
-    def _settled(self, one: Compared) -> bool:
-        """Whether the claim holds of this arm: of its sign, or by two one-sided tests within the margin."""
+    def _holds(self, compared: Compared) -> bool:
+        """Whether the claim holds for this arm: by its sign, or by two one-sided tests within the margin."""
         if self.claim.sign:
-            return one.judged.plain.excludes(0) and not self._opposite(one)
-        return equivalence(one.judged.summary, self._margin) < 1 - self.level
+            return compared.judged.plain.excludes(0) and not self._is_opposite(compared)
+        return equivalence(compared.judged.summary, self._margin) < 1 - self.level
 
     def _more(self, judged: Mapping[str, Compared]) -> str:
-        """What the arm needs that needs most, if differences are what they look like."""
-        open_ones = [one for one in judged.values() if not self._settled(one)]
-        wanted = [self._needed(one) for one in open_ones]
-        now = min(len(one.difference.seeds) for one in open_ones)
-        seeds, problems = [n.seeds for n in wanted], [n.problems for n in wanted]
+        """The numbers that would decide the claim for every arm, if differences are as measured."""
+        undecided = [compared for compared in judged.values() if not self._holds(compared)]
+        counts = [self._needed(compared) for compared in undecided]
+        now = min(len(compared.difference.seeds) for compared in undecided)
+        seeds, problems = [count.seeds for count in counts], [count.problems for count in counts]
         if all(n is not None for n in seeds):
             return f"about {max(n or 0 for n in seeds) - now} more seeds"
-        if all(one.judged.summary.alike for one in open_ones):
+        if all(compared.judged.summary.alike for compared in undecided):
             return "all seeds agree"
-        same = max(self.metric.scale * equivalent_within(one.judged.summary, self.level) for one in open_ones)
-        rest = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
+        same = max(self.metric.scale * equivalent_within(c.judged.summary, self.level) for c in undecided)
+        would = f"; {max(n or 0 for n in problems):,} problems would" if all(n is not None for n in problems) else ""
         within = f"{same:.3g} {self.metric.of_differences}".rstrip()
-        return f"no number of seeds alone would decide it{rest}; the same within {within}"
+        return f"no number of seeds alone would decide it{would}; the same within {within}"
 
-    def _needed(self, one: Compared) -> Needed:
-        if self._opposite(one):
-            return one.needed  # to contradict the claim it must be decided within the family
+    def _needed(self, compared: Compared) -> Needed:
+        if self._is_opposite(compared):
+            return compared.needed  # to contradict the claim, it must be decided within the family
+        summary, sampling, samples = compared.judged.summary, compared.difference.sampling, compared.samples
         if self.claim.sign:
-            return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=1 - self.level)
-        room = self._margin - abs(one.effect)
-        if room < 0:  # as it looks the claim will be contradicted, which is decided within the family
-            return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=one.alpha, effect=-room)
-        # TOST at 5 % rejects where a two-sided interval of 90 % lies within the margin; at other levels likewise.
-        return needed(one.judged.summary, one.difference.sampling, one.samples, alpha=2 * (1 - self.level), effect=room)
+            return needed(summary, sampling, samples, alpha=1 - self.level)
+        room = self._margin - abs(compared.effect)
+        if room < 0:  # by this difference the claim would be contradicted, which is decided within the family
+            return needed(summary, sampling, samples, alpha=compared.alpha, effect=-room)
+        # TOST at 5 % rejects if a two-sided interval of 90 % lies within the margin; at other levels likewise.
+        return needed(summary, sampling, samples, alpha=2 * (1 - self.level), effect=room)
 
     # --- a trend ---
 
     def _trend(self) -> Verdict:
-        """The slope over the values of a knob, in their order, one step each: it holds if the slope does, and no step
-        between neighbours is decidedly the other way; it is contradicted if the slope is. A step alone contradicts
-        nothing: slope and steps, each wrong in 5 % of flat cases, would be in 8 % together."""
+        """The verdict on the slope over the values of a knob, in their order, one step each.
+
+        The claim holds if the slope has its sign and no step between neighbours decidedly has the other. It is
+        contradicted if the slope has the other sign. A step alone contradicts nothing: slope and steps, each wrong in
+        5 % of flat cases, would together be wrong in 8 %.
+        """
         arms = trend(self.claim, self.setting.arms)
         cells = self._cells(arms)
         steps = self._compared({a.label: (b, c) for a, b, c in zip(arms[1:], cells[1:], cells, strict=False)})
@@ -301,28 +311,28 @@ class _Test:
             why = f"too few seeds that all {len(arms)} values have, {len(slope.seeds)} of at least {LEAST_SEEDS}"
             raise NotTested(why, seeds=True)
         interval = slope.summary().interval(self.level)
-        against = any(one.decided and self.claim.sign * one.effect < 0 for one in steps.values())
+        against = any(step.decided and self._is_opposite(step) for step in steps.values())
         if diverged := sum(cell.diverged for cell in cells):
-            raise NotTested(f"{_diverged(diverged)}: those that are left had more luck")
-        outcome = self._of_slope(float(slope.summary().mean), interval, against=against)
+            raise NotTested(f"{_diverged(diverged)}: the remaining runs were the luckier ones")
+        outcome = self._outcome_of_slope(float(slope.summary().mean), interval, against=against)
         text = self.metric.difference(float(slope.summary().mean), interval)
         more = ""
         if outcome == Outcome.UNDECIDED:
-            wanted = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
-            more = f"about {wanted - len(slope.seeds)} more seeds" if wanted else "no number of seeds would decide it"
+            seeds = needed(slope.summary(), math.nan, 0, alpha=1 - self.level).seeds
+            more = f"about {seeds - len(slope.seeds)} more seeds" if seeds else "no number of seeds would decide it"
             if interval.excludes(0):
                 more = "a step between neighbours is decidedly the other way"
-        found = f"{text} per step over {len(arms)} values of {self.claim.knob}"
+        measured = f"{text} per step over {len(arms)} values of {self.claim.knob}"
         return Verdict(
             self.claim,
             outcome,
-            found,
+            measured,
             self._basis(steps, min(cell.planned for cell in cells), 0, slope),
             more,
             self.groups(),
         )
 
-    def _of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
+    def _outcome_of_slope(self, slope: float, interval: Interval, *, against: bool) -> Outcome:
         if not interval.excludes(0):
             return Outcome.UNDECIDED
         if self.claim.sign * slope < 0:
@@ -331,29 +341,35 @@ class _Test:
 
     # --- in words ---
 
-    def _found(self, judged: Mapping[str, Compared]) -> str:
+    def _measured(self, judged: Mapping[str, Compared]) -> str:
         """The difference, or the smallest and the largest of several, with the intervals that decide."""
         ordered = sorted(judged, key=lambda key: judged[key].effect)
         ends = dict.fromkeys([ordered[0], ordered[-1]])
-        told = [self.metric.difference(judged[key].effect, self._interval(judged, key)) for key in ends]
+        texts = [self.metric.difference(judged[key].effect, self._interval(judged, key)) for key in ends]
         if len(judged) == 1:
-            return told[0]
-        return ", ".join(f"{text} ({key})" for text, key in zip(told, ends, strict=True))
+            return texts[0]
+        return ", ".join(f"{text} ({key})" for text, key in zip(texts, ends, strict=True))
 
     def _interval(self, judged: Mapping[str, Compared], key: str) -> Interval:
-        one = judged[key].judged
-        return one.summary.interval(2 * self.level - 1) if self._is_tost(judged) else one.simultaneous
+        """The interval that decides on a difference."""
+        difference = judged[key].judged
+        return difference.summary.interval(2 * self.level - 1) if self._is_tost(judged) else difference.simultaneous
 
     def _is_tost(self, judged: Mapping[str, Compared]) -> bool:
-        """Whether two one-sided tests decide: at 5 % they ask that an interval of 90 % lie within the margin. That some
-        difference is beyond it is decided as any difference is."""
-        return not self.claim.sign and not any(self._contradicts(one) for one in judged.values())
+        """Whether two one-sided tests decide: at 5 % they need an interval of 90 % within the margin. That a difference
+        is beyond the margin is decided by its simultaneous interval, as for other claims."""
+        return not self.claim.sign and not any(self._contradicts(compared) for compared in judged.values())
 
-    def _basis(self, judged: Mapping[str, Compared], wanted: int, diverged: int, slope: Scores | None = None) -> str:
-        """wanted: seeds that both sides were planned with. diverged: runs of a side. slope: of a trend, which is one
-        number, on the seeds and problems that all values have.
+    def _basis(self, judged: Mapping[str, Compared], planned: int, diverged: int, slope: Scores | None = None) -> str:
+        """The seeds, problems and level on which an outcome rests, in words.
+
+        planned: seeds that both sides were planned with. diverged: runs of a side. slope: of a trend, one number on the
+        seeds and problems that all values of the knob have.
         """
-        seeds = {len(x.difference.seeds) for x in judged.values()} if slope is None else {len(slope.seeds)}
+        if slope is None:
+            seeds = {len(compared.difference.seeds) for compared in judged.values()}
+        else:
+            seeds = {len(slope.seeds)}
         summary = next(iter(judged.values())).difference.summary if slope is None else slope.summary()
         on = f"{summary.num_problems} problems, " if summary.num_problems else ""
         tost = self._is_tost(judged)
@@ -364,25 +380,25 @@ class _Test:
         where = "last evaluations" if self.claim.at == Where.LAST else f"at {self.claim.at}"
         where += self._reached() if self.claim.at == Where.ACCURACY and not self.claim.knob else ""
         setting = f", {self.setting.name}" if self.setting.name else ""
-        counted = f"{'/'.join(map(str, sorted(seeds)))}{f' of {wanted}' * (min(seeds) < wanted)} seeds"
-        counted += f" ({diverged} diverged)" * (diverged > 0)
-        return f"{self.metric}, {where}, {counted}, {on}{100 * level:.4g} %{decides}{family}{setting}"
+        num_seeds = f"{'/'.join(map(str, sorted(seeds)))}{f' of {planned}' * (min(seeds) < planned)} seeds"
+        num_seeds += f" ({diverged} diverged)" * (diverged > 0)
+        return f"{self.metric}, {where}, {num_seeds}, {on}{100 * level:.4g} %{decides}{family}{setting}"
 
     def _reached(self) -> str:
         """The accuracy at which arms are compared, and the run that reached no more."""
-        together = ([*own, *others] for own, others in self._sides().values())
-        levels = sorted((self._level(arms) for arms in together), key=lambda each: each.value)
-        low, high = (f"{100 * each.value:.1f}" for each in (levels[0], levels[-1]))
+        both_sides = ([*arms, *reference_arms] for arms, reference_arms in self._sides().values())
+        levels = sorted((self._level(arms) for arms in both_sides), key=lambda level: level.value)
+        low, high = (f"{100 * level.value:.1f}" for level in (levels[0], levels[-1]))
         return f" ({low} %: {levels[0].lowest})" if low == high else f" ({low} to {high} %)"
 
 
 def _slope(parts: Sequence[Scores]) -> Scores:
-    """The least-squares slope over equal steps, cell by cell."""
+    """The least-squares slope over equal steps, for each seed and problem."""
     place = np.arange(len(parts)) - (len(parts) - 1) / 2
-    found = averaged(parts, (place / (place**2).sum()).tolist())
-    if found is None:
+    slope = averaged(parts, (place / (place**2).sum()).tolist())
+    if slope is None:
         raise NotTested("the arms have no seed, or no problem, in common")
-    return found
+    return slope
 
 
 def _diverged(runs: int) -> str:

@@ -1,5 +1,8 @@
-"""What was swept, in the words that were typed: `loss=grpo lr = 1e-4`. Config groups are `group=option`, as on the
-command line; values have spaces about their sign, and η its inverse beside it, which is what LAD's tables print."""
+"""Labels of arms: the swept knobs, as they were typed, as in `loss=grpo lr = 1e-4`.
+
+Config groups are `group=option`, as on the command line; numbers have spaces around the equals sign, and η has its
+inverse beside it, which LAD's tables print.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from typing import Any
 from analysis.frames.run import Run
 from rlvr.ledger.identity import NOT_IDENTITY
 
-# What a sweep may vary without making another arm, or what names the sweep itself.
+# Keys whose values do not make another arm, or that name the sweep itself.
 _SILENT = frozenset({"seed", "study", "paper", *NOT_IDENTITY})
 
 
-# A number of more digits than people type: one that a search has drawn.
+# A number with more digits than people type: one that a search has drawn.
 _PROPOSED = re.compile(r"-?\d*\.\d{7,}(e[+-]?\d+)?")
 
 
@@ -32,14 +35,14 @@ class Label:
 
 
 def typed(run: Run) -> dict[str, str]:
-    """What was typed for a run, but for what makes no other arm; numbers as in its command, 1e-4 and not 0.0001.
+    """The overrides of a run without those that make no other arm; numbers as in its command, 1e-4 and not 0.0001.
 
     Numbers that a search has proposed have four significant digits, as in the names of its runs.
     """
     pairs = (o.lstrip("+~").split("=", 1) for o in run.typed if "=" in o)
-    kept = {k: v for k, v in pairs if k.split(".")[0] not in _SILENT and not k.startswith("hydra")}
-    written = _written(run.command)
-    return {k: next((w for w in written.get(k, ()) if equal(w, v)), _rounded(v)) for k, v in kept.items()}
+    overrides = {k: v for k, v in pairs if k.split(".")[0] not in _SILENT and not k.startswith("hydra")}
+    written = _values_in_command(run.command)
+    return {k: next((w for w in written.get(k, ()) if equal(w, v)), _rounded(v)) for k, v in overrides.items()}
 
 
 def _rounded(value: str) -> str:
@@ -47,14 +50,14 @@ def _rounded(value: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _written(command: str) -> dict[str, list[str]]:
-    """The values of each knob as a command has them."""
-    found: dict[str, list[str]] = {}
-    with contextlib.suppress(ValueError):  # a command with an open quote says nothing
+def _values_in_command(command: str) -> dict[str, list[str]]:
+    """By knob, its values as written in a command."""
+    values_of: dict[str, list[str]] = {}
+    with contextlib.suppress(ValueError):  # a command with an unclosed quote has none
         for word in shlex.split(command):
             key, sign, values = word.lstrip("+~").partition("=")
-            found.setdefault(key, []).extend(values.split(",") if sign else ())
-    return found
+            values_of.setdefault(key, []).extend(values.split(",") if sign else ())
+    return values_of
 
 
 def swept_within(runs: Sequence[Run]) -> set[str]:
@@ -63,20 +66,24 @@ def swept_within(runs: Sequence[Run]) -> set[str]:
     for run in runs:
         for key, value in typed(run).items():
             values.setdefault((run.sweep_id, key), set()).add(value)
-    return {key for (sweep, key), found in values.items() if sweep and len(found) > 1}
+    return {key for (sweep, key), in_sweep in values.items() if sweep and len(in_sweep) > 1}
 
 
 def shared(runs: Sequence[Run]) -> dict[str, str]:
-    """What was typed for all of these runs alike."""
-    given = [typed(run) for run in runs]
-    return {k: v for k, v in given[0].items() if all(own.get(k) == v for own in given)} if given else {}
+    """The knobs that were typed for all of these runs with the same value."""
+    of_runs = [typed(run) for run in runs]
+    return _common(of_runs) if of_runs else {}
+
+
+def _common(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    return {key: value for key, value in mappings[0].items() if all(other.get(key) == value for other in mappings)}
 
 
 def covers(swept: Collection[str], key: str) -> bool:
     """Whether a config key differs because it, or the group that it belongs to, was swept.
 
-    Never of the task, the model and the evaluation: other problems, arms that start from other base policies, and other
-    numbers of samples are not to be compared.
+    Always False for keys of the task, the model and the evaluation: arms with different problems, base policies or
+    numbers of samples must not be compared.
     """
     if key.startswith(("task.", "model.", "evaluation.")):
         return False
@@ -84,85 +91,87 @@ def covers(swept: Collection[str], key: str) -> bool:
 
 
 def labels(firsts: Mapping[str, Run]) -> dict[str, Label]:
-    """By group, what tells its arm from the others of a setting. firsts: a run of each group.
+    """By group, the label that distinguishes its arm from the others of a setting. firsts: a run of each group.
 
-    A knob to which several values were given is told of every arm, from its config where it was not typed; one that
-    some arms alone were given is told of those. Where arms would still read alike, every config key that differs, and
-    at last the id of the group: no two arms have one name.
+    A knob that was typed with several values is in the label of every arm, from its config if it was not typed for it;
+    a knob that was typed for some arms only is in the labels of these. Where labels would still be equal, config keys
+    that differ are added, and at last the id of the group: no two arms have the same label.
     """
-    given = {i: typed(run) for i, run in firsts.items()}
-    values: dict[str, set[str | None]] = {key: set() for key in dict.fromkeys(chain.from_iterable(given.values()))}
-    for own in given.values():
-        for key, seen in values.items():
-            seen.add(own.get(key))
-    varied = [key for key, seen in values.items() if len(seen) > 1]
+    typed_knobs = {i: typed(run) for i, run in firsts.items()}
+    keys = dict.fromkeys(chain.from_iterable(typed_knobs.values()))
+    values = {key: {knobs.get(key) for knobs in typed_knobs.values()} for key in keys}
+    varied = [key for key in keys if len(values[key]) > 1]
     several = {key for key in varied if len(values[key] - {None}) > 1}
-    told = {i: _told(firsts[i], own, varied, several) for i, own in given.items()}
-    told = _told_apart(told, firsts, varied)
-    return {i: Label(text(knobs), knobs) for i, knobs in told.items()}
+    knobs_of = {i: _varied_knobs(firsts[i], knobs, varied, several) for i, knobs in typed_knobs.items()}
+    knobs_of = _made_distinct(knobs_of, firsts, varied)
+    return {i: Label(text(knobs), knobs) for i, knobs in knobs_of.items()}
 
 
-def _told(run: Run, own: Mapping[str, str], varied: Sequence[str], several: Collection[str]) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _varied_knobs(
+    run: Run, typed_knobs: Mapping[str, str], varied: Sequence[str], several: Collection[str]
+) -> dict[str, str]:
+    """The varied knobs of a run, as typed; those typed with several values else from its config."""
+    knobs: dict[str, str] = {}
     for key in varied:
-        value = own.get(key) or (_configured(run, key) if key in several else None)
+        value = typed_knobs.get(key) or (_configured(run, key) if key in several else None)
         if value is not None:
-            told[key] = value
-    return told
+            knobs[key] = value
+    return knobs
 
 
 def _configured(run: Run, key: str) -> str | None:
-    """The value that holds for a run that was not told; None where the knob is not its own, or off."""
+    """The value of a knob in a run's config; None if the run does not have the knob, or it is off."""
     value = run.knob(key)
     return None if value in (None, "") or str(value) in ("none", "None") else whole(value)
 
 
-def _told_apart(
-    told: Mapping[str, dict[str, str]], firsts: Mapping[str, Run], varied: Sequence[str]
+def _made_distinct(
+    knobs_of: Mapping[str, dict[str, str]], firsts: Mapping[str, Run], varied: Sequence[str]
 ) -> dict[str, dict[str, str]]:
-    """Complete labels that are empty or not alone: by what others were given, by chosen options, by any config key; where
-    even these read alike (values that differ beyond the digits shown), by the ids of their groups."""
-    if len(told) < 2:
-        return {i: knobs or _alone(firsts[i]) for i, knobs in told.items()}
-    differ = _differing(list(firsts.values()))
-    chosen = [key for key in differ if key.startswith("choices.")]
-    found = dict(told)
-    for keys in (varied, chosen, differ):
-        alike = Counter(text(knobs) for knobs in found.values())
-        for i, knobs in found.items():
-            if not knobs or alike[text(knobs)] > 1:
-                own = {
-                    key.removeprefix("choices."): _configured(firsts[i], key.removeprefix("choices.")) for key in keys
-                }
-                found[i] = {**{key: value for key, value in own.items() if value is not None}, **knobs}
-    alike = Counter(text(knobs) for knobs in found.values())
-    return {i: {**knobs, "group": i} if alike[text(knobs)] > 1 else knobs for i, knobs in found.items()}
+    """By group, its knobs. Knobs that are empty or equal to another group's are completed by knobs typed for others, by
+    chosen options, by any config key; if the texts are still equal, as with values that differ beyond the digits shown,
+    by the ids of the groups."""
+    if len(knobs_of) < 2:
+        return {i: knobs or _single_arm(firsts[i]) for i, knobs in knobs_of.items()}
+    differing = _differing(list(firsts.values()))
+    choices = [key for key in differing if key.startswith("choices.")]
+    completed = dict(knobs_of)
+    for keys in (varied, choices, differing):
+        num_alike = Counter(text(knobs) for knobs in completed.values())
+        for i, knobs in completed.items():
+            if not knobs or num_alike[text(knobs)] > 1:
+                names = [key.removeprefix("choices.") for key in keys]
+                values = {name: _configured(firsts[i], name) for name in names}
+                completed[i] = {**{name: value for name, value in values.items() if value is not None}, **knobs}
+    num_alike = Counter(text(knobs) for knobs in completed.values())
+    return {i: {**knobs, "group": i} if num_alike[text(knobs)] > 1 else knobs for i, knobs in completed.items()}
 
 
-def _alone(run: Run) -> dict[str, str]:
-    """What an arm is called that stands alone: its loss, or of an evaluation, which has none, its policy."""
+def _single_arm(run: Run) -> dict[str, str]:
+    """The knob that labels a single arm: its loss, or for an evaluation, which has none, its policy."""
     policy = "" if run.loss else typed(run).get("policy") or run.knob("policy.name")
     return {"policy": str(policy)} if policy else {"loss": run.loss}
 
 
 def _differing(runs: Sequence[Run]) -> list[str]:
-    """The config keys in which runs differ, but for seeds and for what makes no other arm."""
-    keys = sorted({k for run in runs for k in run.config})
-    silent = _SILENT - {"choices"}
-    named = [k for k in keys if k.split(".")[0] not in silent and not k.endswith(("._partial_", "._target_", ".seed"))]
-    return [k for k in named if len({repr(run.config.get(k)) for run in runs}) > 1]
+    """The config keys in which runs differ, without seeds and keys that make no other arm."""
+    silent, parts = _SILENT - {"choices"}, ("._partial_", "._target_", ".seed")
+    keys = sorted({key for run in runs for key in run.config})
+    keys = [key for key in keys if key.split(".")[0] not in silent and not key.endswith(parts)]
+    return [key for key in keys if len({repr(run.config.get(key)) for run in runs}) > 1]
 
 
 def text(knobs: Mapping[str, str]) -> str:
+    """The knobs as a label: `loss=grpo lr = 1e-4`."""
     return " ".join(pair(key, value) for key, value in knobs.items())
 
 
 def pair(key: str, value: str) -> str:
     """`loss=grpo`, `lr = 1e-4`, `eta = 0.5 (1/η = 2)`."""
-    size = number(value)
-    if math.isnan(size):
+    as_number = number(value)
+    if math.isnan(as_number):
         return f"{key}={value}"
-    beside = f" (1/η = {inverse(size)})" if key.rpartition(".")[2] == "eta" else ""
+    beside = f" (1/η = {inverse(as_number)})" if key.rpartition(".")[2] == "eta" else ""
     return f"{key} = {value}{beside}"
 
 
@@ -176,19 +185,19 @@ def inverse(eta: float) -> str:
 
 
 def together(labels: Sequence[str]) -> str:
-    """Several references in a few words: `loss=grpo at the same lr` of arms that share one knob and not the other."""
-    apart = list(dict.fromkeys(labels))
-    with contextlib.suppress(ValueError):  # an arm that is not named by knobs
-        told = [parse(label) for label in apart]
-        common = {k: v for k, v in told[0].items() if all(own.get(k) == v for own in told)} if told else {}
-        others = dict.fromkeys(key for own in told for key in own if key not in common)
-        if len(apart) > 1 and common and others:
+    """Several labels of arms in short: `loss=grpo at the same lr` for arms that share one knob and not the other."""
+    distinct = list(dict.fromkeys(labels))
+    with contextlib.suppress(ValueError):  # the label of an arm that has no knobs
+        knobs_of = [parse(label) for label in distinct]
+        common = _common(knobs_of) if knobs_of else {}
+        others = dict.fromkeys(key for knobs in knobs_of for key in knobs if key not in common)
+        if len(distinct) > 1 and common and others:
             return f"{text(common)} at the same {', '.join(others)}"
-    return " or ".join(apart)
+    return " or ".join(distinct)
 
 
 def parse(selector: str) -> dict[str, str]:
-    """`loss=grpo lr = 1e-4` to pairs. Raises ValueError for anything else."""
+    """The knobs of a selector such as `loss=grpo lr = 1e-4`. Raises ValueError for anything else."""
     joined = re.sub(r"\s*=\s*", "=", selector.strip())
     joined = re.sub(r"\(1/η=[^)]*\)", "", joined)
     pairs = [part.partition("=") for part in joined.split()]
@@ -198,12 +207,13 @@ def parse(selector: str) -> dict[str, str]:
 
 
 def equal(one: str, other: str) -> bool:
-    """Whether two values are the same, as text or as numbers: 1e-4 and 0.0001."""
+    """Whether two values are equal, as text or as numbers: 1e-4 and 0.0001."""
     a, b = number(one), number(other)
     return one == other or (not math.isnan(a) and math.isclose(a, b, rel_tol=1e-9))
 
 
 def number(value: str) -> float:
+    """The value as a number; NaN for other texts."""
     try:
         return float(value)
     except ValueError:
@@ -211,11 +221,11 @@ def number(value: str) -> float:
 
 
 def whole(value: Any) -> str:
-    """A value of a config, by which arms are told apart and compared."""
+    """A value of a config as the text by which arms are distinguished and compared."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def short(value: Any) -> str:
-    """The same to be shown, at most 40 characters."""
+    """The text of a value for printing, at most 40 characters."""
     text = whole(value)
     return text if len(text) <= 40 else f"…{text[-39:]}"

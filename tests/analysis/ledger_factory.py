@@ -20,7 +20,7 @@ Counts = Mapping[str, Sequence[tuple[int, int, int]]]  # benchmark -> (n, correc
 
 def config(loss: str = "lad", divergence: str = "js", eta: float = 1.0, seed: int = 0, **other: Any) -> dict[str, Any]:
     """A frozen config like the real one."""
-    made: dict[str, Any] = {
+    frozen: dict[str, Any] = {
         "eta": eta if loss == "lad" else None,
         "beta": None,
         "seed": seed,
@@ -36,24 +36,24 @@ def config(loss: str = "lad", divergence: str = "js", eta: float = 1.0, seed: in
         "choices": {"loss": loss, "advantage": "grpo", "task": "maze", "model": "maze_tiny"},
     }
     if loss == "lad":
-        made["loss"] |= {"eta": eta, "ratio": "token"}
-        made["divergence"] = {"_target_": f"rlvr.objective.divergence.{divergence}", "_partial_": True}
-        made["choices"]["divergence@_global_.divergence"] = divergence
+        frozen["loss"] |= {"eta": eta, "ratio": "token"}
+        frozen["divergence"] = {"_target_": f"rlvr.objective.divergence.{divergence}", "_partial_": True}
+        frozen["choices"]["divergence@_global_.divergence"] = divergence
     for key, value in other.items():
-        made[key] = {**made.get(key, {}), **value} if isinstance(value, dict) else value
-    return made
+        frozen[key] = {**frozen.get(key, {}), **value} if isinstance(value, dict) else value
+    return frozen
 
 
-def name_of(made: Mapping[str, Any]) -> str:
-    choices = made["choices"]
+def name_of(frozen: Mapping[str, Any]) -> str:
+    choices = frozen["choices"]
     parts = [choices["loss"], choices.get("divergence@_global_.divergence", "")]
-    parts += [f"eta{made['loss']['eta']:g}"] if "eta" in made["loss"] else []
-    return "-".join([*(p for p in parts if p), f"s{made['seed']}"])
+    parts += [f"eta{frozen['loss']['eta']:g}"] if "eta" in frozen["loss"] else []
+    return "-".join([*(p for p in parts if p), f"s{frozen['seed']}"])
 
 
-def group_of(made: Mapping[str, Any]) -> str:
+def group_of(frozen: Mapping[str, Any]) -> str:
     """A name for everything but the seed."""
-    return f"group-{crc32(json.dumps({**made, 'seed': 0}, sort_keys=True).encode()):08x}"
+    return f"group-{crc32(json.dumps({**frozen, 'seed': 0}, sort_keys=True).encode()):08x}"
 
 
 def pass_at(n: int, c: int, k: int) -> float:
@@ -79,7 +79,7 @@ def logged(counts: Counts) -> dict[str, float]:
 
 def write_run(
     home: Path,
-    made: Mapping[str, Any],
+    frozen: Mapping[str, Any],
     evaluations: Mapping[int, Counts],
     *,
     training: Mapping[str, Sequence[float]] | None = None,
@@ -97,15 +97,15 @@ def write_run(
 
     Returns its run_id.
     """
-    run_id = f"id-{name or name_of(made)}"
+    run_id = f"id-{name or name_of(frozen)}"
     folder = home / "runs" / run_id
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(made))))
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(frozen))))
     info = {
         "run_id": run_id,
-        "group_id": group_of(made),
-        "name": name or name_of(made),
-        "arm": (name or name_of(made)).removesuffix(f"-s{made['seed']}"),
+        "group_id": group_of(frozen),
+        "name": name or name_of(frozen),
+        "arm": (name or name_of(frozen)).removesuffix(f"-s{frozen['seed']}"),
         "study": study,
         "created": created,
         "git_sha": "0123456789abcdef",
@@ -188,11 +188,11 @@ def write_sweep(
     info |= {"baseline": baseline} if baseline else {}
     (folder / "sweep.json").write_text(json.dumps(info))
     lines = [{"run_id": r, "name": n, "overrides": list(o), "index": i} for i, (r, n, o) in enumerate(runs)]
-    for line, made in zip(lines, configs, strict=bool(configs)):
-        line |= {"arm": line["name"].rpartition("-s")[0], "group_id": group_of(made), "seed": made["seed"]}
+    for line, frozen in zip(lines, configs, strict=bool(configs)):
+        line |= {"arm": line["name"].rpartition("-s")[0], "group_id": group_of(frozen), "seed": frozen["seed"]}
     for line in lines:
         line |= {"control": control[line["name"]]} if line["name"] in control else {}
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def counts(*correct: int, n: int = 8) -> list[tuple[int, int, int]]:
@@ -219,18 +219,18 @@ FINAL = {
 
 
 def final(correct: Sequence[int]) -> Counts:
-    first, *rest = correct
-    return {"maze7": counts(*correct), "maze9": counts(first - 1, *rest)}
+    first, *others = correct
+    return {"maze7": counts(*correct), "maze9": counts(first - 1, *others)}
 
 
 def write_study(home: Path, *, grpo: bool = True, spoil: bool = False) -> None:
     """lad x {js, hd, tv} x 4 η, and GRPO. `spoil`: hd at 4 failed, tv at 2 runs, tv at 4 was only planned."""
     planned, configs = [], []
     for (divergence, eta), correct in FINAL.items():
-        made = config(divergence=divergence, eta=eta)
+        frozen = config(divergence=divergence, eta=eta)
         overrides = ("loss=lad", f"divergence={divergence}", f"eta={eta:g}")
-        planned.append((f"id-{name_of(made)}", name_of(made), overrides))
-        configs.append(made)
+        planned.append((f"id-{name_of(frozen)}", name_of(frozen), overrides))
+        configs.append(frozen)
         fate: dict[str, Any] = {}
         evaluations = {0: BASE, 40: final(correct)}
         if spoil and (divergence, eta) == ("tv", 4.0):
@@ -239,13 +239,13 @@ def write_study(home: Path, *, grpo: bool = True, spoil: bool = False) -> None:
             fate, evaluations = {"cause": "host_oom", "message": "out of memory"}, {0: BASE}
         if spoil and (divergence, eta) == ("tv", 2.0):
             fate, evaluations = {"cause": None}, {0: BASE}
-        run_id = write_run(home, made, evaluations, training=curves(divergence, eta), **fate)
+        run_id = write_run(home, frozen, evaluations, training=curves(divergence, eta), **fate)
         if fate.get("cause", "") is None:
             beat(home / "runs" / run_id / "attempts" / "1")
     write_sweep(home, "abc12345", planned, configs=configs)
     if grpo:
-        made = config(loss="grpo")
-        write_run(home, made, {0: BASE, 40: final((8, 4, 4, 0))}, training=curves("grpo", 1.0))
+        frozen = config(loss="grpo")
+        write_run(home, frozen, {0: BASE, 40: final((8, 4, 4, 0))}, training=curves("grpo", 1.0))
 
 
 def beat(attempt: Path) -> None:

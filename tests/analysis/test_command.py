@@ -58,16 +58,16 @@ def test_a_report_opens_with_its_verdicts(tmp_path, capsys):
 
 def test_a_part_of_a_report_leaves_the_whole_one_as_it_is(tmp_path, capsys):
     home = str(study(tmp_path, (6, 6, 7)))
-    whole = tmp_path / "reports" / "default" / "index.html"
-    whole.parent.mkdir(parents=True)
-    whole.write_text("all of it")
+    complete = tmp_path / "reports" / "default" / "index.html"
+    complete.parent.mkdir(parents=True)
+    complete.write_text("all of it")
     for part in (["--no-figures"], ["--tables", "comparison", "--no-figures"]):
         assert command.main(["--home", home, *part]) == 0
         assert f"{tmp_path}/reports/default-part/index.html" in capsys.readouterr().out
-    assert whole.read_text() == "all of it"
+    assert complete.read_text() == "all of it"
 
 
-def test_without_claims_it_says_where_they_stand(tmp_path, capsys):
+def test_without_claims_the_command_explains_where_they_are_written(tmp_path, capsys):
     home = str(study(tmp_path, (6, 6, 7), claimed=False))
     assert command.main(["--home", home, "--claims"]) == 0
     assert command.main(["--home", home, "--claims", "--exit-code"]) == 3  # nothing was shown to hold
@@ -82,7 +82,7 @@ def test_without_claims_it_says_where_they_stand(tmp_path, capsys):
         (["--across", "lr"], "--across lr: it was not swept. Swept here: loss."),
     ],
 )
-def test_what_is_not_there_is_one_line_and_exit_2(tmp_path, capsys, arguments, message):
+def test_an_unknown_name_gives_one_line_and_exit_code_2(tmp_path, capsys, arguments, message):
     assert command.main(["--home", str(study(tmp_path, (6, 6, 7))), "--no-figures", *arguments]) == 2
     shown = capsys.readouterr()
     assert message in shown.err

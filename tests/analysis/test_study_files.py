@@ -37,7 +37,7 @@ def test_the_runs_of_every_bundle_are_those_of_its_study_today_or_the_page_says_
     assert not strangers or findings.ANOTHER_SETTING in findings.findings([file])
 
 
-def test_a_setting_of_today_that_no_run_has_is_told_of_the_study_and_of_its_paper(tmp_path: Path) -> None:
+def test_changed_lists_settings_of_the_study_and_its_paper_that_no_run_has(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / "sweeps"
     plan = [
         (write_run(home, config(loss, steps=40, lr=1e-4), {}, study="one"), loss, [f"loss={loss}"])
@@ -49,5 +49,5 @@ def test_a_setting_of_today_that_no_run_has_is_told_of_the_study_and_of_its_pape
     (tmp_path / "paper.yaml").write_text("defaults: [/paper/base, _self_]\nunheard: 3\n", encoding="utf-8")
     text = "defaults: [{override /loss: lad}, {override /paper: paper}]\nloss: pacs\nlr: 2e-4\n"
     (folder / "one.yaml").write_text(text, encoding="utf-8")
-    found = study_files.changed(load(home, study="one"), folder, tmp_path)
-    assert found == {"steps": ("40", "80"), "lr": ("0.0001", "0.0002")}
+    changed = study_files.changed(load(home, study="one"), folder, tmp_path)
+    assert changed == {"steps": ("40", "80"), "lr": ("0.0001", "0.0002")}

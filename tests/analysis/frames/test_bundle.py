@@ -48,7 +48,7 @@ def test_tables_figures_and_page_are_rebuilt_byte_for_byte_without_the_runs(pack
     assert str(home) not in ours["index.html"].decode()
 
 
-def test_the_same_runs_give_the_same_bytes_whatever_the_cache_knew(packed, tmp_path):
+def test_the_same_runs_give_the_same_bytes_with_and_without_a_cache(packed, tmp_path):
     home, file = packed
     shutil.rmtree(layout.analysis_cache(home))
     assert command.main(["--sweep", "abc12345", "--home", str(home), "--out", str(tmp_path), "--no-figures"]) == 0
@@ -100,17 +100,17 @@ def test_bundles_of_two_sweeps_or_runs_of_a_study_are_two_files(tmp_path, monkey
 def test_a_report_of_many_bundles_has_a_short_name(tmp_path, packed, capsys):
     _, file = packed
     several = [tmp_path / f"{i}{'x' * 60}.rlvr" for i in range(6)]
-    for each in several:
-        shutil.copy(file, each)
+    for copy in several:
+        shutil.copy(file, copy)
     ask = ["--out", str(tmp_path / "reports"), "--tables", "eta", "--no-figures"]
     assert command.main([*map(str, several), *ask]) == 0
     assert command.main([*map(str, several[:5]), str(file), *ask]) == 0
-    one, other = sorted(folder.name for folder in (tmp_path / "reports").iterdir())
-    assert one.startswith(f"0{'x' * 60}-and-5-more-")
-    assert other.startswith(f"0{'x' * 60}-and-5-more-")  # of other files: not in the place of the first
+    first, second = sorted(folder.name for folder in (tmp_path / "reports").iterdir())
+    assert first.startswith(f"0{'x' * 60}-and-5-more-")
+    assert second.startswith(f"0{'x' * 60}-and-5-more-")  # of other files: not in the place of the first
 
 
-def test_bundles_together_claim_what_the_newest_launch_claims(tmp_path):
+def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
     files = []
     for created, seed, baseline in ((1000.0, 0, "loss=grpo"), (2000.0, 1, "loss=rloo")):
         run_id = write_run(tmp_path, config("grpo", seed=seed), {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}})
@@ -138,9 +138,9 @@ def test_reported_runs_are_not_shown_as_the_tuning_that_a_bundle_lacks(tmp_path)
     rule = {"keys": ["lr"], "values": ["lr=1e-05", "lr=0.0001"], "picks": {"0": {"value": "lr=0.0001"}}}
     about = json.loads((folder / "sweep.json").read_text())
     (folder / "sweep.json").write_text(json.dumps({**about, "tune": rule}))
-    found = tuning.table(load(tmp_path))
-    assert found is not None
-    assert list(found.cells["mean"]) == pytest.approx([0.01, 0.1])
+    tuning_table = tuning.table(load(tmp_path))
+    assert tuning_table is not None
+    assert list(tuning_table.cells["mean"]) == pytest.approx([0.01, 0.1])
     assert command.main(["bundle", "--home", str(tmp_path), "--out", str(tmp_path / "a.rlvr")]) == 0
     packed = bundle.read(tmp_path / "a.rlvr")
     assert tuning.table(packed) is None
@@ -164,7 +164,7 @@ def parquet(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
-def test_a_strangers_bundle_writes_nothing_and_reaches_no_terminal(packed, tmp_path):
+def test_an_untrusted_bundle_writes_no_file_and_prints_no_control_characters(packed, tmp_path):
     _, file = packed
     with zipfile.ZipFile(file) as archive:
         runs = json.loads(archive.read("runs.json"))
@@ -178,7 +178,7 @@ def test_a_strangers_bundle_writes_nothing_and_reaches_no_terminal(packed, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"about.json": None}, "about.json"),
         ({"about.json": b"[]"}, "no JSON object"),
@@ -188,11 +188,11 @@ def test_a_strangers_bundle_writes_nothing_and_reaches_no_terminal(packed, tmp_p
         ({"counts.parquet": b"PAR1 garbage"}, "no bundle"),
     ],
 )
-def test_what_is_no_bundle_is_refused_in_a_line(packed, tmp_path, capsys, changed, said):
+def test_a_file_that_is_no_bundle_is_refused_in_one_line(packed, tmp_path, capsys, changed, message):
     bad = rebuilt(packed[1], tmp_path / "bad.rlvr", **changed)
     assert command.main([str(bad)]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 

@@ -30,14 +30,14 @@ def everything(home: Path) -> list[pd.DataFrame]:
     return [frames.metrics, frames.curves.digest(), frames.counts]
 
 
-def test_the_second_reading_is_the_first(home):
+def test_cached_frames_equal_parsed_ones(home):
     first = everything(home)
     assert layout.analysis_cache(home).is_dir()
     for before, after in zip(first, everything(home), strict=True):
         pd.testing.assert_frame_equal(before, after, check_categorical=False)
 
 
-def test_the_second_reading_parses_nothing(home):
+def test_cached_runs_are_not_parsed_again(home):
     everything(home)
     # Same size, same time of change, other bytes: only one who reads the files again would notice.
     for file in (*home.glob("runs/*/metrics.jsonl"), *home.glob("runs/*/samples/*.parquet")):
@@ -49,7 +49,7 @@ def test_the_second_reading_parses_nothing(home):
     assert load(home).notes == ()
 
 
-def test_a_run_that_went_on_is_read_again(home):
+def test_a_run_with_new_steps_is_parsed_again(home):
     everything(home)
     with layout.journal(layout.run(home, "id-grpo-s0")).open("ab") as file:
         file.write(encode(41, 50.0, 1, {"policy/entropy": 0.125, "new/metric": 7.0}))
@@ -62,7 +62,7 @@ def test_a_run_that_went_on_is_read_again(home):
     assert frames.judged("id-grpo-s0", 41, "maze7") is not None
 
 
-def test_a_damaged_cache_is_read_past(home):
+def test_a_damaged_cache_is_ignored(home):
     first = everything(home)
     for file in layout.analysis_cache(home).rglob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-9])
@@ -70,7 +70,7 @@ def test_a_damaged_cache_is_read_past(home):
         pd.testing.assert_frame_equal(before, after, check_categorical=False)
 
 
-def test_a_home_that_cannot_be_written_is_read_all_the_same(home):
+def test_a_read_only_home_is_read_without_a_cache(home):
     layout.reports(home).write_text("a file where a folder should be")
     assert [len(frame) > 0 for frame in everything(home)] == [True, True, True]
 
@@ -101,5 +101,5 @@ def test_counts_are_those_of_a_plain_loop(home):
         n_c[0] += outcome != "error"
         n_c[1] += outcome == "correct"
     frame = counting.Counts(home, ["id-grpo-s0"]).frame
-    found = {(r.step, r.source, r.problem_id): [r.n, r.correct] for r in frame.itertuples()}
-    assert found == expected
+    counted = {(r.step, r.source, r.problem_id): [r.n, r.correct] for r in frame.itertuples()}
+    assert counted == expected

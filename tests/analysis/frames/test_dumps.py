@@ -26,8 +26,8 @@ def jsonl(path: Path, rows: list[dict]) -> Path:
 
 def counted(dump: Dump) -> list[tuple]:
     """(step, source, n, correct, errors) of each problem, and avg@n as it would have been logged."""
-    found = frames(dump)
-    return [tuple(r) for r in found.counts[["step", "source", "n", "correct", "errors"]].itertuples(index=False)]
+    imported = frames(dump)
+    return [tuple(r) for r in imported.counts[["step", "source", "n", "correct", "errors"]].itertuples(index=False)]
 
 
 def test_verl_names_problems_by_prompt_and_answer_and_steps_by_file(tmp_path):
@@ -71,8 +71,8 @@ def test_prime_rl_takes_the_step_of_the_folder_and_counts_errors_apart(tmp_path)
 
 def episode(score: float | None, **fields: object) -> dict[str, object]:
     """As `Episode.to_record` of verifiers 0.4 writes it, cut to what is read."""
-    said = [("system", "Be brief."), ("user", "2+3?"), ("assistant", "5")]
-    nodes = [{"message": {"role": r, "content": c}, "sampled": r == "assistant"} for r, c in said]
+    turns = [("system", "Be brief."), ("user", "2+3?"), ("assistant", "5")]
+    nodes = [{"message": {"role": r, "content": c}, "sampled": r == "assistant"} for r, c in turns]
     rewards = {"correct": None if score is None else {"score": score, "weight": 1.0}}
     trace = {"agent": {"name": "agent"}, "nodes": nodes, "rewards": rewards, "ok": True, "num_output_tokens": 2}
     return {
@@ -115,18 +115,18 @@ def test_every_outcome_of_our_own_samples_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [("{", "line 1"), ("[1]", "no JSON object"), ('{"a": 1}', "without problem_id"), ("", "no sample")],
 )
-def test_what_cannot_be_read_is_named(tmp_path, line, said):
+def test_what_cannot_be_read_is_named(tmp_path, line, message):
     file = tmp_path / "d.jsonl"
     file.write_text(line + "\n")
-    with pytest.raises(LookupError, match=said):
+    with pytest.raises(LookupError, match=message):
         frames(Dump(file, "rlvr", "a"))
 
 
 @pytest.mark.parametrize(
-    ("form", "row", "said"),
+    ("form", "row", "message"),
     [
         ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": "abc"}, r"d\.jsonl: num_tokens is 'abc'"),
         ("rlvr", {"problem_id": "1", "reward": 1, "num_tokens": float("nan")}, "num_tokens is nan"),
@@ -136,19 +136,19 @@ def test_what_cannot_be_read_is_named(tmp_path, line, said):
         ("prime-rl", {"traces": [{"ok": True, "rewards": {"r": 1.0}}]}, r"reward 1\.0 has no score"),
     ],
 )
-def test_a_column_that_is_no_number_is_named_with_its_file_and_value(tmp_path, form, row, said):
-    with pytest.raises(LookupError, match=said):
+def test_a_column_that_is_no_number_is_named_with_its_file_and_value(tmp_path, form, row, message):
+    with pytest.raises(LookupError, match=message):
         frames(Dump(jsonl(tmp_path / "d.jsonl", [row]), form, "a"))
 
 
-def test_gaps_in_columns_of_parquet_are_what_is_not_said(tmp_path):
+def test_gaps_in_parquet_columns_get_the_defaults(tmp_path):
     pd.DataFrame(
         {"problem_id": ["a", "a"], "reward": [1.0, None], "step": [20, None], "num_tokens": [None, 7]}
     ).to_parquet(tmp_path / "d.parquet")
     assert counted(Dump(tmp_path, "rlvr", "a")) == [(1, "dump", 0, 0, 1), (20, "dump", 1, 1, 0)]
 
 
-def test_a_bundle_lies_where_it_is_said_to_though_its_arm_is_a_path(tmp_path, capsys, monkeypatch):
+def test_an_import_of_an_arm_named_like_a_path_writes_the_reported_file(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     dump = str(jsonl(tmp_path / "d.jsonl", [{"problem_id": "a", "reward": 1}]))
@@ -181,14 +181,14 @@ def test_two_imports_are_compared_paired_by_problem(tmp_path, capsys, monkeypatc
     assert (cell["paired_problems"], cell["paired_seeds"], cell["verdict"]) == (10, 1, "▲")
 
 
-def test_an_interval_wider_than_all_shares_is_said_to_rest_on_too_few():
+def test_an_interval_wider_than_all_shares_is_marked_as_too_few_problems():
     """Two problems have one degree of freedom: t is 12.7."""
     of_two = {"mean": 0.5, "low": -5.853, "high": 6.853, "state": "", "verdict": ""}
     assert text_of(of_two, Format()) == "50.0 (too few for ±)"
     assert text_of({**of_two, "low": 0.1, "high": 0.9}, Format()) == "50.0 ± 40.0"
     assert text_of(of_two, Format(1.0, 1, "tokens")) == "0.5 ± 6.4"
-    apart = {"difference": -0.25, "difference_low": -3.427, "difference_high": 2.927, "verdict": ""}
-    assert difference_text(apart, Format()) == "−25.0 [too few]"
+    wide = {"difference": -0.25, "difference_low": -3.427, "difference_high": 2.927, "verdict": ""}
+    assert difference_text(wide, Format()) == "−25.0 [too few]"
 
 
 @pytest.mark.parametrize(
@@ -228,13 +228,13 @@ def test_the_legend_of_what_decides_is_of_its_columns():
         ("prime-rl", {"example_id": "p", "prompt": "p", "completion": "x", "reward": 1.0}),
     ],
 )
-def test_samples_of_no_step_are_the_arms_and_not_the_base_policys(tmp_path, form, row):
-    found = frames(Dump(jsonl(tmp_path / "results.jsonl", [row]), form, "a"))
-    (arm,) = arms(found)
-    (metric,) = parse("avg", found, arm.run_ids)
-    sources, _ = benchmarks(found, arm.run_ids)
-    assert cell(found, arm, metric, sources).mean == 1.0
-    assert base_cell(found, [arm], metric, sources).state == "missing"
+def test_samples_without_a_step_belong_to_the_arm_not_to_the_base_policy(tmp_path, form, row):
+    imported = frames(Dump(jsonl(tmp_path / "results.jsonl", [row]), form, "a"))
+    (arm,) = arms(imported)
+    (metric,) = parse("avg", imported, arm.run_ids)
+    sources, _ = benchmarks(imported, arm.run_ids)
+    assert cell(imported, arm, metric, sources).mean == 1.0
+    assert base_cell(imported, [arm], metric, sources).state == "missing"
 
 
 def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, monkeypatch):
@@ -246,10 +246,10 @@ def test_two_imports_of_one_arm_and_seed_are_refused_by_name(tmp_path, capsys, m
         assert command.main(["import", dump, "--format", "rlvr", "--arm", "a", "--out", f"{name}.rlvr"]) == 0
     capsys.readouterr()
     assert command.main(["early.rlvr", "late.rlvr", "--no-figures", "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("a-s0 (") == 2
-    assert "seed 0 of one arm" in said
-    assert "--seed" in said
+    message = capsys.readouterr().err
+    assert message.count("a-s0 (") == 2
+    assert "seed 0 of one arm" in message
+    assert "--seed" in message
 
 
 def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
@@ -260,5 +260,5 @@ def test_an_import_writes_over_no_bundle(tmp_path, capsys, monkeypatch):
     before = (tmp_path / "kept.rlvr").read_bytes()
     capsys.readouterr()
     assert command.main(["import", dump, "--format", "rlvr", "--arm", "b", "--out", "kept"]) == 2
-    assert "kept.rlvr is there already. Pass another name by --out, or remove it." in capsys.readouterr().err
+    assert "kept.rlvr exists already. Pass another name with --out, or remove it." in capsys.readouterr().err
     assert (tmp_path / "kept.rlvr").read_bytes() == before

@@ -30,7 +30,7 @@ from tests.analysis.ledger_factory import (
 )
 
 
-def test_every_planned_run_is_a_row_whatever_became_of_it(tmp_path):
+def test_every_planned_run_is_a_row_in_any_state(tmp_path):
     write_study(tmp_path, spoil=True)
     frames = load(tmp_path)
     state = frames.runs.set_index("name")["state"]
@@ -55,10 +55,10 @@ def test_a_run_without_files_is_described_by_its_plan(tmp_path):
 
 
 def test_a_planned_seed_without_files_joins_the_group_of_its_siblings(tmp_path):
-    made = [config(seed=s) for s in (0, 1)]
-    write_run(tmp_path, made[0], {0: BASE, 40: final((8, 8, 4, 0))})
-    plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in made]
-    write_sweep(tmp_path, "s", plan, configs=made)
+    configs = [config(seed=s) for s in (0, 1)]
+    write_run(tmp_path, configs[0], {0: BASE, 40: final((8, 8, 4, 0))})
+    plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in configs]
+    write_sweep(tmp_path, "s", plan, configs=configs)
     runs = load(tmp_path).runs
     assert runs["state"].tolist() == ["finished", "missing"]
     assert runs["group_id"].nunique() == 1
@@ -68,11 +68,11 @@ def test_a_planned_seed_without_files_joins_the_group_of_its_siblings(tmp_path):
 
 
 def test_a_planned_run_without_files_takes_knobs_from_runs_of_its_own_loss_alone(tmp_path):
-    made = [config(eta=2.0), config(eta=2.0, divergence="hd"), config(loss="grpo"), config(loss="grpo", seed=1)]
-    for each in made[:2]:
-        write_run(tmp_path, each, {0: BASE})
-    plan = [(f"id-{name_of(m)}", name_of(m), (f"loss={m['choices']['loss']}",)) for m in made]
-    write_sweep(tmp_path, "s", plan, configs=made)
+    configs = [config(eta=2.0), config(eta=2.0, divergence="hd"), config(loss="grpo"), config(loss="grpo", seed=1)]
+    for run_config in configs[:2]:
+        write_run(tmp_path, run_config, {0: BASE})
+    plan = [(f"id-{name_of(m)}", name_of(m), (f"loss={m['choices']['loss']}",)) for m in configs]
+    write_sweep(tmp_path, "s", plan, configs=configs)
     runs = load(tmp_path).runs.set_index("name")
     assert runs.loc["lad-hd-eta2-s0", "eta"] == 2.0
     assert runs.loc["grpo-s1", ["loss", "task", "seed"]].tolist() == ["grpo", "maze", 1]
@@ -140,11 +140,11 @@ def test_a_line_that_contradicts_its_checksum_is_left_out(tmp_path):
     assert frames.notes == (f"runs/{run_id}/metrics.jsonl: 1 unreadable line(s) left out: {why}.",)
 
 
-def test_runs_that_cannot_be_read_are_named_and_cost_no_other(tmp_path):
-    made = [config(seed=seed) for seed in range(4)]
-    ids = [write_run(tmp_path, each, {0: BASE, 40: BASE}) for each in made]
-    plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in made]
-    write_sweep(tmp_path, "s", plan, configs=made)
+def test_unreadable_runs_are_named_and_the_others_are_read(tmp_path):
+    configs = [config(seed=seed) for seed in range(4)]
+    ids = [write_run(tmp_path, run_config, {0: BASE, 40: BASE}) for run_config in configs]
+    plan = [(f"id-{name_of(m)}", name_of(m), ("eta=1", f"seed={m['seed']}")) for m in configs]
+    write_sweep(tmp_path, "s", plan, configs=configs)
     (tmp_path / "runs" / ids[1] / "config.yaml").write_text("loss: {")
     (tmp_path / "runs" / ids[2] / "run.json").write_text('{"name": "lad", "format": 0}')
     (tmp_path / "runs" / ids[3] / "run.json").write_text("")
@@ -152,10 +152,10 @@ def test_runs_that_cannot_be_read_are_named_and_cost_no_other(tmp_path):
     assert frames.runs["state"].tolist() == ["finished", "unreadable", "unreadable", "unreadable"]
     assert frames.runs["group_id"].nunique() == 1
     assert len(frames.notes) == 3
-    told = " ".join(frames.notes)
-    assert f"runs/{ids[1]}/config.yaml is no YAML" in told
-    assert f"run {ids[2]}: made by another version of rlvr (format 0; this one reads format 1)" in told
-    assert f"runs/{ids[3]}/run.json is missing or damaged" in told
+    notes = " ".join(frames.notes)
+    assert f"runs/{ids[1]}/config.yaml is no YAML" in notes
+    assert f"run {ids[2]}: made by another version of rlvr (format 0; this one reads format 1)" in notes
+    assert f"runs/{ids[3]}/run.json is missing or damaged" in notes
 
 
 def test_a_home_of_another_version_is_one_clear_line(tmp_path):
@@ -206,28 +206,28 @@ def test_unknown_names_are_refused_with_those_that_exist(tmp_path, wrong):
 
 
 def test_a_run_that_an_earlier_study_started_belongs_to_the_later_one_too(tmp_path):
-    made = config()
-    run_id = write_run(tmp_path, made, {0: BASE}, study="first", created=1.0)
-    write_sweep(tmp_path, "later", [(run_id, name_of(made), ())], study="second", created=2.0)
+    run_config = config()
+    run_id = write_run(tmp_path, run_config, {0: BASE}, study="first", created=1.0)
+    write_sweep(tmp_path, "later", [(run_id, name_of(run_config), ())], study="second", created=2.0)
     assert load(tmp_path, study="second").runs["run_id"].tolist() == [run_id]
 
 
 def test_grpo_of_another_study_is_brought_in_only_from_the_same_setting(tmp_path):
     write_run(tmp_path, config(), {0: BASE, 40: BASE}, study="eta", created=9.0)
     write_run(tmp_path, config(loss="grpo"), {0: BASE, 40: BASE}, study="default", created=1.0)
-    other = config(loss="grpo", task={"size": 9}, seed=1)
-    write_run(tmp_path, other, {0: BASE, 40: BASE}, study="default", created=1.0)
+    other_setting = config(loss="grpo", task={"size": 9}, seed=1)
+    write_run(tmp_path, other_setting, {0: BASE, 40: BASE}, study="default", created=1.0)
     runs = load(tmp_path, study="eta").runs
     assert runs.loc[runs["reference"], "name"].tolist() == ["grpo-s0"]
 
 
-def test_of_sweeps_of_no_study_those_in_the_setting_of_the_newest_are_shown_and_the_others_named(tmp_path):
-    made = {
+def test_sweeps_without_a_study_are_shown_if_they_share_a_setting_with_the_newest_and_the_others_are_named(tmp_path):
+    configs_of = {
         "a": [config(eta=0.5), config(eta=1.0)],  # the grid
         "b": [config(steps=5)],  # the odd one
         "c": [config(loss="grpo")],  # the baseline of the grid
     }
-    for number, (sweep_id, configs) in enumerate(made.items()):
+    for number, (sweep_id, configs) in enumerate(configs_of.items()):
         runs = [write_run(tmp_path, c, {0: BASE}, study="main", name=f"{sweep_id}-{c['eta']}-s0") for c in configs]
         plan = [(run_id, run_id.removeprefix("id-"), ()) for run_id in runs]
         write_sweep(tmp_path, sweep_id, plan, study="main", created=float(number))
@@ -255,8 +255,8 @@ def both(tmp_path_factory) -> Path:
     """A ledger, and an MLflow store filled from it with the client, as the tracker does."""
     home = tmp_path_factory.mktemp("both")
     for key in (("js", 0.5), ("hd", 2.0)):
-        made = config(divergence=key[0], eta=key[1])
-        write_run(home, made, {0: BASE, 40: final(FINAL[key])}, training=curves(*key), created=1000.5)
+        run_config = config(divergence=key[0], eta=key[1])
+        write_run(home, run_config, {0: BASE, 40: final(FINAL[key])}, training=curves(*key), created=1000.5)
     write_run(home, config(divergence="tv"), {0: BASE}, cause="diverged")
     ship(home)
     return home
@@ -292,8 +292,10 @@ def ship(home: Path) -> None:
         run = client.create_run(experiment, run_name=info["name"]).info.run_id
         kept = {k: v for k, v in tree.items() if k not in ("cluster", "tracker")}
         params = [Param(k, v if isinstance(v, str) else json.dumps(v)) for k, v in _dotted(kept).items()]
-        lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-        metrics = [Metric(k, v, int(x["time"] * 1000), x["step"]) for x in lines for k, v in x["metrics"].items()]
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        metrics = [
+            Metric(k, v, int(line["time"] * 1000), line["step"]) for line in lines for k, v in line["metrics"].items()
+        ]
         client.log_batch(run, tags=[RunTag(k, v) for k, v in tags.items()], params=params)
         client.log_batch(run, metrics=metrics)
         if cause == "ok":  # a replayed step
@@ -406,13 +408,13 @@ def test_a_server_that_is_away_or_never_answers_costs_seconds_and_is_one_line(tm
             assert "s3cret" not in str(caught.value)
 
 
-def test_a_damaged_database_is_one_line_with_its_cure(tmp_path: Path) -> None:
+def test_a_damaged_database_gives_one_line_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 999)
     with pytest.raises(LookupError, match="moved away: `python -m sweeps sync` restores all of it"):
         load(tmp_path, source="mlflow")
 
 
-def test_damaged_parquet_files_are_named_rows_and_all_else_goes_on(tmp_path: Path) -> None:
+def test_damaged_parquet_files_are_named_and_all_others_are_read(tmp_path: Path) -> None:
     """One evaluation is empty, one is no Parquet, a bandit's policy is cut: the other runs keep their counts."""
     write_study(tmp_path)
     before = load(tmp_path)
@@ -430,7 +432,7 @@ def test_damaged_parquet_files_are_named_rows_and_all_else_goes_on(tmp_path: Pat
     ]
     assert len(rows) < len(before.counts)
     columns = ["run_id", "step", "problem_id"]
-    left, right = (each.sort_values(columns, ignore_index=True) for each in (frames.counts, rows))
+    left, right = (frame.sort_values(columns, ignore_index=True) for frame in (frames.counts, rows))
     pd.testing.assert_frame_equal(left, right)
     assert frames.policy.empty
     assert not frames.samples.empty

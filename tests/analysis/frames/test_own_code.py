@@ -10,10 +10,10 @@ import pandas as pd
 from analysis.frames.own_code import notes
 
 
-def a_home(tmp_path: Path, made: dict[str, dict[str, list[str]]]) -> pd.DataFrame:
+def a_home(tmp_path: Path, versions_of: dict[str, dict[str, list[str]]]) -> pd.DataFrame:
     """Runs ARM-SEED with their record, and the frame of them."""
     rows = []
-    for name, versions in made.items():
+    for name, versions in versions_of.items():
         (tmp_path / "runs" / name).mkdir(parents=True)
         if versions:
             (tmp_path / "runs" / name / "own_code.json").write_text(json.dumps(versions))
@@ -23,22 +23,22 @@ def a_home(tmp_path: Path, made: dict[str, dict[str, list[str]]]) -> pd.DataFram
 
 
 def test_seeds_of_one_arm_with_different_code_are_named(tmp_path: Path) -> None:
-    one, two = "1" * 64, "2" * 64
-    made = {"a-0": {"own": [one]}, "a-1": {"own": [two]}, "b-0": {"own": [one, two]}, "grpo-0": {}}
-    assert notes(tmp_path, a_home(tmp_path, made)) == [
+    first, second = "1" * 64, "2" * 64
+    versions_of = {"a-0": {"own": [first]}, "a-1": {"own": [second]}, "b-0": {"own": [first, second]}, "grpo-0": {}}
+    assert notes(tmp_path, a_home(tmp_path, versions_of)) == [
         "`own`, code of your own, was not the same in all runs: 1111111 in a-0; 2222222 in a-1; 1111111 then 2222222 "
         "in b-0. Seeds with different code stand together in a."
     ]
 
 
 def test_arms_with_different_code_are_named_too(tmp_path: Path) -> None:
-    made = {f"a-{seed}": {"own": ["1" * 64], "days": ["3" * 64]} for seed in range(5)}
-    frame = a_home(tmp_path, {**made, "b-0": {"own": ["2" * 64], "days": ["3" * 64]}})
+    versions_of = {f"a-{seed}": {"own": ["1" * 64], "days": ["3" * 64]} for seed in range(5)}
+    frame = a_home(tmp_path, {**versions_of, "b-0": {"own": ["2" * 64], "days": ["3" * 64]}})
     assert notes(tmp_path, frame) == [
         "`own`, code of your own, was not the same in all runs: 1111111 in a-0, a-1, a-2, 2 more; 2222222 in b-0."
     ]
 
 
-def test_runs_of_one_version_and_runs_of_before_need_no_line(tmp_path: Path) -> None:
-    made = {"a-0": {"own": ["1" * 64]}, "a-1": {"own": ["1" * 64]}, "a-2": {}}
-    assert notes(tmp_path, a_home(tmp_path, made)) == []
+def test_runs_of_one_version_or_without_a_record_need_no_line(tmp_path: Path) -> None:
+    versions_of = {"a-0": {"own": ["1" * 64]}, "a-1": {"own": ["1" * 64]}, "a-2": {}}
+    assert notes(tmp_path, a_home(tmp_path, versions_of)) == []

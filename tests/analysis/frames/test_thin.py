@@ -27,7 +27,7 @@ def test_a_long_run_is_cut_into_bins_of_a_power_of_two_whose_means_and_last_step
     assert len(rows) == 129
 
 
-def test_what_was_logged_at_some_steps_alone_is_averaged_over_those():
+def test_a_metric_logged_at_some_steps_is_averaged_over_these():
     steps = np.arange(1, 4 * POINTS + 1)
     sparse = [float(s) if s % 8 == 1 else None for s in steps.tolist()]
     rows = thinned(pa.table({"step": steps, "a": sparse})).to_pylist()

@@ -38,21 +38,21 @@ def scores(values: list[list[float]] | np.ndarray, seeds: tuple[int, ...] | None
 def test_the_difference_pairs_seeds_and_problems_by_name():
     arm = scores([[1, 0, 1], [1, 1, 1]], seeds=(0, 2))
     reference = scores([[0, 0, 1], [1, 1, 0]], seeds=(2, 0), first=1)  # p1, p2, p3; seed 2 first
-    found = difference(arm, reference)
+    paired = difference(arm, reference)
     # seed 0: p1 0 − 1, p2 1 − 1; seed 2: p1 1 − 0, p2 1 − 0
-    assert found.seeds == (0, 2)
-    assert found.problems == ("p1", "p2")
-    assert found.values.tolist() == [[-1, 0], [1, 1]]
-    assert found.per_seed.tolist() == [-0.5, 1.0]
-    assert found.left_out == LeftOut((), (), 1)
+    assert paired.seeds == (0, 2)
+    assert paired.problems == ("p1", "p2")
+    assert paired.values.tolist() == [[-1, 0], [1, 1]]
+    assert paired.per_seed.tolist() == [-0.5, 1.0]
+    assert paired.left_out == LeftOut((), (), 1)
 
 
 def test_a_seed_or_a_problem_without_a_partner_is_left_out_and_named():
     arm = scores([[1, 0, math.nan], [1, 1, 1], [0, 0, 0]], seeds=(0, 1, 5))
     reference = scores([[0, 0, 1], [1, 1, 0]], seeds=(0, 1))
-    found = difference(arm, reference)
-    assert found.left_out == LeftOut((5,), (), 1)
-    assert found.values.tolist() == [[1, 0], [0, 0]]
+    paired = difference(arm, reference)
+    assert paired.left_out == LeftOut((5,), (), 1)
+    assert paired.values.tolist() == [[1, 0], [0, 0]]
     assert not difference(scores([[1, 0]]), scores([[0, 1]])).left_out
 
 
@@ -65,9 +65,9 @@ def test_without_anything_in_common_there_is_no_difference():
 def test_pairing_removes_what_the_arms_share():
     """Two arms that differ by 0.02 on every problem: any interval of either alone is wide, of the difference nil."""
     base = np.random.default_rng(0).random((1, 50))
-    found = difference(scores(base + 0.02), scores(base))
-    assert found.effect == pytest.approx(0.02)
-    assert found.summary.variance < 1e-20
+    paired = difference(scores(base + 0.02), scores(base))
+    assert paired.effect == pytest.approx(0.02)
+    assert paired.summary.variance < 1e-20
 
 
 def test_numbers_per_run_are_a_paired_t_test_over_seeds():
@@ -85,13 +85,13 @@ def test_the_probability_of_improvement_is_mann_and_whitneys():
 def test_equivalence_is_tost():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0.5, 0.1, (2, 60))
-    found = difference(scores(a[None]), scores(b[None])).summary
+    summary = difference(scores(a[None]), scores(b[None])).summary
     for margin in (0.02, 0.05):
-        assert equivalence(found, margin) == pytest.approx(ttost_paired(a, b, -margin, margin)[0])
+        assert equivalence(summary, margin) == pytest.approx(ttost_paired(a, b, -margin, margin)[0])
     # The margin at which TOST is at exactly 5 % is the far end of the 90 % interval.
-    assert equivalence(found, equivalent_within(found)) == pytest.approx(0.05)
+    assert equivalence(summary, equivalent_within(summary)) == pytest.approx(0.05)
     with pytest.raises(ValueError, match="margin above 0"):
-        equivalence(found, 0)
+        equivalence(summary, 0)
 
 
 def test_no_spread_is_no_evidence_of_equality():
@@ -118,10 +118,10 @@ def test_power_is_as_predicted():
     }
     true = replace(crossed(noise[0]), **{k: np.array(v) for k, v in expected.items()})
     assert float(true.variance) == pytest.approx(variance)
-    found = crossed(noise + detectable(true))
+    drawn = crossed(noise + detectable(true))
     p = [
-        replace(found, mean=m, seed=s, problem=q, cell=c, df_problem=d).p_value()
-        for m, s, q, c, d in zip(found.mean, found.seed, found.problem, found.cell, found.df_problem, strict=True)
+        replace(drawn, mean=m, seed=s, problem=q, cell=c, df_problem=d).p_value()
+        for m, s, q, c, d in zip(drawn.mean, drawn.seed, drawn.problem, drawn.cell, drawn.df_problem, strict=True)
     ]
     assert np.mean(np.array(p) < 0.05) == pytest.approx(0.8, abs=0.03)
 
@@ -130,18 +130,18 @@ def test_needed_seeds_problems_and_samples_are_the_first_that_suffice():
     rng = np.random.default_rng(4)
     values = rng.normal(0, 0.02, (3, 1)) + rng.normal(0, 0.03, (1, 200)) + rng.normal(0, 0.15, (3, 200))
     values += 0.01 - values.mean()
-    found = crossed(values, np.zeros(200, int))
-    sampling = float(found.cell) * 0.6
-    wanted = needed(found, sampling, 8)
-    effect = abs(float(found.mean))
+    summary = crossed(values, np.zeros(200, int))
+    sampling = float(summary.cell) * 0.6
+    wanted = needed(summary, sampling, 8)
+    effect = abs(float(summary.mean))
     assert wanted.seeds is not None
-    assert detectable(grown(found, sampling, seeds=wanted.seeds / 3)) <= effect
-    assert detectable(grown(found, sampling, seeds=(wanted.seeds - 1) / 3)) > effect
+    assert detectable(grown(summary, sampling, seeds=wanted.seeds / 3)) <= effect
+    assert detectable(grown(summary, sampling, seeds=(wanted.seeds - 1) / 3)) > effect
     assert wanted.problems is None  # the seeds alone leave more than the difference open, whatever the problems
     assert wanted.samples is None
-    quiet = replace(found, seed=found.cell)  # seeds alike: then problems, and samples, can decide
+    quiet = replace(summary, seed=summary.cell)  # seeds alike: then problems, and samples, can decide
     assert needed(quiet, sampling, 8).problems is not None
-    assert needed(replace(found, mean=np.array(0.0)), sampling, 8).seeds is None
+    assert needed(replace(summary, mean=np.array(0.0)), sampling, 8).seeds is None
 
 
 def test_seeds_cannot_make_up_for_too_few_problems():
@@ -175,7 +175,7 @@ def test_more_of_a_kind_shrinks_its_own_part_alone():
     assert (twice["seeds"].num_seeds, twice["seeds"].df_seed, twice["problems"].num_problems) == (4, 3, 20)
 
 
-def test_one_seed_says_nothing_of_seeds():
+def test_with_one_seed_no_number_of_seeds_is_advised():
     values = np.random.default_rng(7).normal(0.02, 0.2, (1, 100))
     wanted = needed(crossed(values, np.zeros(100, int)), 1e-5, 8)
     assert wanted.seeds is None
@@ -202,10 +202,10 @@ def test_the_quickstarts_own_runs(arm: str, metric: str, effect: float, interval
     correct = pd.read_csv(QUICKSTART)
     n = np.full(len(correct), 8)
     read = {"avg": avg_values, "pass": lambda n, c: pass_values(n, c, 8)}[metric]
-    own, grpo = (scores(read(n, correct[name].to_numpy())[None]) for name in (arm, "grpo"))
-    found = difference(own, grpo)
-    low, high = found.summary.interval().low, found.summary.interval().high
-    assert 100 * found.effect == pytest.approx(effect, abs=0.05)
+    lad, grpo = (scores(read(n, correct[name].to_numpy())[None]) for name in (arm, "grpo"))
+    paired = difference(lad, grpo)
+    low, high = paired.summary.interval().low, paired.summary.interval().high
+    assert 100 * paired.effect == pytest.approx(effect, abs=0.05)
     assert (100 * low, 100 * high) == pytest.approx(interval, abs=0.2)
-    alone = own.summary().interval().half + grpo.summary().interval().half
-    assert alone > 2 * found.summary.interval().half  # unpaired they would overlap
+    alone = lad.summary().interval().half + grpo.summary().interval().half
+    assert alone > 2 * paired.summary.interval().half  # unpaired they would overlap

@@ -21,67 +21,67 @@ def test_mean_squares_are_those_of_a_two_way_layout():
     values = np.random.default_rng(0).random((4, 9)) + np.arange(4)[:, None] + 0.1 * np.arange(9)
     long = pd.DataFrame([(s, p, values[s, p]) for s in range(4) for p in range(9)], columns=["s", "p", "y"])
     table = anova_lm(ols("y ~ C(s) + C(p)", long).fit())
-    found = crossed(values)
+    summary = crossed(values)
     square = table["sum_sq"] / table["df"]
-    assert [float(found.seed), float(found.problem), float(found.cell)] == pytest.approx((square / 36).tolist())
-    assert float(found.mean) == pytest.approx(values.mean())
+    assert [float(summary.seed), float(summary.problem), float(summary.cell)] == pytest.approx((square / 36).tolist())
+    assert float(summary.mean) == pytest.approx(values.mean())
     MS = square.to_dict()
     estimate = MS["C(s)"] + MS["C(p)"] - MS["Residual"]
-    assert float(found.variance) == pytest.approx(max(estimate, MS["C(s)"], MS["C(p)"]) / 36)
+    assert float(summary.variance) == pytest.approx(max(estimate, MS["C(s)"], MS["C(p)"]) / 36)
     df = estimate**2 / (MS["C(s)"] ** 2 / 3 + MS["C(p)"] ** 2 / 8 + MS["Residual"] ** 2 / 24)
-    assert float(found.df) == pytest.approx(max(df, 3))
+    assert float(summary.df) == pytest.approx(max(df, 3))
 
 
 def test_one_seed_is_a_t_test_over_problems():
     values = np.random.default_rng(1).normal(0.1, 1, 40)
-    found = crossed(values[None])
+    summary = crossed(values[None])
     oracle = stats.ttest_1samp(values, 0)
-    assert found.p_value() == pytest.approx(oracle.pvalue)
+    assert summary.p_value() == pytest.approx(oracle.pvalue)
     low, high = oracle.confidence_interval(0.95)
-    assert (found.interval().low, found.interval().high) == pytest.approx((low, high))
+    assert (summary.interval().low, summary.interval().high) == pytest.approx((low, high))
 
 
 def test_one_number_per_run_is_a_t_test_over_seeds():
     values = np.array([0.3, 0.5, 0.45, 0.7])
-    found = crossed(values[:, None])
-    assert found.num_problems == 0
-    assert found.p_value(0.4) == pytest.approx(stats.ttest_1samp(values, 0.4).pvalue)
+    summary = crossed(values[:, None])
+    assert summary.num_problems == 0
+    assert summary.p_value(0.4) == pytest.approx(stats.ttest_1samp(values, 0.4).pvalue)
 
 
-def test_benchmarks_weigh_alike_whatever_their_size():
+def test_benchmarks_of_any_size_have_equal_weights():
     """One seed, two benchmarks: Welch's t test, as mean(x) = mean(−y) says that the average of both means is 0."""
     rng = np.random.default_rng(2)
     x, y = rng.normal(0.3, 1, 12), rng.normal(-0.1, 2, 50)
-    found = crossed(np.concatenate([x, y])[None], np.repeat([0, 1], [12, 50]))
+    summary = crossed(np.concatenate([x, y])[None], np.repeat([0, 1], [12, 50]))
     oracle = stats.ttest_ind(x, -y, equal_var=False)
-    assert float(found.mean) == pytest.approx((x.mean() + y.mean()) / 2)
-    assert found.p_value() == pytest.approx(oracle.pvalue)
-    assert float(found.df) == pytest.approx(oracle.df)
-    assert weighted(np.concatenate([x, y]), np.repeat([0, 1], [12, 50])) == pytest.approx(found.mean)
+    assert float(summary.mean) == pytest.approx((x.mean() + y.mean()) / 2)
+    assert summary.p_value() == pytest.approx(oracle.pvalue)
+    assert float(summary.df) == pytest.approx(oracle.df)
+    assert weighted(np.concatenate([x, y]), np.repeat([0, 1], [12, 50])) == pytest.approx(summary.mean)
 
 
 def test_seeds_of_several_benchmarks_move_the_whole_average():
     """Rows that are constant within a seed: only the spread of the seeds' averages is left, a t test over seeds."""
     averages = np.array([0.2, 0.5, 0.4])
     values = np.hstack([np.repeat(averages[:, None] + 0.1, 5, 1), np.repeat(averages[:, None] - 0.1, 20, 1)])
-    found = crossed(values, np.repeat([0, 1], [5, 20]))
-    assert float(found.error) == pytest.approx(averages.std(ddof=1) / math.sqrt(3))
-    assert found.p_value(0.3) == pytest.approx(stats.ttest_1samp(averages, 0.3).pvalue)
+    summary = crossed(values, np.repeat([0, 1], [5, 20]))
+    assert float(summary.error) == pytest.approx(averages.std(ddof=1) / math.sqrt(3))
+    assert summary.p_value(0.3) == pytest.approx(stats.ttest_1samp(averages, 0.3).pvalue)
 
 
 def test_problems_that_seeds_share_are_not_averaged_away():
     """Seeds identical: more of them must not shrink what the choice of problems leaves open."""
-    one = np.random.default_rng(3).random((1, 100))
-    alone, eight = crossed(one), crossed(np.repeat(one, 8, axis=0))
+    single = np.random.default_rng(3).random((1, 100))
+    alone, eight = crossed(single), crossed(np.repeat(single, 8, axis=0))
     assert float(eight.error) == pytest.approx(float(alone.error))
 
 
 def test_problems_that_all_agree_leave_a_beta_binomial_bound():
-    found = crossed(np.ones((3, 10)), np.zeros(10, int))
-    assert found.alike
-    assert found.interval().low == pytest.approx(1 - stats.beta.ppf(0.95, 1, 11))
+    summary = crossed(np.ones((3, 10)), np.zeros(10, int))
+    assert summary.alike
+    assert summary.interval().low == pytest.approx(1 - stats.beta.ppf(0.95, 1, 11))
     assert unseen(300) == pytest.approx(3 / 300, rel=0.02)  # the rule of three
-    assert found.p_value() == 1
+    assert summary.p_value() == 1
 
 
 def test_a_single_number_has_no_interval():
@@ -106,7 +106,7 @@ def differences(rng: np.random.Generator, S: int, spread: float, repeats: int) -
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.03])
 @pytest.mark.parametrize("S", [3, 5, 8])
-def test_intervals_cover_what_they_promise(S: int, spread: float):
+def test_intervals_have_their_nominal_coverage(S: int, spread: float):
     """95 % intervals cover 93 to 97 %; 8000 repetitions at S = 3 know it to ± 0.5 points (two standard errors).
 
     It is lowest, 93.2, at three seeds 3 points apart.
@@ -114,8 +114,8 @@ def test_intervals_cover_what_they_promise(S: int, spread: float):
     rng = np.random.default_rng([S, round(100 * spread)])
     covered = []
     for _ in range(24 // S):
-        found = crossed(differences(rng, S, spread, 1000))
-        covered.append(np.abs(found.mean) <= student.quantile(0.975, found.df) * found.error)
+        summary = crossed(differences(rng, S, spread, 1000))
+        covered.append(np.abs(summary.mean) <= student.quantile(0.975, summary.df) * summary.error)
     assert 0.93 <= np.mean(covered) <= 0.97
 
 

@@ -18,11 +18,11 @@ from tests.analysis.policies import write_bandit
 def test_basins_part_three_gaussian_modes():
     arms = np.arange(50)
     reward = sum(h * np.exp(-((arms - c) ** 2) / 2 / w**2) for c, w, h in ((10, 2, 0.9), (25, 3, 1.0), (40, 2, 0.8)))
-    found = basins(np.asarray(reward))
-    assert len(found) == 3
-    for basin, centre in zip(found, (10, 25, 40), strict=True):
+    slices = basins(np.asarray(reward))
+    assert len(slices) == 3
+    for basin, centre in zip(slices, (10, 25, 40), strict=True):
         assert basin.start <= centre < basin.stop
-    assert [b.start for b in found[1:]] == [b.stop for b in found[:-1]]
+    assert [b.start for b in slices[1:]] == [b.stop for b in slices[:-1]]
 
 
 def test_small_bumps_and_flat_stretches_are_no_modes():
@@ -69,8 +69,8 @@ def test_bandit_runs_are_measured_against_the_target_of_their_own_temperature(tm
     distance, modes = parse("total variation,modes covered", frames, run_ids)
 
     def of(name: str) -> list[float]:
-        found = [scores(frames, metric, (), {by_name[name].run_id: at(40)}) for metric in (distance, modes)]
-        return [float(one.values.item()) for one in found if one is not None]
+        measured = [scores(frames, metric, (), {by_name[name].run_id: at(40)}) for metric in (distance, modes)]
+        return [float(metric_scores.values.item()) for metric_scores in measured if metric_scores is not None]
 
     # P_A: three arms of e⁴ = 54.598 and six of 1. A single mode is off by what the others hold, 1 − 54.598 / 169.795.
     assert of("lad-js-eta0.25-s0") == pytest.approx([0, 3], abs=1e-12)

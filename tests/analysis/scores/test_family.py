@@ -13,19 +13,19 @@ from analysis.scores.family import family
 P, SAMPLES = 256, 8
 
 
-def arms(rng: np.random.Generator, spreads: list[float], S: int, apart: float = 0.0) -> list[Scores]:
+def arms(rng: np.random.Generator, spreads: list[float], S: int, distance: float = 0.0) -> list[Scores]:
     """avg@8 of arms of equal ability; spreads: standard deviation of each one's luck of training, as a share."""
     base = rng.beta(0.6, 0.6, P)
-    found = []
+    of_arms = []
     for spread in spreads:
-        rate = base + rng.normal(0, apart, P) + rng.normal(0, spread, (S, 1))
+        rate = base + rng.normal(0, distance, P) + rng.normal(0, spread, (S, 1))
         values = rng.binomial(SAMPLES, np.clip(rate, 0, 1)) / SAMPLES
-        found.append(Scores(tuple(range(S)), tuple(range(P)), values, np.zeros(P, np.int64)))
-    return found
+        of_arms.append(Scores(tuple(range(S)), tuple(range(P)), values, np.zeros(P, np.int64)))
+    return of_arms
 
 
-def against_first(found: list[Scores]) -> list[Difference]:
-    return [d for arm in found[1:] if (d := difference(arm, found[0])) is not None]
+def against_first(of_arms: list[Scores]) -> list[Difference]:
+    return [d for arm in of_arms[1:] if (d := difference(arm, of_arms[0])) is not None]
 
 
 @pytest.mark.parametrize(("S", "spread"), [(1, 0.0), (3, 0.01), (3, 0.03), (5, 0.03), (8, 0.03)])
@@ -34,21 +34,21 @@ def test_ten_equal_arms_rarely_give_any_verdict(S: int, spread: float):
     rng = np.random.default_rng([S, round(1000 * spread)])
     false = 0
     for _ in range(300):
-        judged = family(against_first(arms(rng, [spread] * 10, S, apart=0.05 if S > 1 else 0.1))).judged
-        false += any(one.simultaneous.excludes(0) for one in judged)
+        judged = family(against_first(arms(rng, [spread] * 10, S, distance=0.05 if S > 1 else 0.1))).judged
+        false += any(verdict.simultaneous.excludes(0) for verdict in judged)
     assert false / 300 <= 0.05 + 0.025
 
 
-def test_without_the_family_a_third_of_such_sweeps_would():
+def test_plain_intervals_give_a_verdict_in_a_third_of_such_sweeps():
     rng = np.random.default_rng(1)
     false = 0
     for _ in range(200):
-        judged = family(against_first(arms(rng, [0.0] * 10, 1, apart=0.1))).judged
-        false += any(one.plain.excludes(0) for one in judged)
+        judged = family(against_first(arms(rng, [0.0] * 10, 1, distance=0.1))).judged
+        false += any(verdict.plain.excludes(0) for verdict in judged)
     assert false / 200 > 0.2
 
 
-def test_a_restless_arm_is_not_judged_with_the_degrees_of_freedom_of_all():
+def test_an_arm_with_a_large_spread_does_not_get_the_pooled_degrees_of_freedom():
     """Of six arms one, whose seeds are three times as far apart. 1000 sweeps know its 5 % to ± 1.4 (two errors)."""
     rng = np.random.default_rng(3)
     false = 0
@@ -59,13 +59,13 @@ def test_a_restless_arm_is_not_judged_with_the_degrees_of_freedom_of_all():
     assert false / 1000 <= 0.05 + 0.014
 
 
-def test_a_restless_reference_does_not_pass_for_nine_findings():
+def test_a_reference_with_a_large_spread_rarely_gives_verdicts_on_its_arms():
     """The reference's seeds 6 points apart, all others' 1: the pooled spread must not hide it."""
     rng = np.random.default_rng(2)
     false = 0
     for _ in range(300):
-        judged = family(against_first(arms(rng, [0.06, *[0.01] * 9], 5, apart=0.05))).judged
-        false += any(one.simultaneous.excludes(0) for one in judged)
+        judged = family(against_first(arms(rng, [0.06, *[0.01] * 9], 5, distance=0.05))).judged
+        false += any(verdict.simultaneous.excludes(0) for verdict in judged)
     assert false / 300 <= 0.10
 
 
@@ -95,10 +95,10 @@ def test_the_pooled_spread_by_hand():
     (0.1, −0.1), (−0.1, 0.1), twice the residual mean square is 2·4·0.01/2 = 0.04. A mean of two seeds has half of it.
     """
     rates, moved = np.linspace(0.2, 0.8, 5), np.array([[0.1], [-0.1]])
-    found = [Scores((0, 1), tuple(range(5)), rates + sign * moved, np.zeros(5, np.int64)) for sign in (0, 1, -1)]
-    judged = family(against_first(found)).judged
-    assert [one.summary.seed for one in judged] == pytest.approx([0.02, 0.02])
-    assert [one.summary.df_seed for one in judged] == [2, 2]  # (2 − 1)·2
+    of_arms = [Scores((0, 1), tuple(range(5)), rates + sign * moved, np.zeros(5, np.int64)) for sign in (0, 1, -1)]
+    judged = family(against_first(of_arms)).judged
+    assert [verdict.summary.seed for verdict in judged] == pytest.approx([0.02, 0.02])
+    assert [verdict.summary.df_seed for verdict in judged] == [2, 2]  # (2 − 1)·2
 
 
 def test_the_pooled_spread_of_arms_that_lack_other_seeds_by_hand():
@@ -113,8 +113,8 @@ def test_the_pooled_spread_of_arms_that_lack_other_seeds_by_hand():
         return Scores(seeds, tuple(range(5)), rates + np.array(moved)[:, None], np.zeros(5, np.int64))
 
     judged = family(against_first([arm((0, 1, 2), 0, 0, 0), arm((0, 1), 0.1, -0.1), arm((1, 2), 0.1, -0.1)])).judged
-    assert [one.summary.seed for one in judged] == pytest.approx([1 / 75, 1 / 75])
-    assert [one.summary.df_seed for one in judged] == [2, 2]
+    assert [verdict.summary.seed for verdict in judged] == pytest.approx([1 / 75, 1 / 75])
+    assert [verdict.summary.df_seed for verdict in judged] == [2, 2]
 
 
 @pytest.mark.parametrize(("K", "S"), [(9, 4), (9, 5), (4, 4)])
@@ -125,22 +125,22 @@ def test_arms_that_each_lack_another_seed_rarely_give_a_verdict(K: int, S: int):
     rng = np.random.default_rng([K, S])
     false = 0
     for _ in range(300):
-        first, *others = arms(rng, [0.03] * (K + 1), S, apart=0.05)
-        there = [arm.of_seeds(tuple(s for s in range(S) if s != k % S)) for k, arm in enumerate(others)]
-        false += any(one.simultaneous.excludes(0) for one in family(against_first([first, *there])).judged)
+        first, *others = arms(rng, [0.03] * (K + 1), S, distance=0.05)
+        with_gaps = [arm.of_seeds(tuple(s for s in range(S) if s != k % S)) for k, arm in enumerate(others)]
+        false += any(verdict.simultaneous.excludes(0) for verdict in family(against_first([first, *with_gaps])).judged)
     assert false / 300 <= 0.05 + 0.025
 
 
 def test_a_verdict_and_its_interval_agree():
-    found = arms(np.random.default_rng(3), [0.01] * 6, 4, apart=0.1)
-    raised = [Scores(a.seeds, a.problems, a.values + 0.01 * i, a.benchmark) for i, a in enumerate(found)]
+    of_arms = arms(np.random.default_rng(3), [0.01] * 6, 4, distance=0.1)
+    raised = [Scores(a.seeds, a.problems, a.values + 0.01 * i, a.benchmark) for i, a in enumerate(of_arms)]
     judged = family(against_first(raised)).judged
-    assert {one.simultaneous.excludes(0) for one in judged} == {True, False}
-    for one in judged:
-        assert one.simultaneous.excludes(0) == (one.p_family < 0.05)
-        assert one.plain.excludes(0) == (one.p < 0.05)
-        assert one.simultaneous.low <= one.plain.low <= one.plain.high <= one.simultaneous.high
-        assert one.p_family <= 1 - (1 - one.p) ** 5 + 0.01  # Šidák's bound, and the noise of the draws
+    assert {verdict.simultaneous.excludes(0) for verdict in judged} == {True, False}
+    for verdict in judged:
+        assert verdict.simultaneous.excludes(0) == (verdict.p_family < 0.05)
+        assert verdict.plain.excludes(0) == (verdict.p < 0.05)
+        assert verdict.simultaneous.low <= verdict.plain.low <= verdict.plain.high <= verdict.simultaneous.high
+        assert verdict.p_family <= 1 - (1 - verdict.p) ** 5 + 0.01  # Šidák's bound, and the noise of the draws
 
 
 def test_a_family_of_one_is_the_difference_itself():
@@ -152,7 +152,7 @@ def test_a_family_of_one_is_the_difference_itself():
 
 def test_equal_contrasts_need_no_wider_interval():
     """Nine names for one arm: the correlation is 1, and nothing is tested nine times."""
-    reference, arm = arms(np.random.default_rng(5), [0.0, 0.0], 1, apart=0.1)
+    reference, arm = arms(np.random.default_rng(5), [0.0, 0.0], 1, distance=0.1)
     same = difference(arm, reference)
     assert same is not None
     judged = family([same] * 9).judged
@@ -160,10 +160,10 @@ def test_equal_contrasts_need_no_wider_interval():
 
 
 def test_seeds_and_problems_need_not_be_the_same_in_all_arms():
-    first, second, third = arms(np.random.default_rng(6), [0.01] * 3, 4, apart=0.1)
+    first, second, third = arms(np.random.default_rng(6), [0.01] * 3, 4, distance=0.1)
     second = second.of_seeds((0, 1, 3))
     third = third.of_problems(np.arange(200))
-    found = family(against_first([first, second, third]))
+    judged = family(against_first([first, second, third]))
     # Pooled: 2 of three seeds and 3 of four. The spread of the third is the largest, and has its own.
-    assert [one.summary.df_seed for one in found.judged] == [2 + 3, 3]
-    assert all(one.simultaneous.half > one.plain.half > 0 for one in found.judged)
+    assert [verdict.summary.df_seed for verdict in judged.judged] == [2 + 3, 3]
+    assert all(verdict.simultaneous.half > verdict.plain.half > 0 for verdict in judged.judged)

@@ -35,13 +35,13 @@ def test_numbers_of_many_values_are_grouped_by_rank():
 
 def test_every_finished_run_of_a_grid_is_placed_by_its_knobs(tmp_path):
     write_study(tmp_path, spoil=True)
-    found = explored(load(tmp_path))
-    assert found is not None
-    assert set(found.knobs) == {"loss", "divergence", "eta"}
-    assert len(found.runs) == len(FINAL) - 3 + 1  # three have no result; GRPO has one
-    place = [run.name for run in found.runs].index("lad-js-eta0.5-s0")
-    assert dict(zip(found.knobs, found.values[place], strict=True)) == {"loss": "lad", "divergence": "js", "eta": "0.5"}
-    assert found.results[place] == pytest.approx((20 / 32 + 19 / 32) / 2)  # avg@8 of maze7 and maze9
+    study = explored(load(tmp_path))
+    assert study is not None
+    assert set(study.knobs) == {"loss", "divergence", "eta"}
+    assert len(study.runs) == len(FINAL) - 3 + 1  # three have no result; GRPO has one
+    place = [run.name for run in study.runs].index("lad-js-eta0.5-s0")
+    assert dict(zip(study.knobs, study.values[place], strict=True)) == {"loss": "lad", "divergence": "js", "eta": "0.5"}
+    assert study.results[place] == pytest.approx((20 / 32 + 19 / 32) / 2)  # avg@8 of maze7 and maze9
 
 
 def test_each_arm_in_turn_adds_the_problem_on_which_it_lies_furthest_from_the_first():

@@ -75,11 +75,13 @@ def test_a_family_of_equal_arms_has_a_false_verdict_in_at_most_five_per_cent() -
         return Scores(tuple(range(len(values))), tuple(range(len(benchmark))), values, benchmark)
 
     wrong = np.zeros(repeats, bool)
-    for one in range(repeats):
+    for repeat in range(repeats):
         for count, level in zip(seeds, nominal, strict=True):
-            found = [difference(of(scores[one, arm, :count]), of(scores[one, 0, :count])) for arm in range(1, arms)]
-            judged = family([d for d in found if d is not None], 1 - level).judged
-            wrong[one] |= any(each.plain.excludes(0) for each in judged)
+            differences = [
+                difference(of(scores[repeat, arm, :count]), of(scores[repeat, 0, :count])) for arm in range(1, arms)
+            ]
+            judged = family([d for d in differences if d is not None], 1 - level).judged
+            wrong[repeat] |= any(verdict.plain.excludes(0) for verdict in judged)
     assert wrong.mean() <= 0.05 + 2.6 * math.sqrt(0.05 * 0.95 / repeats)
 
 
@@ -114,6 +116,6 @@ def test_the_forecast_of_an_equivalence_is_how_often_two_one_sided_tests_or_a_la
         decided |= -near >= student.quantile(1 - level / 2, summary.df)
         shares.append(decided.mean())
     pilot = crossed(effect + sd * np.array([[-1.0], [0.0], [1.0]]))
-    found = chances(pilot, math.nan, seeds, nominal, margin)
-    assert found[2:] == pytest.approx(shares[2:], abs=0.05)
-    assert all(chance <= share + 0.05 for chance, share in zip(found, shares, strict=True))
+    forecast = chances(pilot, math.nan, seeds, nominal, margin)
+    assert forecast[2:] == pytest.approx(shares[2:], abs=0.05)
+    assert all(chance <= share + 0.05 for chance, share in zip(forecast, shares, strict=True))

@@ -42,51 +42,51 @@ def labels(compared: Sequence[Arm]) -> list[str]:
 
 
 def test_each_arm_and_the_mean_of_several_have_a_side(tmp_path: Path) -> None:
-    found = arms_of(tmp_path, "loss=grpo", "loss=pacs lr=1e-5", "loss=pacs lr=1e-4")
-    each = sides(claim("loss=pacs"), "loss=grpo", found)
-    assert {label: labels(others) for label, (_, others) in each.items()} == {
+    arms = arms_of(tmp_path, "loss=grpo", "loss=pacs lr=1e-5", "loss=pacs lr=1e-4")
+    compared = sides(claim("loss=pacs"), "loss=grpo", arms)
+    assert {label: labels(others) for label, (_, others) in compared.items()} == {
         "loss=pacs lr = 1e-5": ["loss=grpo lr = 1e-06"],
         "loss=pacs lr = 1e-4": ["loss=grpo lr = 1e-06"],
     }
-    ((own, others),) = sides(claim("loss=pacs", "mean"), "loss=grpo", found).values()
-    assert (len(own), len(others)) == (2, 1)
+    ((claimed, others),) = sides(claim("loss=pacs", "mean"), "loss=grpo", arms).values()
+    assert (len(claimed), len(others)) == (2, 1)
 
 
 @pytest.mark.parametrize("of", ["each", "mean"])
-def test_what_is_compared_with_itself_is_said_to_be(tmp_path: Path, of: str) -> None:
-    found = arms_of(tmp_path, "loss=grpo", "loss=pacs")
+def test_a_claim_that_compares_arms_with_themselves_is_not_tested(tmp_path: Path, of: str) -> None:
+    arms = arms_of(tmp_path, "loss=grpo", "loss=pacs")
     with pytest.raises(NotTested, match="^what has loss=grpo is itself what it is compared to, loss=grpo$"):
-        sides(claim("loss=grpo", of), "loss=grpo", found)
+        sides(claim("loss=grpo", of), "loss=grpo", arms)
     with pytest.raises(NotTested, match="^there is no arm loss=ppo to compare to$"):
-        sides(claim("loss=grpo", of), "loss=ppo", found)
+        sides(claim("loss=grpo", of), "loss=ppo", arms)
 
 
 def test_an_arm_beside_the_plain_one_of_its_name_is_compared_to_it(tmp_path: Path) -> None:
-    found = arms_of(tmp_path, "loss=grpo", "loss=grpo lr=1e-4", "loss=pacs")
-    ((own, _),) = sides(claim("loss=grpo lr=1e-4"), "loss=grpo lr=1e-06", found).values()
-    assert labels(own) == ["loss=grpo lr = 1e-4"]
+    arms = arms_of(tmp_path, "loss=grpo", "loss=grpo lr=1e-4", "loss=pacs")
+    ((claimed, _),) = sides(claim("loss=grpo lr=1e-4"), "loss=grpo lr=1e-06", arms).values()
+    assert labels(claimed) == ["loss=grpo lr = 1e-4"]
 
 
 def test_a_report_says_of_a_claim_that_it_compares_an_arm_with_itself(tmp_path: Path) -> None:
     write(tmp_path, "loss=grpo", "loss=pacs", claims=[{**WINS, "arm": "loss=grpo"}], baseline="loss=grpo")
-    (one,) = verdicts(load(tmp_path))
-    assert one.outcome == Outcome.NOT_TESTED
-    assert one.more == "what has loss=grpo is itself what it is compared to, loss=grpo"
+    (verdict,) = verdicts(load(tmp_path))
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert verdict.more == "what has loss=grpo is itself what it is compared to, loss=grpo"
 
 
 def test_a_trend_takes_the_arms_by_the_value_of_its_knob(tmp_path: Path) -> None:
-    found = arms_of(tmp_path, "loss=pacs lr=1e-3", "loss=pacs lr=1e-5", "loss=pacs lr=1e-4")
+    arms = arms_of(tmp_path, "loss=pacs lr=1e-3", "loss=pacs lr=1e-5", "loss=pacs lr=1e-4")
     rises = claim("loss=pacs", relation="rises with lr")
-    assert [arm.label for arm in trend(rises, found)] == ["lr = 1e-5", "lr = 1e-4", "lr = 1e-3"]
+    assert [arm.label for arm in trend(rises, arms)] == ["lr = 1e-5", "lr = 1e-4", "lr = 1e-3"]
     with pytest.raises(NotTested, match="three or more values of lr"):
-        trend(rises, found[:2])
+        trend(rises, arms[:2])
 
 
-def test_a_report_says_that_no_arm_has_the_baseline_and_what_stands_in_its_place(tmp_path: Path) -> None:
+def test_a_report_names_a_baseline_that_no_arm_has_and_its_replacement(tmp_path: Path) -> None:
     write(tmp_path, "loss=grpo", "loss=pacs", baseline="loss=nope")
-    (one,) = findings(load(tmp_path))
-    assert one.outcome == Outcome.WARNING
-    assert one.claim.says == ("no arm has the study's baseline, loss=nope: arms are compared to loss=grpo instead")
+    (verdict,) = findings(load(tmp_path))
+    assert verdict.outcome == Outcome.WARNING
+    assert verdict.claim.says == ("no arm has the study's baseline, loss=nope: arms are compared to loss=grpo instead")
 
 
 def test_a_baseline_that_some_arm_has_is_no_finding(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_runs_will_measure_is_known_before_they_begin(name: str):
 
 
 @pytest.mark.parametrize("name", ["avg@3", "pass@64", "foo", "avg,pass", "modes covered", "evaluation/nosuch/avg_at_8"])
-def test_what_they_will_not_measure_is_too(name: str):
+def test_metrics_that_runs_will_not_measure_are_refused_before_they_begin(name: str):
     with pytest.raises(LookupError, match=f"{name}: no run measured it"):
         check_ahead(name, ["evaluation/maze7/avg_at_8", "evaluation/maze7/pass_at_8"], 8)
 
@@ -76,14 +76,14 @@ def two(home: Path) -> tuple[Frames, list[Arm]]:
 
 def test_equal_accuracy_is_the_highest_that_both_reached(tmp_path):
     frames, (grpo, pacs) = two(tmp_path)
-    found = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
+    reached = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
     # PACS ends at 12/24, which GRPO reaches at step 20.
-    assert found.value == 0.5
-    assert (found.points or {})[pacs.group_id]["id-pacs-s0"].step == 40
-    assert (found.points or {})[grpo.group_id]["id-grpo-s0"].step == 20
+    assert reached.value == 0.5
+    assert (reached.points or {})[pacs.group_id]["id-pacs-s0"].step == 40
+    assert (reached.points or {})[grpo.group_id]["id-grpo-s0"].step == 20
     # pass@4 there: GRPO 8, 4, 0 of 8 -> 1, 1 - 1/70, 0; PACS 6, 4, 2 -> 1, 69/70, 1 - 15/70
-    assert cell_of(frames, grpo, pass_at(4), SOURCES, found).mean == pytest.approx((1 + 69 / 70) / 3)
-    assert cell_of(frames, pacs, pass_at(4), SOURCES, found).mean == pytest.approx((1 + 69 / 70 + 55 / 70) / 3)
+    assert cell_of(frames, grpo, pass_at(4), SOURCES, reached).mean == pytest.approx((1 + 69 / 70) / 3)
+    assert cell_of(frames, pacs, pass_at(4), SOURCES, reached).mean == pytest.approx((1 + 69 / 70 + 55 / 70) / 3)
 
 
 def test_equal_tokens_and_seconds_are_sums_up_to_the_evaluation(tmp_path):
@@ -108,19 +108,19 @@ def test_without_a_common_level_the_reason_is_given(tmp_path):
     run(tmp_path, "pacs", ((2, 2), (1, 1), (1, 1)))
     frames = load(tmp_path)
     grpo, pacs = sorted(arms(frames), key=lambda arm: arm.loss)
-    found = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
-    assert found.points is None
-    assert found.why == "loss=pacs has a run that never rises above where the others begin"
+    reached = level(frames, [pacs, grpo], Where.ACCURACY, avg(8), SOURCES)
+    assert reached.points is None
+    assert reached.why == "loss=pacs has a run that never rises above where the others begin"
     assert "did not log" in level(frames, [pacs, grpo], Where.TOKENS, avg(8), SOURCES).why
 
 
-def test_what_is_interpolated_from_the_base_policy_is_said_to_lean(tmp_path):
+def test_a_level_interpolated_from_the_base_policy_has_a_warning(tmp_path):
     run(tmp_path, "grpo", ((2, 2), (6, 6), (6, 6)))  # at half between its base policy and its first evaluation
     run(tmp_path, "pacs", ((2, 2), (3, 3), (4, 4)))
     frames = load(tmp_path)
-    found = level(frames, arms(frames), Where.ACCURACY, avg(8), SOURCES)
-    assert (found.value, found.lowest) == (0.5, "loss=pacs, seed 0")
-    assert found.leans.startswith(
+    reached = level(frames, arms(frames), Where.ACCURACY, avg(8), SOURCES)
+    assert (reached.value, reached.lowest) == (0.5, "loss=pacs, seed 0")
+    assert reached.leans.startswith(
         "loss=grpo reached the 50.0 % of loss=pacs, seed 0, before the first evaluation after the base policy"
     )
     table = frontier.table(frames)
@@ -135,11 +135,11 @@ def test_the_band_of_a_curve_is_t_over_seeds(tmp_path):
     for seed, last in enumerate((4, 5, 6)):
         run(tmp_path, "grpo", ((2, 2), (4, 4), (last, last)), seed=seed)
     frames = load(tmp_path)
-    found = curve(frames, arms(frames)[0], avg(8), SOURCES)
-    assert found.steps == STEPS
-    assert found.mean == (2 / 8, 4 / 8, 5 / 8)
+    band = curve(frames, arms(frames)[0], avg(8), SOURCES)
+    assert band.steps == STEPS
+    assert band.mean == (2 / 8, 4 / 8, 5 / 8)
     # 4/8, 5/8, 6/8: standard deviation 1/8, t(0.975, 2) = 4.302653
-    assert found.high[2] - found.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
+    assert band.high[2] - band.mean[2] == pytest.approx(4.302653 / 8 / 3**0.5)
 
 
 def test_fewer_than_three_seeds_have_no_band(tmp_path):

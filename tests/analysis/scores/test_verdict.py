@@ -47,27 +47,27 @@ def judged(
             )
             plan.append((run_id, f"{arm}-s{seed}", [*arm.split(), f"seed={seed}"]))
     write_sweep(home, "s", plan, claims=[claim])
-    (one,) = verdicts(load(home))
-    return one
+    (verdict,) = verdicts(load(home))
+    return verdict
 
 
 def test_a_claim_holds_where_the_difference_is_decided(tmp_path):
-    one = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, CLAIM)
+    verdict = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, CLAIM)
     # Seed by seed 2 of 8 more on every problem, without spread between seeds: exactly 25 points.
-    assert one.outcome == Outcome.HOLDS
-    assert one.found.startswith("+25 [")
-    assert one.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"
+    assert verdict.outcome == Outcome.HOLDS
+    assert verdict.found.startswith("+25 [")
+    assert verdict.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"
 
 
 def test_the_opposite_contradicts_it(tmp_path):
-    one = judged(tmp_path, {"loss=grpo": (5, 6, 5), "loss=pacs": (3, 4, 2)}, CLAIM)
-    assert one.outcome == Outcome.CONTRADICTED
-    assert one.found.startswith("−29.2 [")  # (−2 − 2 − 3)/3/8
+    verdict = judged(tmp_path, {"loss=grpo": (5, 6, 5), "loss=pacs": (3, 4, 2)}, CLAIM)
+    assert verdict.outcome == Outcome.CONTRADICTED
+    assert verdict.found.startswith("−29.2 [")  # (−2 − 2 − 3)/3/8
 
 
-def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
-    one = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
-    assert one.outcome == Outcome.UNDECIDED
+def test_an_undecided_claim_names_the_seeds_that_would_decide_it(tmp_path):
+    verdict = judged(tmp_path, {"loss=grpo": (4, 4, 4, 4), "loss=pacs": (4, 6, 4, 5)}, CLAIM)
+    assert verdict.outcome == Outcome.UNDECIDED
     # 0, 2, 0, 1 of 8 more, alike on all problems: a paired t test over seeds. Its power by the noncentral t.
     effect, spread = 0.75, 0.9574271
 
@@ -76,7 +76,7 @@ def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
         return float(stats.nct.sf(critical, seeds - 1, effect / spread * seeds**0.5))
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert one.more == f"about {first - 4} more seeds"
+    assert verdict.more == f"about {first - 4} more seeds"
 
 
 @pytest.mark.parametrize(
@@ -93,22 +93,25 @@ def test_undecided_says_how_many_more_seeds_would_do(tmp_path):
     ],
 )
 def test_runs_that_diverged_are_not_left_out_of_a_verdict(tmp_path, grpo, pacs, relation, outcome):
-    """Who is left had more luck: the side that is found more accurate must have lost nobody."""
-    one = judged(tmp_path, {"loss=grpo": grpo, "loss=pacs": pacs}, {**CLAIM, "relation": relation})
+    """The remaining runs were the luckier ones: the side with the higher score must have no diverged run."""
+    verdict = judged(tmp_path, {"loss=grpo": grpo, "loss=pacs": pacs}, {**CLAIM, "relation": relation})
     lost = max(grpo.count(LOST), pacs.count(LOST))
-    assert one.outcome == outcome
+    assert verdict.outcome == outcome
     if outcome == Outcome.NOT_TESTED:
-        assert one.more.startswith(f"{lost} run{'s' * (lost > 1)} diverged (of the others: ")
-        assert not one.groups  # more seeds would not test it: no stopping rule waits for them
+        assert verdict.more.startswith(f"{lost} run{'s' * (lost > 1)} diverged (of the others: ")
+        assert not verdict.groups  # more seeds would not test it: no stopping rule waits for them
     elif lost:
-        assert f", {len(grpo) - lost} of {len(grpo)} seeds ({lost} diverged), " in one.basis
+        assert f", {len(grpo) - lost} of {len(grpo)} seeds ({lost} diverged), " in verdict.basis
 
 
 def test_a_trend_over_values_at_which_runs_diverged_is_not_judged(tmp_path):
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     ends = ((1e-5, (2, 3, 2, 2)), (1e-4, (4, 5, 4, 4)), (1e-3, (6, 7, 6, LOST)))
-    one = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, rises)
-    assert (one.outcome, one.more) == (Outcome.NOT_TESTED, "1 run diverged: those that are left had more luck")
+    verdict = judged(tmp_path, {f"loss=pacs lr={lr:g}": of for lr, of in ends}, rises)
+    assert (verdict.outcome, verdict.more) == (
+        Outcome.NOT_TESTED,
+        "1 run diverged: the remaining runs were the luckier ones",
+    )
 
 
 def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_that_there_was_some(tmp_path):
@@ -124,8 +127,8 @@ def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_
                 run_id = write_run(home, config(loss, seed=seed), ends, name=f"{loss}-s{seed}")
                 plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
         write_sweep(home, "s", plan, claims=[same])
-        (one,) = verdicts(load(home))
-        return one
+        (of_claim,) = verdicts(load(home))
+        return of_claim
 
     assert verdict().more == "saturated: 0.1 to 0.1 % leave no room to differ"
     assert verdict(("dapo", 4)).outcome == Outcome.HOLDS
@@ -134,14 +137,14 @@ def test_two_arms_without_room_are_no_evidence_of_equality_unless_a_third_shows_
 def test_beyond_the_margin_more_seeds_are_asked_for_to_contradict_it(tmp_path):
     """+15.6 points by seed (1, 2, 0, 2 of 8): beyond 5, and not yet decidedly. A paired t test of 10.6 points."""
     same = {**CLAIM, "says": "the same", "relation": "~ 5"}
-    one = judged(tmp_path, {"loss=grpo": (4,) * 4, "loss=pacs": (5, 6, 4, 6)}, same)
+    verdict = judged(tmp_path, {"loss=grpo": (4,) * 4, "loss=pacs": (5, 6, 4, 6)}, same)
     effect, spread = 1.25 / 8 - 0.05, 0.9574271 / 8
 
     def power(seeds: int) -> float:
         return float(stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect / spread * seeds**0.5))
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert (one.outcome, one.more) == (Outcome.UNDECIDED, f"about {first - 4} more seeds")
+    assert (verdict.outcome, verdict.more) == (Outcome.UNDECIDED, f"about {first - 4} more seeds")
     (tmp_path / "more").mkdir()
     more = judged(tmp_path / "more", {"loss=grpo": (4,) * 12, "loss=pacs": (5, 6, 4, 6) * 3}, same)
     assert more.outcome == Outcome.CONTRADICTED
@@ -157,9 +160,9 @@ def test_a_difference_of_two_pairs_of_runs_decides_nothing(tmp_path):
             run_id = write_run(tmp_path, config(loss, seed=seed), ends, name=f"{loss}-s{seed}", cause=cause)
             plan.append((run_id, f"{loss}-s{seed}", [f"loss={loss}", f"seed={seed}"]))
     write_sweep(tmp_path, "s", plan)
-    (one,) = questions(load(tmp_path), "avg", 0.95)
-    assert one.measured.startswith("+25 [")
-    assert one.open
+    (question,) = questions(load(tmp_path), "avg", 0.95)
+    assert question.measured.startswith("+25 [")
+    assert question.open
 
 
 def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_path):
@@ -167,8 +170,8 @@ def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_p
     over both: (1/3 + 1/4)/2 = 0.292 a seed, 6 degrees of freedom. |t| = 2.78: beyond 2.45, of it alone, and not beyond
     Dunnett's 2.86 of two arms, which S seeds reach with 80 % where the noncentral t says so."""
     arms = {"loss=grpo": (4, 4, 4, 4), "loss=pacs lr=1e-4": (6, 7, 6, 7), "loss=pacs lr=1e-3": (3, 3, 3, 4)}
-    one = judged(tmp_path, arms, {**CLAIM, "source": "PACS"})
-    assert one.outcome == Outcome.UNDECIDED
+    verdict = judged(tmp_path, arms, {**CLAIM, "source": "PACS"})
+    assert verdict.outcome == Outcome.UNDECIDED
     dunnett = 2 * stats.t.sf(2.86, 6)
 
     def power(seeds: int) -> float:
@@ -176,11 +179,11 @@ def test_an_arm_that_looks_the_other_way_but_not_within_the_family_is_open(tmp_p
         return float(stats.nct.sf(stats.t.isf(dunnett / 2, df), df, 0.75 / (0.2917 / seeds) ** 0.5))
 
     first = next(seeds for seeds in range(4, 100) if power(seeds) >= 0.8)
-    assert one.more == f"about {first - 4} more seeds"
-    assert one.claim.origin == Origin.PAPER
+    assert verdict.more == f"about {first - 4} more seeds"
+    assert verdict.claim.origin == Origin.PAPER
 
 
-def test_of_several_arms_each_must_bear_it_out_or_their_mean(tmp_path):
+def test_a_claim_must_hold_for_each_of_several_arms_or_for_their_mean(tmp_path):
     arms = {"loss=grpo": (3, 4, 3), "loss=pacs lr=1e-5": (6, 7, 6), "loss=pacs lr=1e-3": (3, 4, 3)}
     (tmp_path / "mean").mkdir()
     assert judged(tmp_path, arms, CLAIM).outcome == Outcome.UNDECIDED
@@ -206,21 +209,21 @@ def test_the_interval_printed_of_an_equivalence_is_the_one_that_decides_it(tmp_p
     """Differences of 0, −1, 1 and 0 of 8 by seed, of every problem alike: mean 0, standard error 12.5·√(2/3)/2 = 5.10
     points; t of 3 degrees of freedom is 2.353 at 90 % and 3.182 at 95 %: ± 12.0 decide, within ± 14, and not ± 16.2."""
     arms = {"loss=grpo": (4, 5, 4, 4), "loss=pacs": (4, 4, 5, 4)}
-    one = judged(tmp_path, arms, {**CLAIM, "says": "the same", "relation": "~ 14"})
-    assert one.outcome == Outcome.HOLDS
-    assert "[−12, 12]" in one.found
-    assert "90 % (two one-sided tests at 5 % within ± 14)" in one.basis
+    verdict = judged(tmp_path, arms, {**CLAIM, "says": "the same", "relation": "~ 14"})
+    assert verdict.outcome == Outcome.HOLDS
+    assert "[−12, 12]" in verdict.found
+    assert "90 % (two one-sided tests at 5 % within ± 14)" in verdict.basis
 
 
 def test_a_trend_is_a_slope_and_no_step_the_other_way(tmp_path):
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 3, 2)), (1e-4, (4, 5, 4)), (1e-3, (6, 7, 6)))}
     (tmp_path / "falls").mkdir()
-    one = judged(tmp_path, arms, rises)
-    assert one.outcome == Outcome.HOLDS
-    assert one.found.startswith("+25 [")  # two of eight per step
-    assert one.found.endswith("per step over 3 values of lr")
-    assert one.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"  # of one slope: no family
+    verdict = judged(tmp_path, arms, rises)
+    assert verdict.outcome == Outcome.HOLDS
+    assert verdict.found.startswith("+25 [")  # two of eight per step
+    assert verdict.found.endswith("per step over 3 values of lr")
+    assert verdict.basis == f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems, 95 %"  # of one slope: no family
     falls = judged(tmp_path / "falls", arms, {**rises, "relation": "falls with lr"})
     assert falls.outcome == Outcome.CONTRADICTED
 
@@ -229,9 +232,12 @@ def test_a_step_the_other_way_leaves_a_slope_undecided_and_contradicts_nothing(t
     """From 2 to 7 of 8, then back to 5: a slope of 1.5 of 8 = 18.75 points, the second step 25 points down."""
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     arms = {f"loss=pacs lr={lr:g}": of for lr, of in ((1e-5, (2, 1, 2)), (1e-4, (7, 6, 7)), (1e-3, (5, 4, 5)))}
-    one = judged(tmp_path, arms, rises)
-    assert one.found.startswith("+18")
-    assert (one.outcome, one.more) == (Outcome.UNDECIDED, "a step between neighbours is decidedly the other way")
+    verdict = judged(tmp_path, arms, rises)
+    assert verdict.found.startswith("+18")
+    assert (verdict.outcome, verdict.more) == (
+        Outcome.UNDECIDED,
+        "a step between neighbours is decidedly the other way",
+    )
 
 
 def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
@@ -239,10 +245,10 @@ def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     rises = {**CLAIM, "says": "it rises", "arm": "loss=pacs", "relation": "rises with lr"}
     low, middle, high = (f"loss=pacs lr={lr}" for lr in ("1e-5", "1e-4", "1e-3"))
     (tmp_path / "three").mkdir()
-    one = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, rises)
-    assert one.outcome == Outcome.NOT_TESTED
-    assert one.more == "too few seeds that all 3 values have, 1 of at least 3"
-    assert len(one.groups) == 3  # more seeds would test it
+    verdict = judged(tmp_path, {low: (2, 3, 2), middle: (4, 5, 4, 4, 4), high: (None, None, 6, 7, 6)}, rises)
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert verdict.more == "too few seeds that all 3 values have, 1 of at least 3"
+    assert len(verdict.groups) == 3  # more seeds would test it
     three = judged(tmp_path / "three", {low: (2, 3, 2, 2), middle: (4, 5, 4, 4), high: (6, 7, 6)}, rises)
     assert three.basis.startswith(f"avg@8, last evaluations, 3 seeds, {PROBLEMS} problems")  # of three each has
 
@@ -279,9 +285,9 @@ def test_a_trend_rests_on_the_seeds_that_all_values_have(tmp_path):
     ],
 )
 def test_what_the_study_cannot_test_is_not_judged(tmp_path, arms, claim, why):
-    one = judged(tmp_path, arms, claim)
-    assert one.outcome == Outcome.NOT_TESTED
-    assert why in one.more
+    verdict = judged(tmp_path, arms, claim)
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert why in verdict.more
 
 
 @pytest.mark.parametrize(
@@ -299,10 +305,10 @@ def test_what_the_study_cannot_test_is_not_judged(tmp_path, arms, claim, why):
 )
 def test_an_ill_formed_claim_names_its_field_and_costs_no_other(tmp_path, change, message):
     claim = {**CLAIM, "source": "PACS, Table 2", **change}
-    one = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, claim)
-    assert one.outcome == Outcome.NOT_TESTED
-    assert message in one.more
-    assert one.claim.origin == Origin.PAPER
+    verdict = judged(tmp_path, {"loss=grpo": (3, 4, 3), "loss=pacs": (5, 6, 5)}, claim)
+    assert verdict.outcome == Outcome.NOT_TESTED
+    assert message in verdict.more
+    assert verdict.claim.origin == Origin.PAPER
 
 
 def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
@@ -312,9 +318,9 @@ def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     for size, ends in ((7, (5, 6, 5)), (9, (5, 3, 3))):
         for loss, of_seeds in (("grpo", (3, 4, 3)), ("pacs", ends)):
             for seed, right in enumerate(of_seeds):
-                made = config(loss, seed=seed, task={"size": size})
+                run_config = config(loss, seed=seed, task={"size": size})
                 name = f"{loss}-{size}-s{seed}"
-                run_id = write_run(tmp_path, made, {0: evaluation(1), 40: evaluation(right)}, name=name)
+                run_id = write_run(tmp_path, run_config, {0: evaluation(1), 40: evaluation(right)}, name=name)
                 plan.append((run_id, name, [f"loss={loss}", f"task.size={size}", f"seed={seed}"]))
     write_sweep(tmp_path, "s", plan, claims=[CLAIM])
     small, large = questions(load(tmp_path), CLAIMS, 0.95)
@@ -322,8 +328,8 @@ def test_what_was_decided_in_one_setting_stays_open_in_the_other(tmp_path):
     (still,) = questions(load(tmp_path), CLAIMS, 0.95, closed={small.name})
     assert still.name == large.name
     file = tmp_path / "runs" / "sweeps" / "s" / "sweep.json"
-    asked = [{"name": q.name, "outcome": q.outcome, "measured": q.measured} for q in (small, large)]
-    look = {"seeds": 3, "level": 0.05, "questions": asked}
+    decided = [{"name": q.name, "outcome": q.outcome, "measured": q.measured} for q in (small, large)]
+    look = {"seeds": 3, "level": 0.05, "questions": decided}
     rule = {"about": CLAIMS, "parts": 1, "seeds": [3, 6], "looks": [look]}
     file.write_text(json.dumps({**json.loads(file.read_text()), "until": rule}))
-    assert [one.outcome for one in verdicts(load(tmp_path))] == [Outcome.HOLDS, Outcome.UNDECIDED]
+    assert [verdict.outcome for verdict in verdicts(load(tmp_path))] == [Outcome.HOLDS, Outcome.UNDECIDED]

@@ -20,9 +20,9 @@ END = {0: BASE, 40: {"maze7": counts(4, 4, 0, 0)}}
 def sweep(home: Path, points: list[tuple[dict, list[str]]], sweep_id: str = "s") -> None:
     """Runs of these configs, typed with these overrides."""
     plan = []
-    for made, typed in points:
+    for run_config, typed in points:
         name = "-".join(typed).replace("=", "") or "plain"
-        plan.append((write_run(home, made, END, name=name), name, typed))
+        plan.append((write_run(home, run_config, END, name=name), name, typed))
     write_sweep(home, sweep_id, plan)
 
 
@@ -37,12 +37,12 @@ def test_numbers_that_a_search_has_drawn_have_four_digits_and_typed_ones_all(tmp
     assert labels(tmp_path) == ["lr = 2.142e-05", "lr = 0.06735", "lr = 0.123456"]
 
 
-def test_several_references_are_said_in_a_few_words():
-    one, other = "loss=grpo lr = 1e-4 rollout.samples = 4", "loss=grpo lr = 3e-4 rollout.samples = 4"
-    assert words.together([one, one]) == one
-    assert words.together([one, other, one]) == "loss=grpo rollout.samples = 4 at the same lr"
+def test_the_labels_of_several_references_are_shortened():
+    first, second = "loss=grpo lr = 1e-4 rollout.samples = 4", "loss=grpo lr = 3e-4 rollout.samples = 4"
+    assert words.together([first, first]) == first
+    assert words.together([first, second, first]) == "loss=grpo rollout.samples = 4 at the same lr"
     assert words.together(["loss=grpo", "loss=lad"]) == "loss=grpo or loss=lad"
-    assert words.together([one, "base policy (step 0)"]) == f"{one} or base policy (step 0)"
+    assert words.together([first, "base policy (step 0)"]) == f"{first} or base policy (step 0)"
 
 
 def test_settings_whose_long_values_end_alike_are_two(tmp_path):
@@ -63,19 +63,19 @@ def test_values_stand_as_they_were_typed_and_seeds_do_not(tmp_path):
 
 def test_groups_and_numbers_and_the_inverse_of_eta(tmp_path):
     write_study(tmp_path)
-    found = labels(tmp_path)
-    assert found[0] == "loss=grpo"  # an arm without a knob comes first
-    assert "loss=lad divergence=hd eta = 0.5 (1/η = 2)" in found
-    assert "loss=lad divergence=tv eta = 4 (1/η = 1/4)" in found
+    texts = labels(tmp_path)
+    assert texts[0] == "loss=grpo"  # an arm without a knob comes first
+    assert "loss=lad divergence=hd eta = 0.5 (1/η = 2)" in texts
+    assert "loss=lad divergence=tv eta = 4 (1/η = 1/4)" in texts
 
 
-def test_an_arm_that_was_not_told_shows_its_own_value(tmp_path):
+def test_a_knob_that_was_not_typed_is_shown_with_its_value_in_the_config(tmp_path):
     sweep(tmp_path, [(config(lr=1e-5), ["lr=1e-5"]), (config(lr=1e-4), ["lr=1e-4"])])
     write_run(tmp_path, config(), END, name="plain")  # the default, lr 1e-06
     assert labels(tmp_path) == ["lr = 1e-06", "lr = 1e-5", "lr = 1e-4"]
 
 
-def test_what_one_arm_alone_was_given_is_told_of_it_alone(tmp_path):
+def test_a_knob_typed_for_one_arm_is_only_in_its_label(tmp_path):
     """`also: loss=grpo trainer.kl=0.01` beside a grid of losses."""
     with_kl = config("grpo", trainer={"kl": 0.01})
     points = [
@@ -87,14 +87,14 @@ def test_what_one_arm_alone_was_given_is_told_of_it_alone(tmp_path):
     assert sorted(labels(tmp_path)) == ["loss=grpo", "loss=grpo trainer.kl = 0.01", "loss=pacs"]
 
 
-def test_runs_of_no_sweep_are_told_apart_by_their_configs(tmp_path):
+def test_runs_without_a_sweep_are_distinguished_by_their_configs(tmp_path):
     for updates in (1, 4):
         write_run(tmp_path, config("grpo", trainer={"updates": updates}), END, name=f"updates{updates}")
     assert labels(tmp_path) == ["trainer.updates = 1", "trainer.updates = 4"]
 
 
 def test_arms_that_differ_beyond_the_digits_shown_have_names_of_their_own(tmp_path):
-    runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=str(kl)) for kl in (0.1, 0.10000001)]
+    runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=f"kl{kl}") for kl in (0.1, 0.10000001)]
     groups = {json.loads((tmp_path / "runs" / run / "run.json").read_text())["group_id"] for run in runs}
     assert set(labels(tmp_path)) == {f"trainer.kl = 0.1 group={group}" for group in groups}
 
@@ -134,12 +134,12 @@ def test_a_selector_is_read_with_and_without_spaces():
 
 def test_selection_compares_numbers_as_numbers_and_takes_alternatives(tmp_path):
     write_study(tmp_path)
-    found = arms(load(tmp_path))
-    assert [a.label for a in select(found, "loss=grpo")] == ["loss=grpo"]
-    assert len(select(found, "eta=0.50")) == 3
-    assert len(select(found, "divergence=js,hd eta=1,2")) == 4
-    assert len(select(found, "lr=1e-6")) == 13  # by default, and never typed
-    assert select(found, "loss=ppo") == []
+    of_study = arms(load(tmp_path))
+    assert [a.label for a in select(of_study, "loss=grpo")] == ["loss=grpo"]
+    assert len(select(of_study, "eta=0.50")) == 3
+    assert len(select(of_study, "divergence=js,hd eta=1,2")) == 4
+    assert len(select(of_study, "lr=1e-6")) == 13  # by default, and never typed
+    assert select(of_study, "loss=ppo") == []
 
 
 def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):
@@ -153,7 +153,7 @@ def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):
         ),
     ]
     sweep(tmp_path, points)
-    found = arms(load(tmp_path))
+    of_study = arms(load(tmp_path))
     for selector, controls in (
         ("loss=grpo", [""]),
         ("loss=grpo lr=1e-4", [""]),
@@ -161,25 +161,25 @@ def test_a_control_is_selected_only_by_the_knob_that_makes_it_one(tmp_path):
         ("rollout.reward=random", ["random"]),
         ("loss=grpo rollout.reward=random,flipped", ["flipped", "random"]),
     ):
-        assert sorted(arm.control for arm in select(found, selector)) == controls
+        assert sorted(arm.control for arm in select(of_study, selector)) == controls
 
 
 def test_the_default_reference_is_the_baseline_then_grpo_then_the_first(tmp_path):
     write_study(tmp_path)
-    found = arms(load(tmp_path))
-    assert {a.label for a in default_reference(found, "").values()} == {"loss=grpo"}
+    of_study = arms(load(tmp_path))
+    assert {a.label for a in default_reference(of_study, "").values()} == {"loss=grpo"}
     js = "divergence=js eta=1"
-    assert {a.divergence for a in default_reference(found, js).values()} == {"js"}
-    lad = [a for a in found if a.loss == "lad"]
+    assert {a.divergence for a in default_reference(of_study, js).values()} == {"js"}
+    lad = [a for a in of_study if a.loss == "lad"]
     assert set(default_reference(lad, "").values()) == {lad[0]}
 
 
 def test_of_several_references_each_arm_takes_the_one_like_it(tmp_path):
     points = [(config(x, lr=lr), [f"loss={x}", f"lr={lr}"]) for x in ("grpo", "pacs") for lr in (1e-5, 1e-3)]
     sweep(tmp_path, points)
-    found = arms(load(tmp_path))
-    label = {a.group_id: a.label for a in found}
-    pairs = {label[group]: arm.label for group, arm in references(found, "loss=grpo").items()}
+    of_study = arms(load(tmp_path))
+    label = {a.group_id: a.label for a in of_study}
+    pairs = {label[group]: arm.label for group, arm in references(of_study, "loss=grpo").items()}
     assert pairs == {"loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05", "loss=pacs lr = 0.001": "loss=grpo lr = 0.001"}
 
 
@@ -190,19 +190,19 @@ def test_the_plain_one_of_several_references_stands_for_all(tmp_path):
         (config("pacs"), ["loss=pacs"]),
     ]
     sweep(tmp_path, points)
-    found = references(arms(load(tmp_path)), "loss=grpo")
-    assert {a.label for a in found.values()} == {"loss=grpo"}
-    assert len(found) == 2
+    reference = references(arms(load(tmp_path)), "loss=grpo")
+    assert {a.label for a in reference.values()} == {"loss=grpo"}
+    assert len(reference) == 2
 
 
 def test_what_was_tuned_is_no_difference_between_arms(tmp_path):
     """Each has the best of its own; the runs that were tried differ in nothing else, and are told apart by it."""
-    made = [("grpo", 2e-4, {}), ("grpo", 4e-4, {"trainer": {"kl": 0.1}}), ("rloo", 1e-4, {})]
+    points = [("grpo", 2e-4, {}), ("grpo", 4e-4, {"trainer": {"kl": 0.1}}), ("rloo", 1e-4, {})]
     sweep(
         tmp_path,
         [
             (config(x, lr=lr, **more), [f"loss={x}", f"lr={lr}", *(["trainer.kl=0.1"] if more else [])])
-            for x, lr, more in made
+            for x, lr, more in points
         ],
     )
     assert "loss=rloo lr = 0.0001" not in reference_labels(tmp_path)
@@ -214,9 +214,9 @@ def test_what_was_tuned_is_no_difference_between_arms(tmp_path):
 
 
 def reference_labels(home):
-    found = arms(load(home))
-    label = {a.group_id: a.label for a in found}
-    return {label[group]: arm.label for group, arm in references(found, "loss=grpo").items()}
+    of_study = arms(load(home))
+    label = {a.group_id: a.label for a in of_study}
+    return {label[group]: arm.label for group, arm in references(of_study, "loss=grpo").items()}
 
 
 def test_seeds_of_one_arm_share_its_name(tmp_path):
