@@ -34,7 +34,7 @@ class Catalogue:
     records: dict[str, RunRecord]
     sweeps: list[Sweep]
     curves: Callable[[Sequence[str]], Curves]
-    origin: str
+    origin: str  # "ledger", or the address of the store, without a password
     notes: tuple[str, ...] = ()  # what could not be read
 
     def studies(self) -> list[str]:
@@ -63,7 +63,7 @@ def catalogue(home: Path, *, source: Source = "ledger", uri: str | None = None) 
     reader = MlflowReader(_store(home, uri))
     records = reader.runs()
     notes += reader.notes
-    return Catalogue(home, records, sweeps, lambda ids: Logged(reader.metrics(ids)), reader.uri, tuple(notes))
+    return Catalogue(home, records, sweeps, lambda ids: Logged(reader.metrics(ids)), redact(reader.uri), tuple(notes))
 
 
 def _store(home: Path, uri: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from analysis.tables.comparison import Ask
 from rlvr.ledger import layout
 from rlvr.ledger.cause import State
 from rlvr.ledger.files import whole, write_json
+from rlvr.ledger.tags import redact
 
 COMPARISON = "comparison"  # the table that every study has
 TAKE_ASK = (COMPARISON, "policies")  # the tables that take the options of the comparison
@@ -195,7 +195,7 @@ def _as_link(name: str, content: bytes) -> str:
 
 def browse_command(frames: Frames) -> str:
     """The command, or the address, that shows the runs in MLflow; a user and password in it are replaced by ***."""
-    origin = re.sub(r"//[^/]*@", "//***@", frames.origin)
+    origin = redact(frames.origin)
     if origin.startswith("http"):
         return origin
     if ":" not in origin:

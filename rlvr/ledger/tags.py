@@ -35,7 +35,7 @@ _TYPED = re.compile(rf"({_NAME}=)[^&;\s]+", re.IGNORECASE)
 _IN_YAML = re.compile(  # only at the place of a key: "a token: ..." in a message is no secret
     rf"((?:^|[{{,])[ \t-]*[\"']?{_NAME}[\"']?:[ \t]+)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n,}}]+)", re.IGNORECASE | re.MULTILINE
 )
-_USER_INFO = re.compile(r"(\w://)[^/@\s]+@")
+_USER_INFO = re.compile(r"(\w://)[^/?#\s]+@")  # up to the last @: a password may contain one
 
 
 def status(state: State) -> str:

@@ -71,6 +71,7 @@ def test_params_have_no_paths_and_long_values_are_cut_and_named() -> None:
     ("text", "shown"),
     [
         ("x tracker.uri=http://ann:s3cret@host/a y", "x tracker.uri=http://***@host/a y"),
+        ("postgresql://u:p@ss@h/db http://h/?mail=a@b", "postgresql://***@h/db http://h/?mail=a@b"),
         ("postgresql://u:p@h/db?password=abc&x=1", "postgresql://***@h/db?password=***&x=1"),
         ("api_key=abc token=def", "api_key=*** token=***"),
         ("AWS_SECRET_ACCESS_KEY=abc PGPASSWORD=d", "AWS_SECRET_ACCESS_KEY=*** PGPASSWORD=***"),
