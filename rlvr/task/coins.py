@@ -157,7 +157,7 @@ class Coins(Procedural[Sum]):
 
 @lru_cache(maxsize=4096)
 def ways(coins: tuple[int, ...], largest: int, longest: int) -> tuple[tuple[int, ...], ...]:
-    """[m][s]: how many sequences of at most m coins have the sum s, for m from 0 to `longest`, s from 0 to `largest`."""
+    """[m][s]: how many sequences of at most m coins have the sum s; m is 0 to `longest`, s is 0 to `largest`."""
     table = [(1, *[0] * largest)]
     for _ in range(longest):
         before = table[-1]

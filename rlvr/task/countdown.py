@@ -68,8 +68,10 @@ def _parts(kind: str, expression: Expression) -> Sequence[tuple[bool, Expression
 
 
 def parse(words: Sequence[str]) -> tuple[Expression, list[int]]:
-    """(expression, the numbers that it uses, in order). Raises ValueError unless `words` are one complete expression, and
-    ZeroDivisionError for a division by 0."""
+    """(expression, the numbers that it uses, in order).
+
+    Raises ValueError unless `words` are one complete expression, and ZeroDivisionError for a division by 0.
+    """
     left, used = list(reversed(words)), list[int]()
 
     def operand() -> Expression:

@@ -220,7 +220,7 @@ def _neighbours(size: int) -> dict[int, tuple[tuple[int, int], ...]]:
 
 
 def carve(size: int, key: bytes, *, loops: int = 0) -> str:
-    """A maze by randomized Prim's algorithm: open a random wall between the maze and a cell outside it, until no cell is.
+    """A maze by randomized Prim's algorithm: open random walls between it and cells outside it until no cell is left.
 
     key: identifies the maze; its SHAKE-128 stream has one 32-bit word for each choice (bias below 1e-7).
     loops: number of further walls between cells to open, all equally likely.

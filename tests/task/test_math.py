@@ -319,7 +319,7 @@ def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
     for test, message in cases.items():
         with pytest.raises(ValueError, match=message):
             make_math(where, [test])
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="appears twice"):
         make_math(where, [where, where])
     with pytest.raises(ValueError, match="must contain {problem}"):
         make_math(where, template="Solve this.")
