@@ -31,12 +31,12 @@ def test_a_row_is_a_question_in_characters_and_its_answer(tmp_path: Path) -> Non
     problem = task.problem("train", 7)
     assert problem.prompt == "1 0 7 SPACE m o d SPACE 5"
     assert task.solution(problem) == "2 end"
-    said = ["2 end", "SPACE 2 end", "3 end", "2", "2 2 end", "end", "PAD end", ""]
-    outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in said])]
+    responses = ["2 end", "SPACE 2 end", "3 end", "2", "2 2 end", "end", "PAD end", ""]
+    outcomes = [reward.outcome for reward in task.reward([(problem, text) for text in responses])]
     assert outcomes == ["correct", "correct", "wrong", "unparsable", "wrong", "wrong", "unparsable", "unparsable"]
-    assert [reward.value for reward in task.reward([(problem, text) for text in said[:3]])] == [1, 1, 0]
+    assert [reward.value for reward in task.reward([(problem, text) for text in responses[:3]])] == [1, 1, 0]
     assert task.answer(problem, "2 SPACE SPACE 3 end") == "2 3"
-    assert all(isinstance(task, each) for each in (AnsweringTask, SolvedTask, TaughtTask))
+    assert all(isinstance(task, protocol) for protocol in (AnsweringTask, SolvedTask, TaughtTask))
 
 
 def test_demonstrations_are_training_problems_and_mistakes_answer_another(tmp_path: Path) -> None:
