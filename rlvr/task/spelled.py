@@ -73,7 +73,7 @@ class Spelled(Loaded):
         held_out = {problem.prompt for split in ("validation", "test") for problem in splits[split]}
         self._taught = [problem for problem in splits["train"] if problem.prompt not in held_out]
         if not self._taught:
-            raise ValueError("Every problem of task.train stands in task.test too: nothing is left to learn from.")
+            raise ValueError("Every problem of task.train is also in task.test: nothing is left to learn from.")
 
     @property
     def identity(self) -> dict[str, Any]:

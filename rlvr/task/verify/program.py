@@ -106,16 +106,16 @@ def _wait(sandbox: Sandbox, running: _Running, *beside: _Running) -> Outcome | N
     sandboxes = (running, *beside)
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     exhausted = watch.wait(
-        *(each.process for each in sandboxes),
+        *(sandboxed.process for sandboxed in sandboxes),
         seconds=sandbox.cpu_s,
         memory=float("inf") if limit == resource.RLIM_INFINITY else limit,
-        begun=lambda: all(each.has_begun() for each in sandboxes),
+        begun=lambda: all(sandboxed.has_begun() for sandboxed in sandboxes),
     )
     if exhausted is not None:
         return "timeout" if exhausted == "time" else "wrong"
-    for each in sandboxes:
-        if not os.read(each.started, 1):
-            raise RuntimeError(f"the sandbox ended with status {each.process.returncode} before the program began")
+    for sandboxed in sandboxes:
+        if not os.read(sandboxed.started, 1):
+            raise RuntimeError(f"the sandbox ended with status {sandboxed.process.returncode} before the program began")
     return None
 
 
